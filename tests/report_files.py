@@ -22,7 +22,7 @@ def write_report(
     systems: Mapping[str, Mapping[str, Any]],
     dataset: str = "data",
     split: str = "dev",
-    **more: Any,
+    **options: Any,
 ) -> Report:
     """Write `report.json` of systems by name.
 
@@ -37,6 +37,6 @@ def write_report(
         if "intervals" in fields:
             fields["intervals"] = Intervals(fields["intervals"], 10, 0, 2)
         found[name] = SystemReport(name=name, **fields)
-    report = Report(dataset, split, found, **more)
+    report = Report(dataset, split, found, **options)
     report.write(folder)
     return report

@@ -22,10 +22,10 @@ def test_importing_is_quick_and_loads_nothing_heavy() -> None:
         "if name in sys.modules])\n"
         "try:\n    c2s.no_such_name\nexcept AttributeError as error:\n    print(error)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
-    seconds, heavy, missing = done.stdout.splitlines()
+    seconds, heavy, missing = process.stdout.splitlines()
     assert float(seconds) < 0.3 and heavy == "[]"
     assert missing == "module 'claim2source' has no attribute 'no_such_name'"
 

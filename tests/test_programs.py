@@ -36,10 +36,10 @@ WRITING = {name: words for name, words in WORDS.items() if words.endswith("OUT")
 
 def run(program: str, words: str, out: Path) -> str:
     argv = [str(out) if word == "OUT" else word for word in words.split()]
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         load_main(program)(argv)
-    assert len(caught.value.lines) == 1
-    return str(caught.value)
+    assert len(error.value.lines) == 1
+    return str(error.value)
 
 
 @pytest.mark.parametrize("program", WRITING)
@@ -80,9 +80,9 @@ def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
     file, main = tmp_path / "printed.yaml", load_main(module)
     printed = []
     for words in (WORDS.get(module, "").split(), ["--config", str(file)]):
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as error:
             main([*words, "--print_config"])
-        assert caught.value.code == 0
+        assert error.value.code == 0
         printed.append(capsys.readouterr().out)
         file.write_text(printed[0])
     assert printed[0] == printed[1] and printed[0].count("\n") > 2

@@ -58,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(words: list[str], wheel: Path, cwd: Path) -> str:
     site = wheel.parent / "site"
-    done = subprocess.run(
+    process = subprocess.run(
         words,
         cwd=cwd,
         timeout=900,
@@ -72,8 +72,8 @@ def run(words: list[str], wheel: Path, cwd: Path) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow
@@ -140,12 +140,12 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
     first = "Fewer outbreaks under mask mandates: a prospective cohort of 312 primary schools"
     assert f"\n 1. {first}" in said and "\n10. " in said
     # A claim of the demo finds its paper.
-    claim = next(one for one in load("demo", "dev").claims if one.lang == "en")
-    found = json.loads(
+    claim = next(claim for claim in load("demo", "dev").claims if claim.lang == "en")
+    record = json.loads(
         run(["claim2source", "find", claim.text, "--index", "idx", "--json"], wheel, tmp_path)
     )
-    assert set(claim.golds) & {one["id"] for one in found} and len(found) == 10
-    assert 0 < found[0]["present"] < 1
+    assert set(claim.golds) & {one["id"] for one in record} and len(record) == 10
+    assert 0 < record[0]["present"] < 1
 
 
 @pytest.mark.slow

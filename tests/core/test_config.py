@@ -177,9 +177,9 @@ REFUSED = {
 
 def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path):
     for text, said in REFUSED.items():
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as error:
             read(text)
-        (line,) = str(caught.value).splitlines()
+        (line,) = str(error.value).splitlines()
         place = f"{tmp_path / '0.yaml'}:"
         if said[0].isdigit():
             assert line.startswith(f"{place}{said}")
@@ -225,17 +225,17 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
     ],
 )
 def test_bad_words_are_one_line(read, words, said):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         read(*words)
-    (line,) = str(caught.value).splitlines()
+    (line,) = str(error.value).splitlines()
     assert said in line
     assert "Traceback" not in line
 
 
 def printed(read, capsys, *words, kind=Settings):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as error:
         read(*words, kind=kind)
-    assert caught.value.code == 0
+    assert error.value.code == 0
     return capsys.readouterr().out
 
 
@@ -331,9 +331,9 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
         ),
     ):
         file.write_text(text)
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as error:
             read(*given, kind=Asking)
-        assert said in str(caught.value) and "\n" not in str(caught.value)
+        assert said in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="--server.depth: is not a flag; write it in a YAML file"):
         read("--server.depth", "4", kind=Asking)
 
@@ -369,9 +369,9 @@ def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read,
             f"{file}:1: one.low: 1.5 is not allowed; allowed: a number, 0 to 1",
         ),
     ):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as error:
             read(*words, kind=Mixed)
-        assert str(caught.value).startswith(said)
+        assert str(error.value).startswith(said)
 
 
 def test_settings_among_other_values_take_no_unknown_key(tmp_path):
@@ -402,9 +402,9 @@ def test_an_alias_is_a_copy_and_null_is_not_the_default(read):
 
 def test_a_text_that_no_file_can_hold_is_refused(read):
     for words in (["--name", "\udcff"], ['name: "\\ud800"\n'], ['tags: {a: "\\0"}\n']):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as error:
             read(*words, kind=Mixed)
-        assert len(caught.value.lines) == 1
+        assert len(error.value.lines) == 1
     assert read("name: 007\n", kind=Mixed).name == "007"
 
 

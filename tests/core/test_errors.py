@@ -28,21 +28,21 @@ def test_all_problems_of_a_file_are_told_one_a_line_up_to_a_bound():
     problems.raise_if_any()
     for line in range(1, MOST_SHOWN + 4):
         problems.add("f\ng", line, "lang", "two\nlines")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         problems.raise_if_any()
-    *lines, last = str(caught.value).splitlines()
+    *lines, last = str(error.value).splitlines()
     assert lines == [f"f g:{n}: lang: two lines" for n in range(1, MOST_SHOWN + 1)]
     assert last == "... and 3 more problems"
-    assert caught.value.total == MOST_SHOWN + 3
+    assert error.value.total == MOST_SHOWN + 3
     assert str(Problem("f", None, None, "no such file")) == "f: no such file"
 
 
 def ended(main, capsys, argv=None):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as error:
         run_program(main, argv)
     captured = capsys.readouterr()
     assert captured.out == ""
-    return caught.value.code, captured.err
+    return error.value.code, captured.err
 
 
 def raising(error):

@@ -137,13 +137,13 @@ def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
     (tmp_path / "a" / "old").write_text("old")
     (tmp_path / ".hidden").write_text("theirs")
     (tmp_path / ".b.abcdefgh.tmp").write_text("of another target")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", KILLED, str(call)],
         cwd=tmp_path,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert done.returncode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
     left = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
     assert len(left) == {1: 2, 2: 2, 3: 1, 4: 0}[call] and all(map(is_leftover, left))
     assert (tmp_path / "a").exists() == (call != 2)
@@ -169,11 +169,11 @@ def test_text_and_json_are_utf8_and_what_cannot_be_written_leaves_the_old(tmp_pa
         write_text(tmp_path / "a.txt", "\ud800")
     assert "é" in (tmp_path / "a.txt").read_text("utf-8")
     write_json(tmp_path / "a.json", {"ü": [1, None]})
-    written = (tmp_path / "a.json").read_text(encoding="utf-8")
-    assert written == '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert text == '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"x": object()})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == written
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == text
     assert listing(tmp_path) == ["a.json", "a.txt"]
 
 
@@ -198,12 +198,12 @@ WRITERS = {
 def test_a_full_disk_is_said_of_the_target_and_the_old_file_stays(write, tmp_path, full_disk):
     target, folder = tmp_path / "target", tmp_path / "folder"
     target.write_text("old")
-    with pytest.raises(OSError, match="File too large") as caught, atomic_path(target) as temporary:
+    with pytest.raises(OSError, match="File too large") as error, atomic_path(target) as temporary:
         write(temporary)
-    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(target))
-    with pytest.raises(OSError, match="File too large") as caught, atomic_folder(folder) as inside:
+    assert (error.value.errno, error.value.filename) == (errno.EFBIG, str(target))
+    with pytest.raises(OSError, match="File too large") as error, atomic_folder(folder) as inside:
         write(inside / "file")
-    assert caught.value.filename == str(folder)
+    assert error.value.filename == str(folder)
     assert (listing(tmp_path), target.read_text()) == (["target"], "old")
     with pytest.raises(InputError, match="folder: cannot be written: file too large"):
         require_writable(folder, "folder")
@@ -236,9 +236,9 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(plac
         ("folder", "file", "file: is a file, not a folder"),
         ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
     ]:
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error:
             require_writable(places / name, kind)
-        assert str(caught.value).endswith(why)
+        assert str(error.value).endswith(why)
     for kind in ("file", "folder"):
         require_writable(places / "link" / "new" / "one", kind)
         require_writable(places / kind, kind)

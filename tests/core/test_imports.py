@@ -37,11 +37,11 @@ def run(folder: Path, code: str, pythonpath: str, *how: str) -> tuple[int, str, 
     (folder / "ran").unlink(missing_ok=True)
     words = how or ("-c", code)
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{pythonpath}"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
     )
-    last = (done.stdout + done.stderr).strip().splitlines()[-1]
-    return done.returncode, last, (folder / "ran").exists()
+    last = (process.stdout + process.stderr).strip().splitlines()[-1]
+    return process.returncode, last, (folder / "ran").exists()
 
 
 @pytest.mark.parametrize("module", ["own_stage", "package.inner"])

@@ -18,9 +18,9 @@ from tests.shared_data import REPOSITORY
 
 
 def refused(kind: type, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         read_config(kind, words, program="train/finetune.py", description="d")
-    (line,) = caught.value.lines
+    (line,) = error.value.lines
     return line
 
 
@@ -56,16 +56,16 @@ def test_configs_that_ship_are_found_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["--config", "configs/finetune/demo.yaml"]
-    found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
-    assert found.out == Path("checkpoints/demo")
+    config = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
+    assert config.out == Path("checkpoints/demo")
     assert "demo.yaml is not here: the one that ships with claim2source is read" in caplog.text
     assert "BM25" in " ".join(read_systems([Path("configs/systems/offline.yaml")]))
     # One's own comes first, and other folders are not searched.
     own = tmp_path / "configs" / "finetune" / "demo.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("out: mine\n")
-    found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
-    assert found.out == Path("mine")
+    config = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
+    assert config.out == Path("mine")
 
 
 WORST = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -84,12 +84,12 @@ print(locale.getpreferredencoding(False))
 own = read_config(Own, ["--config=own.yaml"], program="t", description="t")
 print(ascii(own.mined))
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env={**os.environ, **WORST, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
     )
-    encoding, *said = done.stdout.splitlines()
-    assert encoding.lower() != "utf-8" and said == [ascii("Čapek/größe.jsonl")], done.stderr
+    encoding, *said = process.stdout.splitlines()
+    assert encoding.lower() != "utf-8" and said == [ascii("Čapek/größe.jsonl")], process.stderr

@@ -52,13 +52,13 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
         assert (tmp_path / LOCK_FILE).is_file()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    held = FolderLock(tmp_path)
+    folder_lock = FolderLock(tmp_path)
     assert f"locked by {who}, which is gone; taken over" in caplog.text
     assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
     with pytest.raises(UserError, match=f"process {os.getpid()} on"):
         FolderLock(tmp_path)
-    held.release()
-    held.release()
+    folder_lock.release()
+    folder_lock.release()
     assert list(tmp_path.iterdir()) == []
     # A number that another process got since: the parent lives, and holds no lock.
     written(tmp_path, socket.gethostname(), os.getppid())
@@ -107,17 +107,17 @@ def test_a_process_touches_the_lock_that_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "TOUCH", 0.05)
-    held = FolderLock(tmp_path)
+    folder_lock = FolderLock(tmp_path)
     before = (tmp_path / LOCK_FILE).stat().st_mtime_ns
     time.sleep(0.2)
     assert (tmp_path / LOCK_FILE).stat().st_mtime_ns > before
-    held.release()
+    folder_lock.release()
 
 
 def test_a_lock_goes_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    held = FolderLock(tmp_path / "a")
+    folder_lock = FolderLock(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
-    held.moved(tmp_path / "b")
-    held.release()
+    folder_lock.moved(tmp_path / "b")
+    folder_lock.release()
     assert list(tmp_path.rglob("*")) == [tmp_path / "b"]

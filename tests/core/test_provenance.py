@@ -20,8 +20,8 @@ def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
 
     def git(*words):
         own = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run([*own, *words], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+        process = subprocess.run([*own, *words], check=True, capture_output=True, text=True)
+        return process.stdout.strip()
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")

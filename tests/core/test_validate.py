@@ -19,9 +19,9 @@ NO_NUMBERS = {
 
 
 def said(path, **how):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_json(path, **how)
-    (line,) = caught.value.lines
+    (line,) = error.value.lines
     return line.replace(str(path), "F")
 
 

@@ -31,6 +31,6 @@ def read(
 
 def refused(path: Path, data: str | bytes, why: str) -> None:
     """Check that a file is refused in one line that says why."""
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=why) as error:
         read(path, data)
-    assert len(caught.value.lines) == 1
+    assert len(error.value.lines) == 1

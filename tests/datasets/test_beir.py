@@ -57,9 +57,9 @@ def make(
 
 def problems(folder: Path, split: str = "dev") -> list[str]:
     """The lines with which a folder is refused, without the folder's name and the last hint."""
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         load(folder, split)
-    lines = [line.replace(f"{folder}/", "") for line in str(caught.value).splitlines()]
+    lines = [line.replace(f"{folder}/", "") for line in str(error.value).splitlines()]
     return lines[:-1] if lines[-1].startswith(f"{folder}: ") and "--lenient" in lines[-1] else lines
 
 
@@ -267,10 +267,10 @@ def test_missing_things(tmp_path: Path) -> None:
     assert problems(tmp_path / "bare")[1:] == ["queries.jsonl: no such file"]
     folder = make(tmp_path / "set", qrels={"dev": QRELS, "train": [], "zz": [], "aa": []})
     for split in ("test", "", "../qrels/dev"):
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error:
             load(folder, split)
         said = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
-        assert str(caught.value) == said
+        assert str(error.value) == said
 
 
 def test_split_without_judgements(tmp_path: Path) -> None:

@@ -67,12 +67,12 @@ def collection(folder: Path, **columns: list[Any]) -> Path:
 def refused(source: Path, target: Path) -> list[str]:
     """The lines with which the input is refused; nothing may have been written."""
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         prepare(source, target)
     assert not target.exists()
     assert not [path for path in target.parent.iterdir() if path.name.startswith(".")]
     assert before == {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    text = str(caught.value).replace(f"{source}/", "").replace("subtask4b_query_tweets_", "")
+    text = str(error.value).replace(f"{source}/", "").replace("subtask4b_query_tweets_", "")
     return text.splitlines()
 
 

@@ -113,11 +113,11 @@ def hub(folder: Path, collection: Any = COLLECTION, drop: tuple[str, ...] = ()) 
 
 def refused(source: Path, target: Path, **options: Any) -> list[str]:
     """The lines with which the input is refused; nothing may have been written."""
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         prepare(source, target, **options)
     assert not target.exists()
     assert not [path for path in target.parent.iterdir() if path.name.startswith(".")]
-    return str(caught.value).replace(f"{source}/", "").splitlines()
+    return str(error.value).replace(f"{source}/", "").splitlines()
 
 
 def loaded(folder: Path) -> dict[str, tuple[Claim, ...]]:
@@ -155,8 +155,8 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
     ]
     # One file of claims is enough, and none is not.
     none = dict.fromkeys(CLAIMS)
-    one = task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]})
-    prepared = prepare(one, tmp_path / "of one")
+    path = task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]})
+    prepared = prepare(path, tmp_path / "of one")
     assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
     (said,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
     assert "no claims" in said
@@ -302,10 +302,10 @@ def test_parts_and_problems_of_a_hub_set_are_named(
         # The name is the user's own; what the library said of it is not repeated with the secret.
         ("nobody/hf_secret", "^nobody/hf_secret((?!hf_secret).)*cannot be loaded.*HF_TOKEN"),
     ]:
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=said) as error:
             prepare_hub(str(wrong), tmp_path / "x")
-        assert "\n" not in str(caught.value)
-        assert "hf_secret" not in str(caught.value).removeprefix("nobody/hf_secret")
+        assert "\n" not in str(error.value)
+        assert "hf_secret" not in str(error.value).removeprefix("nobody/hf_secret")
     assert not (tmp_path / "x").exists()
 
 

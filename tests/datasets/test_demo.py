@@ -61,8 +61,8 @@ def test_every_claim_is_in_one_split_and_the_first_of_train_cover_all_papers() -
 def test_no_text_is_there_twice_and_no_post_repeats_a_title(
     papers: list[Row], posts: list[Row]
 ) -> None:
-    titles = {one["_id"]: one["title"] for one in papers}
-    for texts in (titles.values(), [one["text"] for one in papers], [p["text"] for p in posts]):
+    titles = {paper["_id"]: paper["title"] for paper in papers}
+    for texts in (titles.values(), [paper["text"] for paper in papers], [p["text"] for p in posts]):
         assert not [text for text, count in Counter(texts).items() if count > 1]
     for split in SPLITS:
         for claim in load("demo", split).claims:
@@ -87,6 +87,6 @@ def test_posts_are_written_in_their_language(posts: list[Row]) -> None:
 
 
 def test_every_paper_has_siblings(papers: list[Row]) -> None:
-    families = Counter(one["metadata"]["family"] for one in papers)
+    families = Counter(paper["metadata"]["family"] for paper in papers)
     assert min(families.values()) >= 2 and max(families.values()) >= 6
-    assert all(one["metadata"]["authors"] and one["metadata"]["date"] for one in papers)
+    assert all(paper["metadata"]["authors"] and paper["metadata"]["date"] for paper in papers)

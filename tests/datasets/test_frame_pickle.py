@@ -26,9 +26,9 @@ PICKLES = sorted(FIXTURES.glob("*.pkl"))
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_frame(path)
-    (line,) = str(caught.value).splitlines()
+    (line,) = str(error.value).splitlines()
     assert line.startswith(f"{path}: ")
     return line
 
@@ -358,8 +358,8 @@ def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
     path = tmp_path / "frame.pkl"
     for end in range(0, len(data), 7):
         refusal(written(tmp_path, data[:end]))
-    for place in range(0, len(data), 5):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
+    for i in range(0, len(data), 5):
+        path.write_bytes(data[:i] + bytes([data[i] ^ 0x15]) + data[i + 1 :])
         try:
             read_frame(path)
         except InputError as error:

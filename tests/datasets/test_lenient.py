@@ -100,9 +100,9 @@ def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
         load(folder, "test")
     # What lenient loading would not mend is refused by it too.
     make(folder, [*CORPUS, "{", {"_id": "d9", "title": 4, "text": "x"}], QUERIES, {"test": QRELS})
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         load(folder, "test", lenient=True)
-    assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
+    assert [line.split(": ", 1)[1] for line in str(error.value).splitlines()] == [
         "broken JSON: Expecting property name enclosed in double quotes",
         "title: is a number, not text",
     ]
@@ -159,9 +159,9 @@ def test_other_headers_and_none(tmp_path: Path, header: str | None, rows: list[s
     wrong = rows[-1].replace("d4", "d5").replace("0", "x")
     text = "\n".join([*([header] if header else []), *rows, wrong])
     (folder / "qrels" / "test.tsv").write_text(text, "utf-8")
-    with pytest.raises(InputError, match=r"test.tsv:\d: score: 'x.*' is not an integer") as caught:
+    with pytest.raises(InputError, match=r"test.tsv:\d: score: 'x.*' is not an integer") as error:
         load(folder, "test", lenient=True)
-    assert f"test.tsv:{text.count(chr(10)) + 1}: score" in str(caught.value)
+    assert f"test.tsv:{text.count(chr(10)) + 1}: score" in str(error.value)
     (folder / "qrels" / "test.tsv").write_text(text.rpartition("\n")[0], "utf-8")
     assert load(folder, "test", lenient=True).qrels.grades == {"q1": {"d1": 1, "d4": 0}}
 

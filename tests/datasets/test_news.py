@@ -113,8 +113,8 @@ def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) ->
         ("rss.jsonl", '{"_id": "7", "title": "covid"}', "rss.jsonl:1: _id: '7' is in"),
     ]:
         lines(raw, name, [*(TITLES if name == "newsid_title.tsv" else []), row])
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error:
             prepare(raw, tmp_path / "out")
-        assert problem in str(caught.value) and not (tmp_path / "out").exists()
+        assert problem in str(error.value) and not (tmp_path / "out").exists()
         for path in raw.iterdir():
             path.write_bytes(whole[path]) if path in whole else path.unlink()

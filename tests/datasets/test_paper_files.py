@@ -141,8 +141,8 @@ def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_packed_badly_is_named(tmp_path: Path) -> None:
-    whole = written(tmp_path / "a.jsonl.gz", lines(WORKS)).read_bytes()
-    for damaged in (whole[:-12], b"no gzip", whole[:20] + b"\0\0\0\0" + whole[24:]):
+    content = written(tmp_path / "a.jsonl.gz", lines(WORKS)).read_bytes()
+    for damaged in (content[:-12], b"no gzip", content[:20] + b"\0\0\0\0" + content[24:]):
         (tmp_path / "a.jsonl.gz").write_bytes(damaged)
         with pytest.raises(InputError, match=r"a.jsonl.gz: cannot be read: \w+"):
             list(PaperFiles.of(str(tmp_path / "a.jsonl.gz")))
@@ -179,7 +179,7 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
     written(tmp_path / "a" / "2.csv", "id,title,abstract\n1,T,short\n2,U,now with a text\n")
     files = PaperFiles.of(str(tmp_path / "a"))
     for _ in range(2):
-        read = [(one.source.id, one.source.abstract) for one in files]
+        read = [(file.source.id, file.source.abstract) for file in files]
         assert read == [("1", "the longest text"), ("2", "now with a text")]
         assert (
             len(files) == 2

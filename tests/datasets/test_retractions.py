@@ -16,8 +16,8 @@ DOI = {"DOI": "10.1000/a", "title": ["T"]}
 DAY = {"date-parts": [[2021, 3, 4]]}
 
 
-def article(*more: str, types: str = "Journal Article") -> str:
-    notices = "".join(more)
+def article(*options: str, types: str = "Journal Article") -> str:
+    notices = "".join(options)
     return (
         "<PubmedArticleSet><PubmedArticle><MedlineCitation><PMID>1</PMID><Article><ArticleTitle>T"
         f"</ArticleTitle><PublicationTypeList><PublicationType>{types}</PublicationType>"

@@ -133,8 +133,8 @@ def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_c
     assert not taken & {" ".join(claim.text.casefold().split()) for claim in rest.claims}
     total = Counter(row[1] for row in golds)
     for claims, share, least in ((unseen.claims, 0.2, 1), (seen, seen_share, 0)):
-        inside = Counter(claim.lang for claim in claims)
-        assert all(inside[lang] <= max(least, round(share * total[lang])) for lang in total)
+        counter = Counter(claim.lang for claim in claims)
+        assert all(counter[lang] <= max(least, round(share * total[lang])) for lang in total)
 
 
 def test_ct25() -> None:

@@ -35,8 +35,8 @@ def manifest_of(
     bm25 = bm25 or BM25Config()
     keys = {"encoders": {"claim": {"weights": "w"}, "source": {"weights": "w"}}}
     versions = Analyser(bm25).versions
-    made = IndexManifest(keys, None, Rendering(), bm25, versions, width)
-    return replace(made, sentences=sentences)
+    index_manifest = IndexManifest(keys, None, Rendering(), bm25, versions, width)
+    return replace(index_manifest, sentences=sentences)
 
 
 def spoken(stamp: str) -> np.ndarray:

@@ -120,9 +120,9 @@ def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
 
 def test_addresses_of_no_bucket_are_refused_without_their_password() -> None:
     for url in ("s3://", "ftp://me:secret@host/x", "s3://me:secret@bucket/x", "https://host/x"):
-        with pytest.raises(UserError, match="is not a folder or bucket") as found:
+        with pytest.raises(UserError, match="is not a folder or bucket") as error:
             open_index(url)
-        assert "secret" not in str(found.value)
+        assert "secret" not in str(error.value)
 
 
 def test_it_grows_under_two_servers_while_its_writer_is_killed(
@@ -151,8 +151,8 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         return [*program, "--batch", "8", "--store", str(tmp_path / "store"), *model]
 
     def run(program: list[str]) -> None:
-        done = subprocess.run(program, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
+        process = subprocess.run(program, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr[-2000:]
 
     run(index(url, write("first.jsonl", 20)))
     serve = [sys.executable, str(REPOSITORY / "eval/serve.py"), "--index", url, "--port", "0"]
@@ -176,7 +176,7 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
             (one.stdout.readline() if one.stdout else "").split(" at ")[1].split("/ (")[0]
             for one in servers
         ]
-        threads = [threading.Thread(target=poll, args=(one,)) for one in addresses]
+        threads = [threading.Thread(target=poll, args=(address,)) for address in addresses]
         for thread in threads:
             thread.start()
         every = write("every.jsonl", PAPERS)

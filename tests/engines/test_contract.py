@@ -188,9 +188,9 @@ def test_a_copy_of_the_folder_is_a_copy_of_the_index(
 
 def test_an_address_of_another_program_is_refused_without_its_password() -> None:
     for use in (open_index, is_engine):
-        with pytest.raises(UserError, match="is not a folder or bucket; allowed: s3://") as caught:
+        with pytest.raises(UserError, match="is not a folder or bucket; allowed: s3://") as error:
             use("qdrants://me:secret@host/papers")
-        assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+        assert "secret" not in str(error.value) and "\n" not in str(error.value)
 
 
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
@@ -199,8 +199,8 @@ def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) ->
     reader = open_index(tmp_path / "index")
     code = "import sys; from claim2source.engines import open_index; open_index(sys.argv[1]).lock()"
     words = [sys.executable, "-c", code, str(tmp_path / "index")]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY)
-    assert "in use by process" in done.stderr
+    process = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY)
+    assert "in use by process" in process.stderr
     assert len(reader.dense(np.ones(WIDTH), 50)) == 10
     engine.upsert(corpus.rows(range(10, 20)))
     assert len(reader.dense(np.ones(WIDTH), 50)) == 10  # one answer is of one state

@@ -69,9 +69,9 @@ def test_every_file_is_missed_and_nothing_replaces_it(
         original = path.read_bytes()
         damage(path)
         there = sorted(copy.rglob("*"))
-        with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as found:
+        with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as error:
             open_index(copy)
-        assert path.name in str(found.value) and "\n" not in str(found.value)
+        assert path.name in str(error.value) and "\n" not in str(error.value)
         with pytest.raises(UserError):
             Engine.create(copy, manifest_of())
         assert sorted(copy.rglob("*")) == there
@@ -127,9 +127,9 @@ ABSURD: list[tuple[dict[str, object], str]] = [
 def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], why: str) -> None:
     file = copy / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-    with pytest.raises(InputError, match=why) as found:
+    with pytest.raises(InputError, match=why) as error:
         open_index(copy)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"[]", b"null"])
@@ -253,9 +253,9 @@ def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:
         engine.stats,
         engine.refresh,
     ):
-        with pytest.raises(UserError) as found:
+        with pytest.raises(UserError) as error:
             use()
-        assert str(copy) in str(found.value) and "\n" not in str(found.value)
+        assert str(copy) in str(error.value) and "\n" not in str(error.value)
     assert not copy.exists()
 
 
@@ -344,9 +344,9 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         ("file", "is not a folder"),
         ("empty", "not an index: it has no manifest.json"),
     ):
-        with pytest.raises(InputError) as found:
+        with pytest.raises(InputError) as error:
             open_index(tmp_path / name)
-        assert str(found.value) == f"{tmp_path / name}: {why}"
+        assert str(error.value) == f"{tmp_path / name}: {why}"
 
 
 def test_of_large_indexes_only_files_that_changed_since_are_read(
@@ -386,12 +386,12 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(UserError, match="run the same command again") as found:
+        with pytest.raises(UserError, match="run the same command again") as error:
             engine.upsert(corpus.rows(range(100, 2000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         engine.close()
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
     engine = open_index(copy)
     assert engine.stats().papers == PAPERS and len(engine.dense(np.ones(WIDTH), 99)) == PAPERS
     engine.upsert(corpus.rows(range(100, 200)))

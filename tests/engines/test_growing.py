@@ -53,16 +53,16 @@ def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
         engine = open_index(tmp_path / "idx")
         engine.fusion = fusion
         expected = Hybrid(BM25(), dense, fusion).index(SOURCES).search(claims, 3)
-        found = engine.search(claims, 3)
-        assert found.run.pool == expected.run.pool
+        result = engine.search(claims, 3)
+        assert result.run.pool == expected.run.pool
         for claim in claims:
-            assert found.sources(claim.id) == expected.sources(claim.id)
+            assert result.sources(claim.id) == expected.sources(claim.id)
             np.testing.assert_allclose(
-                list(found.scored(claim.id).values()),
+                list(result.scored(claim.id).values()),
                 list(expected.scored(claim.id).values()),
                 atol=2e-3,
             )
-    assert [one.claim_id for one in engine.find(claims).lexical.failures] == ["c3"]
+    assert [failure.claim_id for failure in engine.find(claims).lexical.failures] == ["c3"]
 
 
 def test_words_weigh_less_for_a_post_in_another_language(tmp_path: Path, tiny_folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     expected, _ = dense.encoder.encode(texts, "source", store=None, progress=None)
     assert np.array_equal(vectors[1::2], expected[1::2].astype(np.float16))
     np.testing.assert_allclose(vectors, expected, atol=0.02)
-    assert findings is not None and [len(one) for one in findings] == [1] * 9
+    assert findings is not None and [len(finding) for finding in findings] == [1] * 9
     encoded.clear()
     assert encoder.encode(PAPERS, Progress(None, None))[2] == 0 and not encoded
 
@@ -227,12 +227,12 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
 
     encode, calls = type(other.encoder).encode, list[int]()
 
-    def counting(self: object, texts: Sequence[str], side: str, **more: object) -> object:
+    def counting(self: object, texts: Sequence[str], side: str, **options: object) -> object:
         if side == "source":
             calls.append(len(texts))
             if len(calls) == 3:  # papers and their sentences, two at a time
                 raise StoppingError
-        return encode(self, texts, side, **more)  # type: ignore[arg-type]
+        return encode(self, texts, side, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(other.encoder), "encode", counting)
     with pytest.raises(UserError, match="no --re_encode has replaced anything here"):

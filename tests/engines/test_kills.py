@@ -81,7 +81,7 @@ def rows_of(step: Step) -> Rows:
     vectors = np.stack(
         [np.random.default_rng([one, step.number]).normal(size=WIDTH) for one in step.ids]
     )
-    texts, stamps = [" ".join(one) for one in terms], [*map(stamp_of, papers)]
+    texts, stamps = [" ".join(term) for term in terms], [*map(stamp_of, papers)]
     # Of one sentence, whose vector is the paper's.
     return Rows(papers, texts, half(vectors), stamps, [*half(vectors)[:, None]])
 
@@ -155,7 +155,7 @@ def contents(folder: Path) -> dict[str, str]:
     """Open the index as the next process would, search it, and read what it holds."""
     engine, held = opened(folder), dict[str, str]()
     for rows in engine.rows():
-        held.update(zip((one.source.id for one in rows.papers), rows.stamps, strict=True))
+        held.update(zip((paper.source.id for paper in rows.papers), rows.stamps, strict=True))
         assert np.array_equal(np.concatenate(rows.sentences or []), rows.vectors)
     assert engine.stats().papers == len(held)
     assert len(engine.dense(np.ones(WIDTH), 10)) == min(10, len(held))

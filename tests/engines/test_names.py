@@ -25,7 +25,7 @@ POST = "@lundgren's Lancet study on sleep and dementia"
 def rows(papers: list[Paper]) -> Rows:
     terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
     vectors = half(np.ones((len(papers), WIDTH)))
-    texts, stamps = [" ".join(one) for one in terms], [*map(stamp_of, papers)]
+    texts, stamps = [" ".join(term) for term in terms], [*map(stamp_of, papers)]
     return Rows(papers, texts, vectors, stamps)
 
 
@@ -69,7 +69,7 @@ def test_a_paper_is_found_by_its_author_and_venue_where_words_do_not_tell(tmp_pa
     found = engine.lexical(terms, 100, names=name_terms(POST))
     assert found[0][0] == "sleep Lundgren" and found[0][1] > 2 * found[-1][1]
     assert len({score for _, score in plain[:10]}) == 1  # words alone cannot tell
-    bare = [Paper(replace(one.source, authors=(), venue="")) for one in papers]
+    bare = [Paper(replace(paper.source, authors=(), venue="")) for paper in papers]
     assert built(tmp_path / "bare", bare).manifest.names == 0.0
 
 

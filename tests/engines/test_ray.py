@@ -82,7 +82,7 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     encoders = {id(one): one for one in (encoder, encoder.in_bfloat16())}.values()
 
     def stored() -> tuple[int, int]:
-        spaces = [one._space(Store(tmp_path / "store")) for one in encoders]
+        spaces = [encoder._space(Store(tmp_path / "store")) for encoder in encoders]
         sources = [
             Source(str(i), f"claim {i} {'abc'[i % 3]}", f"vaccine {i} works") for i in range(PAPERS)
         ]
@@ -95,10 +95,10 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     vectors, kept = stored()
     assert 0 < kept < PAPERS and kept < vectors
     # The second call encodes the rest, and the index itself nothing.
-    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"ray: {PAPERS - kept} papers encoded into the store on 2 machines" in done.stdout
-    assert f"{PAPERS} added" in done.stdout and not re.search("Traceback|usage", done.stderr)
+    process = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert f"ray: {PAPERS - kept} papers encoded into the store on 2 machines" in process.stdout
+    assert f"{PAPERS} added" in process.stdout and not re.search("Traceback|usage", process.stderr)
     assert stored() == (2 * PAPERS, PAPERS) and len(shards()) > written
     rows = next(open_index(tmp_path / "idx").rows(50))
     texts = rendering.source_texts(paper.source for paper in rows.papers)

@@ -104,8 +104,8 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
     assert papers_of_claims(data) == {"1": {"g", "copy"}, "2": {"text", "far", "other"}}
     assert papers_of_claims(data, None, None)["1"] == {"g"}
     with pytest.raises(UserError, match="no claim of 'dev' has a gold"):
-        bare = data.with_claims(claims[2:])
-        paired_results(SystemRunner(bare), System("A", BM25Node()), None, bare)
+        dataset = data.with_claims(claims[2:])
+        paired_results(SystemRunner(dataset), System("A", BM25Node()), None, dataset)
 
 
 def few(folder: Path, *languages: str) -> str:
@@ -230,7 +230,7 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
             main(["--out", str(tmp_path / "out"), "--index", "idx", *more])
     assert not (tmp_path / "out").exists()
     dev = load("demo", "dev")
-    few = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)
-    runner, system = SystemRunner(few, RunSettings("demo")), read_systems([systems])["A"]
+    dataset = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)
+    runner, system = SystemRunner(dataset, RunSettings("demo")), read_systems([systems])["A"]
     with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
-        fit_abstention(paired_results(runner, system, None, few))
+        fit_abstention(paired_results(runner, system, None, dataset))

@@ -37,9 +37,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def words(model: Path, data: Path, store: Path, *more: str) -> list[str]:
+def words(model: Path, data: Path, store: Path, *options: str) -> list[str]:
     plain = ["--model.pooling=mean", "--model.max_length=16", "--device=cpu"]
-    return [f"--model.name={model}", f"--dataset={data}", f"--store={store}", *plain, *more]
+    return [f"--model.name={model}", f"--dataset={data}", f"--store={store}", *plain, *options]
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
@@ -57,14 +57,14 @@ def test_one_process_says_what_was_there(
 ) -> None:
     store = tmp_path / "store"
     encode.main(words(tiny_folder, data, store))
-    said = capsys.readouterr()
-    assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in said.out
-    assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in said.out
+    output = capsys.readouterr()
+    assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in output.out
+    assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "dev")
     encode.main(words(tiny_folder, data, store, "--splits", "train", "dev"))
-    said = capsys.readouterr()
-    assert "sources: 150 distinct texts, 150 in the store already, 0 encoded" in said.out
-    assert "claims: 71 distinct texts, 1 in the store already, 70 encoded" in said.out
+    output = capsys.readouterr()
+    assert "sources: 150 distinct texts, 150 in the store already, 0 encoded" in output.out
+    assert "claims: 71 distinct texts, 1 in the store already, 70 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "train")
 
 
@@ -101,7 +101,7 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
     command += [str(REPOSITORY / "eval" / "encode.py")]
     command += words(tiny_folder, data, store, "--splits", "train")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=tmp_path,
         capture_output=True,
@@ -109,9 +109,9 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
         timeout=900,
         env={**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
-    said = sorted(re.findall(pattern, done.stdout))
+    said = sorted(re.findall(pattern, process.stdout))
     sides = [(rank, side) for rank, side, *_ in said]
     assert sides == [(rank, side) for rank in "12" for side in ("claims", "sources")]
     counts = {(rank, side): int(encoded) for rank, side, _, encoded in said}

@@ -208,8 +208,8 @@ def test_a_ranking_of_another_program_takes_the_first_stages_place(
     whole = tmp_path / "all.trec"
     whole.write_text("".join((runs / f"{lang}.trec").read_text() for lang in ("en", "de", "fr")))
     again = run("again", "--only", "Two", "--run", str(whole))
-    assert [one.languages for one in again.systems.values()] == [
-        one.languages for one in own.systems.values()
+    assert [system.languages for system in again.systems.values()] == [
+        system.languages for system in own.systems.values()
     ]
 
 

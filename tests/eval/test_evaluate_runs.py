@@ -42,8 +42,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         yield folder / "run", data
 
 
-def evaluated(checkpoint: Path | str, data: Path, out: Path, *more: str) -> Report:
-    main([f"--checkpoint={checkpoint}", f"--dataset={data}", f"--out={out}", *more])
+def evaluated(checkpoint: Path | str, data: Path, out: Path, *options: str) -> Report:
+    main([f"--checkpoint={checkpoint}", f"--dataset={data}", f"--out={out}", *options])
     return Report.read(out)
 
 
@@ -100,8 +100,8 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     points = copied / "checkpoints"
     (points / "epoch-1").rename(points / "epoch-1-scale-0.5")
-    said = json.loads((copied / "run.json").read_text())
-    (copied / "run.json").write_text(json.dumps(said | {"chosen": "epoch-1-scale-0.5"}))
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(record | {"chosen": "epoch-1-scale-0.5"}))
     words = ("--no_tests", "--systems", str(HYBRID), "--only")
     report = evaluated(copied, data, tmp_path / "one", *words, "chosen+H")
     assert list(report.systems) == ["epoch-1-scale-0.5+H.bilingual"]
@@ -116,7 +116,7 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
     for place in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
         with pytest.raises(ConfigError, match="only: 'chosen'"):
             evaluated(place, data, tmp_path / "other", "--only=chosen")
-    (copied / "run.json").write_text(json.dumps(said | {"chosen": None}))
+    (copied / "run.json").write_text(json.dumps(record | {"chosen": None}))
     with pytest.raises(ConfigError, match="only: 'chosen'"):
         evaluated(copied, data, tmp_path / "other", "--only=chosen")
 
@@ -173,8 +173,8 @@ def test_hybrids_stand_on_each_checkpoint_in_every_form(
         dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims)
         papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
         sparse = BM25(papers).index(dev.sources).search(dev.claims)
-        mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
-        for name, expected in (("epoch-2", dense.run), ("epoch-2+H", mixed)):
+        ranking = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
+        for name, expected in (("epoch-2", dense.run), ("epoch-2+H", ranking)):
             row = report.systems[f"{name}.{form}"]
             ranked = read_run(tmp_path / row.runs / "de.trec").run
             for claim in ranked.claim_ids:
@@ -228,8 +228,8 @@ def test_the_grid_of_styles_is_run_on_every_checkpoint(
         assert report.systems[name].macro["mrr@5"] == grid[system][cell[2:]][cell[:2]]
         assert (tmp_path / report.systems[name].runs / "de.trec").is_file()
     assert "Styles:" in capsys.readouterr().out
-    said = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")
-    assert "the translation is rewritten" in said
+    text = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")
+    assert "the translation is rewritten" in text
     with pytest.raises(ConfigError, match="styles"):
         evaluated(run, data, tmp_path / "no", *grid_of, "--depth=3")
 

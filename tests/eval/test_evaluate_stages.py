@@ -93,12 +93,14 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         file = written(tmp_path, tiny_folder, server, **other)
         main([f"--systems={file}", f"--out={tmp_path / name}", *said])
         report = Report.read(tmp_path / name)
-        kept = [one.cost is not None and one.cost.stored for one in report.systems.values()]
+        kept = [
+            system.cost is not None and system.cost.stored for system in report.systems.values()
+        ]
         return report, kept, len(calls) - before[0], server.requests - before[1]
 
     report, kept, reranked, asked = run("out")
-    shown = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
-    assert max(map(len, shown)) <= WIDTH
+    output = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, output)) <= WIDTH
     printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert list(report.systems) == NAMES
     assert kept == [False] * 3 and (reranked, asked) == (1, 3)
@@ -111,7 +113,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     # The folder of the row has a report of its own, with all stages.
     own = Report.read(tmp_path / "out" / "mine.original")
     assert list(own.systems) == NAMES and own.macro == report.macro
-    assert [one.cost.tokens > 0 for one in report.systems.values() if one.cost] == [
+    assert [system.cost.tokens > 0 for system in report.systems.values() if system.cost] == [
         False, True, True
     ]  # fmt: skip
     # What a made-up verifier says is in no test and beside no published number.

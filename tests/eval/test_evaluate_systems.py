@@ -55,12 +55,12 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return model, data, systems
 
 
-def arguments(setup: tuple[Path, Path, Path], out: Path, *more: str) -> list[str]:
+def arguments(setup: tuple[Path, Path, Path], out: Path, *options: str) -> list[str]:
     return [
         f"--dataset={setup[1]}",
         f"--out={out}",
         "--repeats=200",
-        *more,
+        *options,
         "--systems",
         str(setup[2]),
     ]

@@ -108,16 +108,16 @@ def fitted(present: bool) -> AbstainModel:
 def test_json_is_a_list_of_ten_with_scores_and_their_parts(
     ask: Callable[..., str], index: str
 ) -> None:
-    found = json.loads(ask(POST, "--json"))
-    assert [one["rank"] for one in found] == [*range(1, 11)]
+    record = json.loads(ask(POST, "--json"))
+    assert [one["rank"] for one in record] == [*range(1, 11)]
     claim = Post("0", POST).claim("en")
     dense = Dense(open_index(index).encoder, rendering=Rendering("original", "title_abstract"))
     sources = [paper.source for paper in PAPERS]
     hybrid = Hybrid(BM25(), dense).index(sources)
     expected = hybrid.search([claim], 100).scored("0")
-    assert [one["id"] for one in found] == list(expected)[:10]
+    assert [one["id"] for one in record] == list(expected)[:10]
     lexical = hybrid.first.search([claim], 100).scored("0")
-    for one in found:
+    for one in record:
         assert one["score"] == one["parts"]["fused"] == pytest.approx(expected[one["id"]], abs=2e-3)
         if one["id"] in lexical:
             assert one["parts"]["lexical"] == pytest.approx(lexical[one["id"]], rel=1e-5)
@@ -126,8 +126,8 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
         paper = next(paper for paper in PAPERS if paper.source.id == one["id"])
         assert (one["title"], one["link"]) == (paper.source.title, paper.link)
         assert one["authors"] == list(paper.source.authors) and not one["abstained"]
-    assert found[0]["link"].startswith("https://doi.org/10.1000/")
-    assert json.loads(ask(POST, "--json", "--k", "3")) == found[:3]
+    assert record[0]["link"].startswith("https://doi.org/10.1000/")
+    assert json.loads(ask(POST, "--json", "--k", "3")) == record[:3]
 
 
 # Prints the answer, and the slow libraries that were imported for it.
@@ -145,9 +145,11 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
 ) -> None:
     def cold(*words: str) -> tuple[list[dict[str, Any]], str]:
         words = (*words, "--json", "--index", index, "--store", str(tmp_path / "store"))
-        done = subprocess.run([sys.executable, "-c", COLD, *words], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        answer, _, imported = done.stdout.partition("imported:")
+        process = subprocess.run(
+            [sys.executable, "-c", COLD, *words], capture_output=True, text=True
+        )
+        assert process.returncode == 0, process.stderr
+        answer, _, imported = process.stdout.partition("imported:")
         return json.loads(answer), imported.strip()
 
     for post in (POST, "vaccine", "Masks cut outbreaks. A vaccine works. " * 20):
@@ -192,9 +194,9 @@ def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
         pytest.skip("there is a GPU")
     command = [sys.executable, "-c", REFUSED_EARLY, POST]
     command += [*words] if "--index" in words else [*words, "--index", index]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert why in done.stdout and "|" not in done.stdout
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert why in process.stdout and "|" not in process.stdout
 
 
 def close(one: Any, other: Any) -> bool:
@@ -215,8 +217,8 @@ def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index:
         claim, _ = encoder.encode([post], "claim", store=None, progress=None)
         vectors, _ = encoder.encode(sentences, "source", store=None, progress=None)
         best = sentences[int(np.argmax(vectors @ claim[0]))]
-        found = json.loads(ask(post, "--json"))
-        assert {one["sentence"] for one in found if one["id"].startswith("p")} == {best}
+        record = json.loads(ask(post, "--json"))
+        assert {one["sentence"] for one in record if one["id"].startswith("p")} == {best}
 
 
 def test_sentences_that_an_index_keeps_are_not_encoded_again(
@@ -226,9 +228,9 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
     encoded: list[str] = []
     encode = engine.encoder.encode
 
-    def watched(texts: list[str], *rest: object, **more: object) -> object:
+    def watched(texts: list[str], *rest: object, **options: object) -> object:
         encoded.extend(texts)
-        return encode(texts, *rest, **more)  # type: ignore[arg-type]
+        return encode(texts, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine.encoder, "encode", watched)
 
@@ -261,9 +263,9 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
         encoded: list[str] = []
         encode = encoder.encode
 
-        def watched(given: list[str], *rest: object, **more: object) -> object:
+        def watched(given: list[str], *rest: object, **options: object) -> object:
             encoded.extend(given)
-            return encode(given, *rest, **more)  # type: ignore[arg-type]
+            return encode(given, *rest, **options)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patched:
             patched.setattr(encoder, "encode", watched)
@@ -284,7 +286,7 @@ def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index:
     posts = ("Masks may cut outbreaks", "Masks may cut outbreaks. Good morning. Vaccines work!")
     for post in posts:
         (answer,) = Finder(engine).find([Post("0", post)], 13)
-        (match,) = [one for one in answer.matches if one.paper.source.id == "p1"]
+        (match,) = [match for match in answer.matches if match.paper.source.id == "p1"]
         # What the paper set out from is nearer, and is no finding.
         assert match.sentence == "We asked 12 schools."
         said = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
@@ -326,10 +328,10 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
 ) -> None:
     for present in (True, False):
         with knowing(index, fitted(present)):
-            found = json.loads(ask(POST, "--json"))
-            assert len(found) == 10 and {one["abstained"] for one in found} == {not present}
+            record = json.loads(ask(POST, "--json"))
+            assert len(record) == 10 and {one["abstained"] for one in record} == {not present}
             share = 0.9526 if present else 0.0474
-            assert found[0]["present"] == pytest.approx(share, abs=1e-3)
+            assert record[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
             assert (
                 "Not here: the paper is probably not in this index (5 % that it is here)" in text
@@ -338,8 +340,8 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
                 "Found: the paper is probably one of these (95 % that it is here)" in text
             ) is present
             assert "\n10. " in text and "held-out" not in text
-            found = json.loads(ask(POST, "--json", "--threshold", "0.99"))
-            assert found[0]["abstained"]
+            record = json.loads(ask(POST, "--json", "--threshold", "0.99"))
+            assert record[0]["abstained"]
     assert "was not judged" in ask(POST)
 
 
@@ -384,7 +386,7 @@ def test_many_posts_keep_their_order_dates_and_languages(
     lines = [json.loads(line) for line in ask("--input", str(file), "--json").splitlines()]
     assert [line["post"] for line in lines] == ["x", "y", "3", *(f"n{i}" for i in range(70))]
     assert lines[0]["papers"] == json.loads(ask(POST, "--json"))
-    assert {one["date"] for one in lines[1]["papers"]} == {"1 April 2019", ""}
+    assert {line["date"] for line in lines[1]["papers"]} == {"1 April 2019", ""}
     rows = list(csv.DictReader(io.StringIO(ask("--input", str(file), "--csv", "--k", "2"))))
     assert [(row["post"], row["rank"]) for row in rows[:4]] == [
         ("x", "1"),
@@ -397,7 +399,7 @@ def test_many_posts_keep_their_order_dates_and_languages(
     with open(table, "w", newline="") as cells:
         writer = csv.DictWriter(cells, ["Text", "extra", "id", "date", "lang"], delimiter=";")
         writer.writeheader()
-        named = ({"Text" if key == "text" else key: one[key] for key in one} for one in posts)
+        named = ({"Text" if key == "text" else key: post[key] for key in post} for post in posts)
         writer.writerows({"extra": 'a "b;', **row} for row in named)
     found = [json.loads(line) for line in ask("--input", str(table), "--json").splitlines()]
     assert [line["papers"] for line in found] == [line["papers"] for line in lines]
@@ -429,8 +431,8 @@ def test_no_text_leaves_its_place(ask: Callable[..., str]) -> None:
     assert not any(
         cell[:1] in "=+-@" for row in rows for cell in row if cell[:1] and not _number(cell)
     )
-    found = json.loads(ask(*words, "--json"))
-    assert NASTY in {one["title"] for one in found}
+    record = json.loads(ask(*words, "--json"))
+    assert NASTY in {one["title"] for one in record}
     entries = ask(*words, "--bibtex")
     assert entries.count("@article{") == 13 and "\x1b" not in entries
     entry = next(one for one in entries.split("\n\n") if "HYPERLINK" in one)
@@ -465,12 +467,12 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     file.write_text(PIPELINE.format(url=server.url))
     first = json.loads(ask(POST, "--json", "--k", "13"))
     by_vectors = sorted(first, key=lambda one: -one["parts"]["dense"])
-    found = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
+    record = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
     # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
-    assert found[0]["id"] == by_vectors[4]["id"] and found[1]["id"] == by_vectors[0]["id"]
-    assert "rank 5 chosen: It fits." in found[0]["reasoning"] and server.requests == 1
-    assert {"bm25", "dense", "fuse", "verify select"} >= set(found[0]["parts"])
-    assert found[0]["score"] == found[0]["parts"]["verify select"]
+    assert record[0]["id"] == by_vectors[4]["id"] and record[1]["id"] == by_vectors[0]["id"]
+    assert "rank 5 chosen: It fits." in record[0]["reasoning"] and server.requests == 1
+    assert {"bm25", "dense", "fuse", "verify select"} >= set(record[0]["parts"])
+    assert record[0]["score"] == record[0]["parts"]["verify select"]
     assert "Verifier: rank 5 chosen: It fits." in ask(POST, "--pipeline", str(file))
     assert server.requests == 1  # its answer is in the store
     said = verifier.picks[0][0].post
@@ -484,17 +486,17 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
-    made = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
-    made.write(tmp_path / "fusion.json")
+    learned_fusion = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
+    learned_fusion.write(tmp_path / "fusion.json")
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
     file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
     # Of the papers in German alone other terms are rare.
-    found = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
-    ids = [one["id"] for one in found]
+    record = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
+    ids = [one["id"] for one in record]
     sources = [paper.source for paper in PAPERS]
     (scores,) = Scorer(sources).scores(view.view, [Post("0", POST).claim("en")], [ids])
-    assert [one["score"] for one in found] == pytest.approx(scores.tolist(), rel=1e-5)
+    assert [one["score"] for one in record] == pytest.approx(scores.tolist(), rel=1e-5)
     those = [source for source in sources if source.id in ids]
     (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(other - scores).max() > 0.01
@@ -513,10 +515,10 @@ def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None
     file.write_text(
         f"retrieve: {{bm25: {{}}}}\nstages: [{{verify: abstain, model: {tmp_path / 'a.json'}}}]\n"
     )
-    found = json.loads(ask(POST, "--json", "--pipeline", str(file)))
-    assert found and all(one["abstained"] for one in found)
-    assert found[0]["present"] == pytest.approx(0.1192, abs=1e-4)
-    assert set(found[0]["parts"]) == {"retrieve", "verify abstain"}
+    record = json.loads(ask(POST, "--json", "--pipeline", str(file)))
+    assert record and all(one["abstained"] for one in record)
+    assert record[0]["present"] == pytest.approx(0.1192, abs=1e-4)
+    assert set(record[0]["parts"]) == {"retrieve", "verify abstain"}
 
 
 REFUSED = [
@@ -579,9 +581,9 @@ WRONG: list[tuple[list[str], str]] = [
 def test_what_is_wrong_is_said_in_one_line(
     ask: Callable[..., str], words: list[str], why: str
 ) -> None:
-    with pytest.raises(UserError, match=why) as caught:
+    with pytest.raises(UserError, match=why) as error:
         ask(*words)
-    assert len(caught.value.lines) == 1
+    assert len(error.value.lines) == 1
 
 
 def test_the_index_may_be_named_by_the_environment(
@@ -654,8 +656,8 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
     engine = open_index(index)
     said = first["index"]
     assert (said["version"], said["model"]) == (engine.version, engine.manifest.model_hash)
-    again = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
-    assert again[0] == first
+    record = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
+    assert record[0] == first
     dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
     assert dated[0]["index"]["settings"]["until"] == "2021"
     with pytest.raises(UserError, match="no such version"):

@@ -163,8 +163,8 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = load("demo", "train")
-    few = train.with_claims(train.claims[:60])
-    write_beir(few, tmp_path / "few")
+    dataset = train.with_claims(train.claims[:60])
+    write_beir(dataset, tmp_path / "few")
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
     assert "abstention fitted on 60 claims of " in said(capsys)

@@ -113,12 +113,12 @@ def test_injected_golds_are_rows_of_the_papers_table_and_of_no_test(
     capsys.readouterr()
     tables = ["--published", "--tables", "2023-rerank", "--repeats", "20"]
     report_main([*tables, "--reports", str(tmp_path / "out")])
-    said = capsys.readouterr().out
-    lines = said.splitlines()
+    output = capsys.readouterr().out
+    lines = output.splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("MiniLM (MSM CE)"))
     assert lines[place + 1].split()[0] == "ours"
     assert "100.0*" in lines[place + 1]  # recall@100 with the gold injected, over other claims
-    assert "17.8[a]" in said and "an MRR cannot be below recall@1" in said
+    assert "17.8[a]" in output and "an MRR cannot be below recall@1" in output
 
 
 def test_shipped_systems_have_the_published_labels() -> None:
@@ -129,8 +129,8 @@ def test_shipped_systems_have_the_published_labels() -> None:
         assert f"configs/news/{path.name}" in path.read_text(encoding="utf-8")
         labels |= {system.label_of() for system in systems.values()}
         if path.stem.startswith("rerank"):
-            assert {one.stages[-1].depth for one in systems.values()} == {500}
-            injects = {one.stages[0].name == "rerank inject_gold" for one in systems.values()}
+            assert {system.stages[-1].depth for system in systems.values()} == {500}
+            injects = {system.stages[0].name == "rerank inject_gold" for system in systems.values()}
             assert injects == {path.stem == "rerank_injected"}
     named = {label for label in published if label.startswith("news-") or label == "bm25-lemmas"}
     assert named - labels == {"news-ce-ct-bert+gold+events"}

@@ -53,9 +53,9 @@ def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Pa
 
 
 def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> None:
-    alone = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
+    path = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
     with pytest.raises(UserError, match="a checkpoint or an index lies here"):
-        evaluate([f"--checkpoint={alone}", f"--out={alone}"])
+        evaluate([f"--checkpoint={path}", f"--out={path}"])
 
 
 @pytest.mark.parametrize(

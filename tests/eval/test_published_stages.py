@@ -48,13 +48,15 @@ def test_every_row_of_the_stages_is_one_shipped_system() -> None:
         assert {row.name for row in TABLES[table].rows} == set(rows)
         for row, name in rows.items():
             models = TABLES[table].row(row).models
-            assert [one for one in systems if systems[one].label_of() in models] == [name], row
+            assert [system for system in systems if systems[system].label_of() in models] == [
+                name
+            ], row
     # The re-ranked order is a row of its own in reports of verifiers.
     it = TABLES["2026-stage2"].row("Qwen3-8B-IT").models
-    assert all(systems[one].label_of(1) in it for one in ROWS["2026-stage3"].values())
+    assert all(systems[row].label_of(1) in it for row in ROWS["2026-stage3"].values())
     assert all(
-        systems[one].label_of(0) in TABLES["2026-chosen"].rows[0].models
-        for one in ROWS["2026-stage3"].values()
+        systems[row].label_of(0) in TABLES["2026-chosen"].rows[0].models
+        for row in ROWS["2026-stage3"].values()
     )
 
 
@@ -196,18 +198,18 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
         for node in system.first.walk():
             if isinstance(node, DenseNode):
                 models.setdefault(node.model.name, set()).add(repr(node.model))
-    assert len(models) > 10 and all(len(ways) == 1 for ways in models.values())
+    assert len(models) > 10 and all(len(model) == 1 for model in models.values())
     # The re-rankers and verifiers of the papers' files: one description of each model and task.
     stages: dict[object, set[str]] = {}
     for name, system in systems.items():
         if not name.endswith("-ours") and name not in ("ours", "Qwen3-8B"):
-            for kind, stage in ((one.name, one.stage) for one in system.stages):
+            for kind, stage in ((stage.name, stage.stage) for stage in system.stages):
                 model = getattr(stage, "model", None) or getattr(
                     getattr(stage, "llm", None), "model", None
                 )
                 if model is not None and not kind.endswith("attribution"):  # six fusions, one model
                     stages.setdefault((kind, model), set()).add(repr(stage))
-    assert all(len(ways) == 1 for ways in stages.values()), stages
+    assert all(len(stage) == 1 for stage in stages.values()), stages
 
 
 def test_the_papers_rerankers_are_there_as_released() -> None:

@@ -224,9 +224,9 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
     assert list(by_language.columns) == ["system", "en"]  # one language: its macro is itself
     costs = [row[-5:-3] for row in logged["Cost against quality"].rows]
     assert costs == [["2.0", "2.0"], ["3.0", "1.3"]]
-    shown = (tmp_path / "o.html").read_text()
+    text = (tmp_path / "o.html").read_text()
     for heading in ("Learning curve", "Systems and representations", "in all languages"):
-        assert heading in shown
+        assert heading in text
 
 
 def test_languages_that_no_report_scored_are_not_counted(
@@ -360,6 +360,6 @@ def test_reports_alone_say_what_they_are_of(
     with pytest.raises(SystemExit):
         both = [f"--reports={folder}" for folder in (reports, tmp_path / "other")]
         run_program(main, [*both, f"--html={tmp_path / 'p.html'}"])
-    said = capsys.readouterr().err
-    assert "split: the reports differ: 'dev' (epoch-0, " in said and "); 'test' (" in said
+    output = capsys.readouterr().err
+    assert "split: the reports differ: 'dev' (epoch-0, " in output and "); 'test' (" in output
     assert not (tmp_path / "p.html").exists()

@@ -42,7 +42,7 @@ def save(
     dataset: str = "data",
     split: str = "dev",
     seed: int = 0,
-    **more: Any,
+    **options: Any,
 ) -> tuple[dict[str, Run], Qrels]:
     """A report as eval/evaluate.py writes it, its runs, and judgements of two claims a paper."""
     rng = np.random.default_rng(seed)
@@ -58,11 +58,11 @@ def save(
     claims = tuple(Claim(c, "", c[:2]) for c in golds)
     data = Dataset(claims, (), Qrels(golds), split)
     ranked = {c: run.scored(c).items() for run in runs.values() for c in run.claim_ids}
-    whole = Run.from_lists({claim: [*found] for claim, found in ranked.items()})
-    bounds = score_intervals(evaluate(whole, Qrels(golds), METRICS), data, METRICS, 500)
+    run = Run.from_lists({claim: [*found] for claim, found in ranked.items()})
+    bounds = score_intervals(evaluate(run, Qrels(golds), METRICS), data, METRICS, 500)
     system = {"model": checkpoint, "system": checkpoint, "sources": "title_abstract"}
     system |= {"intervals": bounds.values, "languages": table, "macro": macro(table)}
-    system |= {"cost": {"seconds": 12.34, "claims": 1400}, "runs": "runs", **more}
+    system |= {"cost": {"seconds": 12.34, "claims": 1400}, "runs": "runs", **options}
     write_report(folder, {Path(checkpoint).name: system}, dataset, split)
     return runs, Qrels(golds)
 
@@ -196,7 +196,7 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     (part,) = Report.read(tmp_path / "a").systems.values()
     models = {"bm25": "bm25-tuned", "dense": E5, "hybrid": f"tuned-hybrid:{E5}"}
     parts = [replace(part, name=n, model=m, system=n, runs=f"runs/{n}") for n, m in models.items()]
-    Report("data", "dev", {one.name: one for one in parts}).write(tmp_path)
+    Report("data", "dev", {part.name: part for part in parts}).write(tmp_path)
     found = cells(capsys, "--reports", tmp_path)
     filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
     assert filled == {"E5-Large"}

@@ -66,9 +66,9 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
     return root
 
 
-def arguments(folders: Path, out: Path, *more: str) -> list[str]:
+def arguments(folders: Path, out: Path, *options: str) -> list[str]:
     reports = [f"--reports={folders / form}" for form in FORMS]
-    return [*reports, f"--out={out}", "--repeats=500", *more]
+    return [*reports, f"--out={out}", "--repeats=500", *options]
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +150,8 @@ def test_cells_of_a_grid_of_styles_are_no_rows_beside_their_system(
     shutil.copytree(folders / "original" / "runs", tmp_path / "cells" / "runs")
     replace(report, systems=rows).write(tmp_path / "cells")
     main([f"--reports={tmp_path / 'cells'}", f"--out={tmp_path / 'o'}", "--repeats=50"])
-    found = json.loads((tmp_path / "o" / "compare.json").read_text())
-    assert [*found["scores"]["macro"]] == ["original", "alone.S0C1"]
+    record = json.loads((tmp_path / "o" / "compare.json").read_text())
+    assert [*record["scores"]["macro"]] == ["original", "alone.S0C1"]
 
 
 def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> None:

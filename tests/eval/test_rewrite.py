@@ -40,9 +40,9 @@ POSTS = [
 ]
 
 
-def words(folder: Path, server: LLMServer, out: Path, *more: str) -> list[str]:
+def words(folder: Path, server: LLMServer, out: Path, *options: str) -> list[str]:
     asked = ["--llm.model", "m", "--llm.url", server.url, "--answers", f"{out}.sqlite"]
-    return ["--dataset", str(folder), "--out", str(out), *asked, *more]
+    return ["--dataset", str(folder), "--out", str(out), *asked, *options]
 
 
 TASKS = {name: read_prompt(str(STYLES[name].prompt)).task for name in REWRITTEN}
@@ -66,8 +66,8 @@ def test_every_style_is_rewritten_and_a_second_run_asks_for_nothing(
     folder, out = data_set(tmp_path / "data", POSTS), tmp_path / "styles"
     server = llm_server(by_rule)
     main(words(folder, server, out, "--dry_run"))
-    said = capsys.readouterr().out
-    assert [said.count(f"{name}: 2 requests to make") for name in REWRITTEN] == [1] * 7
+    output = capsys.readouterr().out
+    assert [output.count(f"{name}: 2 requests to make") for name in REWRITTEN] == [1] * 7
     assert server.requests == 0 and not out.exists()
     main(words(folder, server, out, "--styles", "C4", "C1"))
     assert server.requests == 4 and sorted(read_origin(out)) == ["C1", "C4"]
@@ -119,9 +119,9 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     assert (first.text, first.failure) == (long, f"{len(long)} characters, more than 280")
     assert (second.text, second.failure) == ("", "empty")
     assert (first.title, second.title) == ("Masks", "Virus respiratorios en los niños")
-    said = capsys.readouterr().out
-    assert "S3 (tweet): 1 of 2 texts" in said and "2 failed, of which 1 have no text" in said
-    assert "p1 version 1: 297 characters, more than 280" in said
+    output = capsys.readouterr().out
+    assert "S3 (tweet): 1 of 2 texts" in output and "2 failed, of which 1 have no text" in output
+    assert "p1 version 1: 297 characters, more than 280" in output
     # Each was asked for once more, and a later reply may be better.
     assert server.requests == 4
     server.reply = lambda chat: "Masks help #masks"
@@ -141,9 +141,11 @@ def test_versions_are_asked_for_one_by_one(llm_server: Start, tmp_path: Path) ->
     sampled = llm(tmp_path, temperature=0.1, concurrency=1)
     main(words(folder, server, out, *more, *sampled))
     assert server.requests == 6 and read_origin(out)["C2"].versions == 3
-    found = read_style(out, STYLES["C2"], originals(load(folder, "dev"), "claims", "translation"))
-    assert [(one.id, one.version) for one in found] == [(i, v) for i in "ab" for v in (1, 2, 3)]
-    assert len({one.text for one in found}) == 3
+    rewrites = read_style(
+        out, STYLES["C2"], originals(load(folder, "dev"), "claims", "translation")
+    )
+    assert [(one.id, one.version) for one in rewrites] == [(i, v) for i in "ab" for v in (1, 2, 3)]
+    assert len({one.text for one in rewrites}) == 3
     main(words(folder, server, out, *more, *sampled))
     assert server.requests == 6
     for wrong in (["--versions", "3"], ["--versions", "3", "--rules", *sampled]):

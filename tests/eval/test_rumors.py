@@ -99,7 +99,7 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
     found = {}
     for name, system in read_systems(FILES[:1]).items():
-        *before, last = [one.stage for one in system.stages] or [None]
+        *before, last = [stage.stage for stage in system.stages] or [None]
         found[name] = (
             before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
             None if last is None else last.by if last.model is None else Path(last.model).name,
@@ -171,7 +171,7 @@ def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Pat
     # A zip of ours is written anew, and holds what stands in the system's folder.
     for _ in range(2):
         run(tmp_path / "out", path, f"--submit={file}", "--only=B", systems=two)
-    own = {one.name: one.read_bytes() for one in (tmp_path / "out" / "B").iterdir()}
+    own = {path.name: path.read_bytes() for path in (tmp_path / "out" / "B").iterdir()}
     with zipfile.ZipFile(file) as packed:
         assert {name: packed.read(name) for name in packed.namelist()} == own
     assert sorted(own) == ["evidence.trec", "verification.json"]
@@ -245,12 +245,12 @@ def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "dev.json", [*more, *RUMORS])
     systems = {**PLAIN, "no tags": {"retrieve": {"fielded": {"hashtag_words": False}}}}
     report = run(tmp_path / "out", path, systems=systems)
-    found = json.loads((tmp_path / "out" / "anova.json").read_text(encoding="utf-8"))
-    assert [(p["first"], p["second"]) for p in found["pairs"]] == [("System 0", "no tags")]
-    assert found["systems"]["freedom"] == 1 and found["claims"]["freedom"] == 4
+    record = json.loads((tmp_path / "out" / "anova.json").read_text(encoding="utf-8"))
+    assert [(p["first"], p["second"]) for p in record["pairs"]] == [("System 0", "no tags")]
+    assert record["systems"]["freedom"] == 1 and record["claims"]["freedom"] == 4
     means = [one["macro"]["map"] for one in report["systems"].values()]
     assert means[0] != means[1]
-    assert found["pairs"][0]["difference"] == pytest.approx(means[1] - means[0])
+    assert record["pairs"][0]["difference"] == pytest.approx(means[1] - means[0])
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "Two-way ANOVA" in text and "Tukey's HSD" in text
     run(tmp_path / "few", write_rumors(tmp_path / "other.json", RUMORS[:2]), systems=systems)
@@ -464,7 +464,8 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         report = run(out, path, *words, systems=systems)
         (system,) = report["systems"].values()
         named = [
-            next(f"{k} {v}" for k, v in one.items() if k in ("rerank", "verify")) for one in stages
+            next(f"{k} {v}" for k, v in stage.items() if k in ("rerank", "verify"))
+            for stage in stages
         ]
         assert [stage["name"] for stage in system["stages"]] == ["retrieve", *named]
         # One rumour shares no word with its tweets; nothing else fails.
@@ -474,11 +475,11 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         of[name] = evidence = read_evidence(out / mine / "evidence.trec", rumors)
         verdicts, stated = read_verification(out / mine / "verification.json", rumors)
         assert [*verdicts] == [rumor.id for rumor in rumors.rumors] and len(verdicts) == 32
-        for one in verdicts:
-            found, first = evidence.scored(one), of["System 2"].scored(one)
-            assert stated.scored(one) == found
+        for verdict in verdicts:
+            found, first = evidence.scored(verdict), of["System 2"].scored(verdict)
+            assert stated.scored(verdict) == found
             if name == "Repaired":
-                assert bool(found) is (verdicts[one] != "NOT ENOUGH INFO")
+                assert bool(found) is (verdicts[verdict] != "NOT ENOUGH INFO")
                 continue
             if name == "System 5":
                 for source in {*found} & {*first}:
@@ -488,7 +489,7 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
             weights = {source: max(score, 0.0) for source, score in found.items()}
             total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
             mean = total / sum(weights.values()) if weights else None
-            assert verdicts[one] == verdict_of(mean, 0.4), (name, one)
+            assert verdicts[verdict] == verdict_of(mean, 0.4), (name, verdict)
         assert name == "Repaired" or len({*verdicts.values()}) == 3
         asked[name] = server.requests
     assert asked == {"System 2": 148, "System 3": 148, "System 5": 2643, "Repaired": 1662}

@@ -56,8 +56,8 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
     write(2)
     assert macro() == pytest.approx({"first.original": 0.5, "theirs.original": 1.0})
     report.main(["--reports", str(out), f"--out={tmp_path / 'compared'}", "--repeats=100"])
-    found = json.loads((tmp_path / "compared" / "compare.json").read_text())
-    assert found["scores"]["macro"]["first.original"]["value"] == pytest.approx(0.5)
+    record = json.loads((tmp_path / "compared" / "compare.json").read_text())
+    assert record["scores"]["macro"]["first.original"]["value"] == pytest.approx(0.5)
     assert "theirs.original" in capsys.readouterr().out
     # The same file with other content is another run.
     write(5)

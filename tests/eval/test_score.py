@@ -53,9 +53,9 @@ def test_names_of_files_and_claims_cannot_steer_the_terminal(folder, capsys):
     assert "a\\x1b]0;owned\\x07 " in out
     assert out.replace("\n", "").isprintable()
     Path(name).write_text("c1\x1b]0;owned\x07 Q0 a 1 no t\n")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         score.main(["--qrels", "q.tsv", "--run", name])
-    assert all(line.isprintable() for line in caught.value.lines)
+    assert all(line.isprintable() for line in error.value.lines)
     # JSON holds the name as it is.
     Path(name).write_text(Path("run.trec").read_text())
     assert list(as_json(capsys, "--qrels", "q.tsv", "--run", name)["runs"]) == [Path(name).stem]
@@ -101,8 +101,8 @@ DEEPER = "deeper than the lists of {}, whose longest has 2 sources; golds furthe
 def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
     words = ["--qrels", "q.tsv", "--run", "run.trec", "lab.tsv", "--metrics", "mrr@2", "recall@100"]
     score.main([*words, "map@3", "hit@1"])
-    shown = capsys.readouterr().out
-    assert f"\nrecall@100, map@3: {DEEPER.format('run, lab')}\n" in shown
+    output = capsys.readouterr().out
+    assert f"\nrecall@100, map@3: {DEEPER.format('run, lab')}\n" in output
     short = as_json(capsys, *words)
     assert short["notes"] == [f"recall@100: {DEEPER.format('run, lab')}"]
     # The longest list counts, not the typical one; the same number comes of longer lists.
@@ -165,9 +165,9 @@ def test_the_table_says_it_all(folder, capsys):
 def test_bad_input_is_a_line(folder, arguments, said):
     Path("strangers.tsv").write_text("post_id\tpreds\n1\t['a']\n")
     Path("nogold").write_text("c1 0 a 0\n")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         score.main(arguments.split())
-    assert said in str(caught.value)
+    assert said in str(error.value)
 
 
 def test_a_user_error_ends_with_two_and_no_traceback(folder):

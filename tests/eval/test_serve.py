@@ -64,9 +64,9 @@ def test_what_cannot_be_served_is_said_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         words = [port if word == "TAKEN" else word for word in words]
-        with pytest.raises(UserError, match=why) as caught:
+        with pytest.raises(UserError, match=why) as error:
             main(["--index", index, *words])
-    assert len(caught.value.lines) == 1
+    assert len(error.value.lines) == 1
 
 
 def test_answers_are_sent_at_once() -> None:
@@ -118,10 +118,10 @@ def test_malformed_requests_harm_nobody(
 ) -> None:
     """1,000 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
     texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
-    alone = Finder(open_index(index))
+    finder = Finder(open_index(index))
     expected = {
         one.post.text: [m.paper.source.id for m in one.matches]
-        for one in alone.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
+        for one in finder.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
     }
     draw = random.Random(0)
     jobs: list[str | bytes | None] = [draw.choice(texts) for _ in range(950)]

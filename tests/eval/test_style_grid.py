@@ -21,8 +21,8 @@ def cut(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
     dev = load(str(source), "dev")
     kept = dev.claims[:claims]
     golds = {gold for claim in kept for gold in claim.golds}
-    others = [one for one in dev.sources if one.id not in golds][: papers - len(golds)]
-    rows = [one for one in dev.sources if one.id in golds] + others
+    others = [source for source in dev.sources if source.id not in golds][: papers - len(golds)]
+    rows = [source for source in dev.sources if source.id in golds] + others
     (folder / "qrels").mkdir(parents=True)
     with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
         for one in rows:

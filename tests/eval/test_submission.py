@@ -90,11 +90,11 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
 
     def program(file: str, *words: object) -> str:
         command = [sys.executable, str(REPOSITORY / file), *map(str, words)]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
+        assert process.returncode == 0, process.stderr
+        return process.stdout + process.stderr
 
     program(
         "scripts/prepare.py",

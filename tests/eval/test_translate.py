@@ -75,9 +75,9 @@ def source_of(chat: Chat) -> str:
     return text.replace("< |im_end| >", "<|im_end|>")
 
 
-def words(folder: Path, server: LLMServer, tmp_path: Path, *more: str) -> list[str]:
+def words(folder: Path, server: LLMServer, tmp_path: Path, *options: str) -> list[str]:
     asked = ["--llm.model", "m", "--llm.url", server.url, "--answers", str(tmp_path / "a.sqlite")]
-    return ["--dataset", str(folder), *asked, *more]
+    return ["--dataset", str(folder), *asked, *options]
 
 
 def test_claims_get_translations_and_nothing_else_changes(
@@ -172,8 +172,11 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     )
     assert found["x3"][1] == "in French, not English"
     assert found["x5"][1] == "the number 1200 is gone; the number 5 is gone; the number 12 is new"
-    said = capsys.readouterr().out
-    assert "1 doubtful:\n  x5: the number 1200 is gone" in said and "4 failed:\n  x0: empty" in said
+    output = capsys.readouterr().out
+    assert (
+        "1 doubtful:\n  x5: the number 1200 is gone" in output
+        and "4 failed:\n  x0: empty" in output
+    )
     kept = [row["metadata"].get("translation") for row in rows(folder).values()]
     assert kept == [None] * 4 + [f"{E2} number 4", "The vaccination protects 12 people"]
 

@@ -66,7 +66,7 @@ def test_a_report_is_shown_as_it_was_written(tmp_path: Path, report: Report) -> 
     assert f"| demo dev | B | {first.macro['mrr@5']:.4f} | {first.bounds('macro')} |" in page
     assert f"| demo dev, recall@5 | R | {second.macro['recall@5']:.4f} |" in page
     assert page.count("claim2source x") == 1  # one command, both rows
-    (test,) = [one for family in report.tests for one in family.comparisons][:1]
+    (test,) = [comparison for family in report.tests for comparison in family.comparisons][:1]
     assert (
         f"{test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f}; p {test.p_holm:.4f})" in page
     )

@@ -131,8 +131,8 @@ def test_trainings_and_made_texts_are_asked_for_too() -> None:
     assert ["training", NOT_RECORDED] in sections(unknown)["Seeds"]
     assert sections(unknown)["Prompts"][0][:2] == ["a\\|b", "translations of claims"]
     assert answers(unknown)["Training"] == "recorded in part"
-    known = TrainingReport((), "best", 2, "checkpoints/epoch-2", settings=settings)
-    found = sections(checklist({"r": Report("d", "dev", {}, training=known)}))
+    training_report = TrainingReport((), "best", 2, "checkpoints/epoch-2", settings=settings)
+    found = sections(checklist({"r": Report("d", "dev", {}, training=training_report)}))
     assert ["training: optimisation.seed", "42"] in found["Seeds"]
     assert ["optimisation.learning_rate", "2e-05"] in found["Training"]
 

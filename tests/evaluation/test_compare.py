@@ -106,6 +106,6 @@ def test_what_cannot_be_compared(dev: Dataset, runs: dict[str, Run]) -> None:
         compare({}, dev)
     with pytest.raises(ConfigError, match="baseline: 'nobody'.* low, high"):
         compare(runs, dev, baseline="nobody")
-    other = Run.from_lists({"x": [("p1", 1.0)]})
+    run = Run.from_lists({"x": [("p1", 1.0)]})
     with pytest.raises(UserError, match="other: ids do not match: .*'x'"):
-        compare({**runs, "other": other}, dev)
+        compare({**runs, "other": run}, dev)

@@ -28,15 +28,15 @@ STRATA = np.array([0] * 40 + [1] * 15 + [2] * 5)
 
 
 def test_many_systems_get_what_each_would_alone():
-    together = paired_randomisations(SYSTEMS - 0.5, GROUPS, repeats=3_000)
+    paired_tests = paired_randomisations(SYSTEMS - 0.5, GROUPS, repeats=3_000)
     for i, row in enumerate(SYSTEMS):
-        alone = paired_randomisation(row, np.full(60, 0.5), GROUPS, repeats=3_000, seed=9)
-        assert together.differences[i] == pytest.approx(alone.difference)
-        assert together.p_values[i] == pytest.approx(alone.p_value, abs=0.04)
+        paired_test = paired_randomisation(row, np.full(60, 0.5), GROUPS, repeats=3_000, seed=9)
+        assert paired_tests.differences[i] == pytest.approx(paired_test.difference)
+        assert paired_tests.p_values[i] == pytest.approx(paired_test.p_value, abs=0.04)
         low, high = bootstrap_intervals(SYSTEMS, GROUPS, repeats=3_000)[i]
         own = bootstrap_intervals(row[None], GROUPS, None, 3_000, 1)[0]
         assert (low, high) == pytest.approx(tuple(own), abs=0.02)
-    assert (together.repeats, together.groups) == (3_000, 20)
+    assert (paired_tests.repeats, paired_tests.groups) == (3_000, 20)
 
 
 def test_strata_make_the_macro_average():
@@ -55,8 +55,8 @@ def test_a_small_stratum_decides_the_macro_p():
     # 1 for all of a stratum of two claims, slightly negative elsewhere.
     d = np.array([[1.0, 1.0] + [-0.01] * 20])
     groups, strata = np.arange(22), np.array([1, 1] + [0] * 20)
-    plain = paired_randomisations(d, groups, repeats=4_000)
-    assert plain.differences[0] == pytest.approx(0.0818, abs=1e-4)
+    paired_tests = paired_randomisations(d, groups, repeats=4_000)
+    assert paired_tests.differences[0] == pytest.approx(0.0818, abs=1e-4)
     test = paired_randomisations(d, groups, strata, 4_000)
     assert test.differences[0] == pytest.approx(0.495)
     assert test.p_values[0] == pytest.approx(0.5, abs=0.03)
@@ -85,9 +85,11 @@ def test_enough_repeats_survive_holm():
         assert holm([1 / (repeats // 11)] + [1.0] * (tests - 1))[0] > alpha
     drawn = {f"s{i}": np.random.default_rng(i).random(30) for i in range(60)}
     family = Family.against("f", "base", tuple(drawn))
-    found = compare_family({"base": np.zeros(30), **drawn}, family, np.arange(30), repeats=100)
-    assert found.repeats == enough_repeats(60) == 11_999
-    assert all(c.verdict == "better" for c in found.comparisons)
+    family_result = compare_family(
+        {"base": np.zeros(30), **drawn}, family, np.arange(30), repeats=100
+    )
+    assert family_result.repeats == enough_repeats(60) == 11_999
+    assert all(c.verdict == "better" for c in family_result.comparisons)
 
 
 def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
@@ -128,8 +130,8 @@ FAMILY = Family.against("f", "base", ("better", "near", "worse", "other"))
 
 
 def test_a_family_is_tested_against_its_baseline():
-    found = compare_family(scores(), FAMILY, np.arange(80) // 2)
-    by_name = {c.system: c for c in found.comparisons}
+    family_result = compare_family(scores(), FAMILY, np.arange(80) // 2)
+    by_name = {c.system: c for c in family_result.comparisons}
     assert {n: c.verdict for n, c in by_name.items()} == {
         "better": "better",
         "near": TOO_FEW,
@@ -142,23 +144,28 @@ def test_a_family_is_tested_against_its_baseline():
     assert (near.wins, near.ties, near.losses) == (2, 78, 0)
     assert (by_name["worse"].wins, by_name["worse"].losses) == (0, 80)
     assert better.low <= 0.3 + 1e-9 and better.high >= 0.3 - 1e-9
-    assert (found.claims, found.groups, found.average, found.repeats) == (80, 40, "micro", 10_000)
-    assert [c.p_holm for c in found.comparisons] == pytest.approx(
-        holm([c.p for c in found.comparisons])
+    assert (
+        family_result.claims,
+        family_result.groups,
+        family_result.average,
+        family_result.repeats,
+    ) == (80, 40, "micro", 10_000)
+    assert [c.p_holm for c in family_result.comparisons] == pytest.approx(
+        holm([c.p for c in family_result.comparisons])
     )
-    assert [c.t_p_holm for c in found.comparisons] == pytest.approx(
-        holm([c.t_p for c in found.comparisons])
+    assert [c.t_p_holm for c in family_result.comparisons] == pytest.approx(
+        holm([c.t_p for c in family_result.comparisons])
     )
     assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
 
 
 def test_as_many_draws_are_made_as_are_asked_for():
     groups = np.arange(80) // 2
-    found = compare_family(scores(), FAMILY, groups, repeats=50)
-    assert (found.draws, found.repeats) == (50, enough_repeats(4))
+    family_result = compare_family(scores(), FAMILY, groups, repeats=50)
+    assert (family_result.draws, family_result.repeats) == (50, enough_repeats(4))
     differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
     expected = bootstrap_intervals(differences, groups, repeats=50)
-    assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
+    assert [(c.low, c.high) for c in family_result.comparisons] == [tuple(row) for row in expected]
 
 
 # --- ANOVA ---------------------------------------------------------------------------------
@@ -185,17 +192,17 @@ def test_anova_is_statsmodels():
 
 def test_tukey_is_of_the_residual_of_both_ways():
     values = {f"s{i}": np.linspace(0, 5, 12) + RNG.random(12) + 0.25 * i for i in range(4)}
-    found = two_way_anova(values)
-    assert len(found.pairs) == 6
-    unit = np.sqrt(found.residual_squares / found.residual_freedom / 12)
-    for pair in found.pairs:
+    anova = two_way_anova(values)
+    assert len(anova.pairs) == 6
+    unit = np.sqrt(anova.residual_squares / anova.residual_freedom / 12)
+    for pair in anova.pairs:
         difference = values[pair.second].mean() - values[pair.first].mean()
         assert pair.difference == pytest.approx(difference)
         p = stats.studentized_range.sf(abs(difference) / unit, 4, 33)
         assert pair.p == pytest.approx(np.clip(p, 0.001, 0.9), abs=0.02)
         assert pair.differs is bool(p < 0.05) is bool(pair.low > 0 or pair.high < 0)
         assert (pair.low + pair.high) / 2 == pytest.approx(difference)
-    assert {pair.differs for pair in found.pairs} == {True, False}
+    assert {pair.differs for pair in anova.pairs} == {True, False}
     # Claims differ far more than systems: one-way Tukey would see nothing.
     assert not stats.tukey_hsd(*values.values()).pvalue.min() < 0.05
 

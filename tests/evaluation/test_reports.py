@@ -56,9 +56,9 @@ OUTSIDE = ["..", "a/../../b", "/etc", "..\\..", "C:\\x", "C:x", "\\\\host\\share
 
 
 def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
-    plain = json.loads((save(tmp_path / "own") / "report.json").read_text())
+    record = json.loads((save(tmp_path / "own") / "report.json").read_text())
     save(tmp_path / "outside")
-    system = plain["systems"]["model"]
+    system = record["systems"]["model"]
     training = {"history": [], "choose": "val", "chosen_epoch": 1}
     for text in OUTSIDE:
         changed: list[dict[str, Any]] = [
@@ -70,17 +70,17 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
             {"training": {**training, "chosen_checkpoint": text}},
         ]
         for more in filter(None, changed):
-            (tmp_path / "own" / "report.json").write_text(json.dumps({**plain, **more}))
+            (tmp_path / "own" / "report.json").write_text(json.dumps({**record, **more}))
             with pytest.raises(InputError, match="is not a place within the report's folder") as it:
                 read_reports([tmp_path / "own"])
             assert "\n" not in str(it.value)
 
 
 def test_names_of_models_and_links_within_a_report_are_read(tmp_path: Path) -> None:
-    plain = json.loads((save(tmp_path / "own") / "report.json").read_text())
-    system = plain["systems"]["model"]
+    record = json.loads((save(tmp_path / "own") / "report.json").read_text())
+    system = record["systems"]["model"]
     for name in ("org/model", "BM25: k1 1.2", "a..b", "50\\50", "..."):
-        changed = {**plain, "systems": {name: {**system, "name": name}}}
+        changed = {**record, "systems": {name: {**system, "name": name}}}
         (tmp_path / "own" / "report.json").write_text(json.dumps(changed))
         (read,) = read_reports([tmp_path / "own"])
         assert read.name == name and set(read.runs) == {"en", "de"}
@@ -154,22 +154,24 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read_reports([save(tmp_path / name) for name in ("a", "b", "c", "d")])
-    assert common_data(found) == ("d", "dev")
-    assert common_data(found, "other", "test") == ("other", "test")
+    loaded_systems = read_reports([save(tmp_path / name) for name in ("a", "b", "c", "d")])
+    assert common_data(loaded_systems) == ("d", "dev")
+    assert common_data(loaded_systems, "other", "test") == ("other", "test")
     (tmp_path / "data").mkdir()
     ways = [str(tmp_path / "data"), str(tmp_path / "a" / ".." / "data")]
-    one = [replace(s, dataset=way) for s, way in zip(found, ways, strict=False)]
+    one = [replace(s, dataset=way) for s, way in zip(loaded_systems, ways, strict=False)]
     assert common_data(one) == (ways[0], "dev")
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))  # a name and its folder
     assert common_data([replace(one[0], dataset="data"), one[1]]) == ("data", "dev")
-    mixed = [replace(found[0], dataset="demo"), *found[1:]]
+    mixed = [replace(loaded_systems[0], dataset="demo"), *loaded_systems[1:]]
     with pytest.raises(UserError, match=r"dataset: the reports differ: 'demo' \(a/model\); 'd' "):
         common_data(mixed)
     assert common_data(mixed, "demo") == ("demo", "dev")
     with pytest.raises(UserError, match="split: the reports differ"):
-        common_data([replace(found[0], split="test"), *found])
-    assert common_data([replace(found[0], split="test"), *found], split="dev") == ("d", "dev")
+        common_data([replace(loaded_systems[0], split="test"), *loaded_systems])
+    assert common_data(
+        [replace(loaded_systems[0], split="test"), *loaded_systems], split="dev"
+    ) == ("d", "dev")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
     }
     entry = traced_claims(runs, data)[0]
     assert (entry.tag, entry.ranks) == ("to rank 1", "3 2 1")
-    assert [(one.title[0], one.gold, *one.ranks) for one in entry.candidates] == [
+    assert [
+        (candidate.title[0], candidate.gold, *candidate.ranks) for candidate in entry.candidates
+    ] == [
         ("g", True, "3", "2↑", "1↑"),
         ("x", False, "1", "1", "2↓"),
         ("y", False, "2", "3↓", "-↓"),

@@ -71,8 +71,8 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
             assert not {*groups[those]} & {*groups[~those]}
         held_out += ~rows
     assert (held_out == 1).all() and fitted_on[-1][1].all()
-    assert sum(one.answers for one in model.tenths) == len(held_out)
-    assert sum(one.here for one in model.tenths) == len(dataset.claims)
+    assert sum(tenth.answers for tenth in model.tenths) == len(held_out)
+    assert sum(tenth.here for tenth in model.tenths) == len(dataset.claims)
     found, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
     assert found.answers > 60 and found.here / found.answers > 0.9
     assert absent.answers > 150 and absent.here / absent.answers < 0.1
@@ -102,7 +102,7 @@ def test_abstention_of_an_index_is_measured_by_a_command(
         main(words[2:])
     model = calibrate(engine, dataset)
     tenths = reliability(engine, model, dataset)
-    assert sum(one.answers for one in tenths) == 2 * len(dataset.claims)
+    assert sum(tenth.answers for tenth in tenths) == 2 * len(dataset.claims)
     engine.note(abstain=model.plain())
     engine.close()
     main(words)
@@ -125,7 +125,7 @@ def test_tenths_count_answers_by_their_probability() -> None:
 
 def test_other_posts_are_of_the_languages_and_kinds_that_are_asked_for() -> None:
     posts, kinds = posts_from_elsewhere(("de", "es"), 40)
-    assert len(posts) == len(kinds) == len({one.text for one in posts}) == 40
-    assert {one.lang for one in posts} == {"de"} and len({*kinds}) > 10
+    assert len(posts) == len(kinds) == len({post.text for post in posts}) == 40
+    assert {post.lang for post in posts} == {"de"} and len({*kinds}) > 10
     assert {one.lang for one in posts_from_elsewhere(("es",), 9)[0]} == {"en"}
     assert posts == posts_from_elsewhere(("de", "es"), 40)[0]

@@ -192,10 +192,10 @@ def _watched(seconds: float) -> Iterator[None]:
 
 
 def _trace(errors: str) -> str:
-    found = _TRACE.search(errors)
-    if found is None:
+    result = _TRACE.search(errors)
+    if result is None:
         return ""
-    path = Path(found[1])
+    path = Path(result[1])
     text = path.read_text(encoding="utf-8")
     path.unlink()
     return text

@@ -46,8 +46,8 @@ class Program:
     weight: int = 4
 
     def main(self) -> Main:
-        found: Main = importlib.import_module(self.path.replace("/", ".")).main
-        return found
+        main: Main = importlib.import_module(self.path.replace("/", ".")).main
+        return main
 
 
 _FILES = ("data/corpus.jsonl", "data/queries.jsonl", "data/qrels/dev.tsv", "data/qrels/train.tsv")

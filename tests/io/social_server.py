@@ -87,14 +87,14 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
     """Serve a post of Bluesky and a status of Mastodon."""
-    made = Server()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    made.say("/xrpc/com.atproto.identity.resolveHandle", {"did": DID})
-    made.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"uri": "at://..", "record": RECORD}]})
-    made.say("/api/v1/statuses/110", STATUS)
+    server.say("/xrpc/com.atproto.identity.resolveHandle", {"did": DID})
+    server.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"uri": "at://..", "record": RECORD}]})
+    server.say("/api/v1/statuses/110", STATUS)
     try:
-        yield made
+        yield server
     finally:
-        made.shutdown()
-        made.server_close()
+        server.shutdown()
+        server.server_close()

@@ -147,9 +147,9 @@ def test_elements_of_a_status_keep_words_apart(server: Server, html: str, text: 
 
 
 def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
-    def post(**more: Any) -> Post:
+    def post(**options: Any) -> Post:
         own = {"content": "<p>wow</p>", "language": "en", "created_at": "2021-05-04T10:00:00Z"}
-        server.say("/api/v1/statuses/110", {**own, **more})
+        server.say("/api/v1/statuses/110", {**own, **options})
         return fetcher(server).post("https://mastodon.social/@ada/110")
 
     files = [{"type": "image", "description": "A chart"}, {"type": "gifv", "description": "A cat"}]
@@ -194,9 +194,9 @@ def test_what_a_server_must_not_do(server: Server) -> None:
     path, address = "/api/v1/statuses/110", "https://mastodon.social/@ada/110"
 
     def refused(why: str, **options: Any) -> None:
-        with pytest.raises(UserError, match=why) as caught:
+        with pytest.raises(UserError, match=why) as error:
             fetcher(server, **options).post(address)
-        assert str(caught.value).startswith(address) and "\n" not in str(caught.value)
+        assert str(error.value).startswith(address) and "\n" not in str(error.value)
 
     server.say("/elsewhere", STATUS)
     for status in (301, 302, 303, 307, 308):

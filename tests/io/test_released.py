@@ -45,9 +45,9 @@ def written(folder: Path, content: str, name: str = "scores") -> Path:
     return path
 
 
-def entry(**more: Any) -> dict[str, Any]:
+def entry(**options: Any) -> dict[str, Any]:
     one = {"rank": 1, "pubkey": "a", "embedding_score": 0.5}
-    return {"query_index": 1, "ground_truth_pubkey": "a", "candidates": [one], **more}
+    return {"query_index": 1, "ground_truth_pubkey": "a", "candidates": [one], **options}
 
 
 def listed(run: Run) -> dict[str, list[str]]:
@@ -69,11 +69,11 @@ def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
     assert listed(run) == {"5": ["81", "944", "34", "7"], "7": ["34", "81"]}
     assert list(run.scored("7").values()) == pytest.approx([0.3, 0.2])
     # Without a re-ranker its fields are not there: the embeddings rank.
-    plain = json.loads(GOLDEN)
-    for one in plain:
+    record = json.loads(GOLDEN)
+    for one in record:
         for candidate in one["candidates"]:
             del candidate["reranker_rank"], candidate["reranker_score"]
-    assert list(read_run(written(tmp_path, json.dumps(plain), "p")).run) == list(run)
+    assert list(read_run(written(tmp_path, json.dumps(record), "p")).run) == list(run)
 
 
 def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path)
             with_selected(run, tmp_path / "s", selections, "de")
 
 
-def candidate(**more: Any) -> dict[str, Any]:
-    return entry(candidates=[{"rank": 1, "pubkey": "a", "embedding_score": 0.5, **more}])
+def candidate(**options: Any) -> dict[str, Any]:
+    return entry(candidates=[{"rank": 1, "pubkey": "a", "embedding_score": 0.5, **options}])
 
 
 def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
     ]:
         path = written(tmp_path, content)
-        with pytest.raises(InputError, match=why) as caught:
+        with pytest.raises(InputError, match=why) as error:
             read_run(path, "embedding")
-        assert all(line.startswith(str(path)) and len(line) < 400 for line in caught.value.lines)
+        assert all(line.startswith(str(path)) and len(line) < 400 for line in error.value.lines)
     # A claim that the re-ranker left out is no empty list.
     entries = json.loads(GOLDEN)
     for one in entries[1]["candidates"]:
@@ -196,8 +196,8 @@ def test_the_authors_outputs_are_scored_against_our_judgements(
     chosen = written(tmp_path, SELECTIONS, "llm.json")
     words = ["--qrels", str(qrels), "--run", str(scores), "--metrics", "mrr@5", "--json"]
 
-    def means(*more: str) -> dict[str, float]:
-        score.main([*words, *more])
+    def means(*options: str) -> dict[str, float]:
+        score.main([*words, *options])
         runs = json.loads(capsys.readouterr().out)["runs"]
         return {name: round(5 * value["mrr@5"], 4) for name, value in runs.items()}
 

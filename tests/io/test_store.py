@@ -179,7 +179,7 @@ def flip_byte(position):
 def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
     vectors, _ = make().encode(TEXTS, "claim", store=Store(tmp_path))
     path = shard(tmp_path)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     harm(path)
     with caplog.at_level(logging.WARNING):
         again, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
@@ -188,7 +188,7 @@ def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert "damaged" in record.getMessage()
-    assert shard(tmp_path).read_bytes() == whole
+    assert shard(tmp_path).read_bytes() == content
     no_model(make()).encode(TEXTS, "claim", store=Store(tmp_path))
 
 

@@ -36,9 +36,9 @@ RANKED = st.dictionaries(
 
 
 def problems_of(reader, path) -> list[str]:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         reader(path)
-    return str(caught.value).replace(str(path), "F").splitlines()
+    return str(error.value).replace(str(path), "F").splitlines()
 
 
 def written(tmp_path, content: str | bytes, name: str = "file"):

@@ -69,20 +69,20 @@ def refused(path: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
-    whole = full(tmp_path / "whole").read_bytes()
+    content = full(tmp_path / "whole").read_bytes()
     assert not refused(tmp_path / "whole")
     draw, found = random.Random(0), 0
     for number in range(60):
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(draw.choice((1, 3, 200))):
             damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
         path = tmp_path / f"flipped{number}"
         path.write_bytes(damaged)
         found += refused(path)
     assert found > 30
-    for size in (99, 4096, 5000, len(whole) - 1):
+    for size in (99, 4096, 5000, len(content) - 1):
         path = tmp_path / f"cut{size}"
-        path.write_bytes(whole[:size])
+        path.write_bytes(content[:size])
         assert refused(path)
 
 

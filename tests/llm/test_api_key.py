@@ -66,9 +66,9 @@ def test_other_services_secrets_are_refused_and_keys_of_servers_allowed(name: st
         (lambda: LLMConfig("m", key_env=name), "llm.key_env"),
         (lambda: Http(model="m", key_env=name), "key_env"),
     ):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError) as error:
             make()
-        assert caught.value.key == key
+        assert error.value.key == key
     for name in "OPENAI_API_KEY OPENROUTER_API_KEY GEMINI_API_KEY VLLM_API_KEY my_key".split():
         assert LLMConfig("m", key_env=name).key_env == Http(model="m", key_env=name).key_env
 

@@ -31,15 +31,17 @@ SCHEMA = {
 Start = Callable[..., LLMServer]
 
 
-def asking(*texts: str, **more: object) -> list[Request]:
+def asking(*texts: str, **options: object) -> list[Request]:
     def messages(text: str) -> tuple[Message, ...]:
         return (Message("system", SYSTEM), Message("user", f"<post>\n{text}\n</post>"))
 
-    return [Request(f"r{i}", messages(text), "1", **more) for i, text in enumerate(texts)]
+    return [Request(f"r{i}", messages(text), "1", **options) for i, text in enumerate(texts)]
 
 
-def config_of(server: LLMServer, **more: object) -> LLMConfig:
-    return LLMConfig(**{"model": "m", "url": server.url, "concurrency": 4, "timeout": 5.0, **more})
+def config_of(server: LLMServer, **options: object) -> LLMConfig:
+    return LLMConfig(
+        **{"model": "m", "url": server.url, "concurrency": 4, "timeout": 5.0, **options}
+    )
 
 
 def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(

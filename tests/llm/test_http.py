@@ -20,14 +20,14 @@ from tests.llm_server import Chat, LLMServer, Reply
 Start = Callable[..., LLMServer]
 
 
-def ask(server: LLMServer, *texts: str, **more: Any) -> list[Answer]:
-    config: LLMConfig = config_of(server, concurrency=1, **more)
+def ask(server: LLMServer, *texts: str, **options: Any) -> list[Answer]:
+    config: LLMConfig = config_of(server, concurrency=1, **options)
     return LLM(config).answer(asking(*texts or ("a",)))
 
 
-def completion(content: object = "Masks work", **more: Any) -> bytes:
+def completion(content: object = "Masks work", **options: Any) -> bytes:
     choice = {"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
-    return json.dumps({"choices": [choice], **more}).encode()
+    return json.dumps({"choices": [choice], **options}).encode()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_request_that_cannot_succeed_is_not_sent_again(
     assert answer.failure is not None and named in answer.failure
     if (status, body) == (200, ["Masks work"]):  # a server that speaks otherwise is left alone
         answers = ask(server, *map(str, range(50)))
-        assert server.requests == 9 and not any(one.is_asked for one in answers)
+        assert server.requests == 9 and not any(answer.is_asked for answer in answers)
 
 
 @pytest.mark.parametrize("status", [408, 429, 503])
@@ -155,7 +155,7 @@ def test_senseless_probabilities_are_no_reply_and_no_token_spoils_the_store(
         with AnswerStore(tmp_path / "a.sqlite") as store:
             (answer,) = LLM(config_of(server), store).answer(asking("a", logprobs=1))
             assert (answer.failure is None, len(store)) == (is_good, is_good)
-            assert [one.text for one in answer.logprobs] == (["?"] if is_good else [])
+            assert [logprob.text for logprob in answer.logprobs] == (["?"] if is_good else [])
     assert server.requests == (1 if is_good else 2)
 
 

@@ -23,8 +23,8 @@ SCHEMA = {
 POST = "Masks cut infections by 9 % in villages, says a trial of 342,126 adults."
 
 
-def request(**more: Any) -> Request:
-    return Request("r", read_prompt("facts").messages({"post": POST}), "1", **more)
+def request(**options: Any) -> Request:
+    return Request("r", read_prompt("facts").messages({"post": POST}), "1", **options)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
 
     server = llm_server(reply, model="g")
 
-    def ask(name: str, **more: Any) -> Any:
+    def ask(name: str, **options: Any) -> Any:
         sent = by_name[name]["request"]
         messages = tuple(Message(m["role"], m["content"]) for m in sent["messages"])
         thinking = sent.get("chat_template_kwargs", {}).get("enable_thinking")
         config = LLMConfig(model="g", url=server.url, thinking=thinking)
         before = len(server.bodies)
         (answer,) = LLM(config).answer(
-            [Request("r", messages, max_tokens=sent["max_tokens"], **more)]
+            [Request("r", messages, max_tokens=sent["max_tokens"], **options)]
         )
         assert plain(server.bodies[before]) == plain(sent)
         return answer

@@ -33,7 +33,7 @@ class Question:
     def place(self, line: str | None) -> int | None:
         """The first paper with this line: its title, or its abstract."""
         for place, (_, text) in enumerate(self.papers):
-            lines = [re.sub("^ *(Title: |Abstract: )?", "", one) for one in text.splitlines()]
+            lines = [re.sub("^ *(Title: |Abstract: )?", "", line) for line in text.splitlines()]
             if line in lines:
                 return place
         return None
@@ -89,19 +89,19 @@ class Verifier:
         self.picks: list[tuple[Question, int | None]] = []
 
     def __call__(self, chat: Chat) -> str | Reply:
-        asked = Question(chat)
-        place = self.choose(asked)
-        self.picks.append((asked, place))
+        question = Question(chat)
+        place = self.choose(question)
+        self.picks.append((question, place))
         if chat.choices:
-            letter = chat.choices[-1] if place is None else asked.papers[place][0]
+            letter = chat.choices[-1] if place is None else question.papers[place][0]
             rest = 0.2 / (len(chat.choices) - 1)
             top = {c: math.log(0.8 if c == letter else rest) for c in chat.choices}
             # What servers add: words that no choice begins with.
             return Reply(letter, "length", logprobs=[(letter, math.log(0.8), top | {"#": -9999.0})])
         shown = self.none if place is None else place
         if chat.schema is None:
-            return "None" if place is None else f"{asked.papers[place][0]}. It fits."
+            return "None" if place is None else f"{question.papers[place][0]}. It fits."
         if "ranking" in chat.schema["properties"]:
-            order = [shown, *(i for i in range(len(asked.papers)) if i != shown)]
+            order = [shown, *(i for i in range(len(question.papers)) if i != shown)]
             return json.dumps({"reasoning": "It fits.", "ranking": [i + 1 for i in order]})
         return json.dumps({"reasoning": "It fits.", "selected_paper": shown + 1})

@@ -14,6 +14,8 @@ from claim2source.retrieve import BM25Config
 def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, most: int) -> None:
     sources = [Source(f"s{i}", "tea") for i in range(pool)]
     claims = [Claim(f"c{i}", "tea") for i in range(most + 50)]
-    found = Candidates(sources, np.ones((pool, 1), np.float32), 0.0, 5, BM25Config())
-    sizes = [len(part) for part, _ in found.windows(claims, np.ones((len(claims), 1), np.float32))]
+    candidates = Candidates(sources, np.ones((pool, 1), np.float32), 0.0, 5, BM25Config())
+    sizes = [
+        len(part) for part, _ in candidates.windows(claims, np.ones((len(claims), 1), np.float32))
+    ]
     assert max(sizes) <= most and sum(sizes) == most + 50

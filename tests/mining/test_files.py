@@ -105,9 +105,9 @@ def test_what_is_wrong_is_named_with_its_line_and_field(
 ) -> None:
     path = tmp_path / "mined.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n\n{json.dumps(record)}\n")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_mined(path, DATA)
-    (problem,) = caught.value.problems
+    (problem,) = error.value.problems
     assert (problem.file, problem.line, problem.field) == (str(path), 3, field)
     assert why in problem.why
 

@@ -148,10 +148,10 @@ TITLES = {
 
 
 def without_duplicates(
-    titles: Mapping[str, str], claim: Claim, **more: Any
+    titles: Mapping[str, str], claim: Claim, **options: Any
 ) -> tuple[set[str], Miner]:
     dataset, encoder = titled(titles, claim)
-    config = replace(FREE, hard=20, random=0, **more)
+    config = replace(FREE, hard=20, random=0, **options)
     rows, miner = mined(dataset, encoder, config)
     drawn, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
     for row, other in zip(rows, drawn, strict=True):

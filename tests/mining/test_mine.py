@@ -34,10 +34,10 @@ def test_six_hard_and_two_other_random_ones_by_default() -> None:
 
 
 def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
-    one = Claim("a", "Wow,  MASKS work\n", golds=("s00", "s03"))
+    claim = Claim("a", "Wow,  MASKS work\n", golds=("s00", "s03"))
     twin = Claim("b", "wow, masks work", golds=("s01",))
     other = Claim("x", "wow, masks work!", golds=("s02",))
-    dataset, encoder = scored(ladder(8), one, twin, other)
+    dataset, encoder = scored(ladder(8), claim, twin, other)
     rows, _ = mined(dataset, encoder, replace(FREE, random=8))
     by_claim = {row.claim: set(names(row)) for row in rows}
     everything = set(ladder(8))
@@ -140,13 +140,13 @@ def one_by_one(
                 limit = mean + config.max_share * max(near[gold] - mean, 0)
             if config.margin is not None:
                 limit = min(limit, near[gold] - config.margin)
-            taken: list[Negative] = []
+            negatives: list[Negative] = []
             for name, score in listed:
                 most = config.max_title_similarity
                 twin = most is not None and any(
                     jaccard(words[name], words[g]) > most for g in golds[claim.id]
                 )
-                if len(taken) == config.hard:
+                if len(negatives) == config.hard:
                     break
                 if name in golds[claim.id]:
                     counts.left_out_gold += 1
@@ -160,13 +160,13 @@ def one_by_one(
                     in_dense, in_sparse = (name in r.sources(claim.id) for r in (dense, sparse))
                     in_sparse &= config.alpha > 0
                     origin = "both" if in_dense and in_sparse else "bm25" if in_sparse else "dense"
-                    taken.append(Negative(name, score, origin))  # type: ignore[arg-type]
-            missing = config.hard - len(taken)
-            counts.rows, counts.hard = counts.rows + 1, counts.hard + len(taken)
+                    negatives.append(Negative(name, score, origin))  # type: ignore[arg-type]
+            missing = config.hard - len(negatives)
+            counts.rows, counts.hard = counts.rows + 1, counts.hard + len(negatives)
             counts.missing_hard += missing
             counts.short_rows += missing > 0
-            counts.rows_without_hard += config.hard > 0 and not taken
-            rows.append(MinedRow(claim.id, gold, tuple(taken)))
+            counts.rows_without_hard += config.hard > 0 and not negatives
+            rows.append(MinedRow(claim.id, gold, tuple(negatives)))
     return rows, counts
 
 

@@ -35,9 +35,9 @@ def test_a_damaged_file_is_one_line(
     if isinstance(text, dict):
         text = json.dumps(json.loads((model / file).read_text()) | text)
     (model / file).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=str(model)) as caught:
+    with pytest.raises(UserError, match=str(model)) as error:
         resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu")
-    (line,) = caught.value.lines
+    (line,) = error.value.lines
     assert len(line) < 600
 
 

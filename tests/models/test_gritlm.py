@@ -177,9 +177,9 @@ def test_the_mean_is_over_the_texts_tokens_only(gritlm, side):
 
 def test_a_config_that_declares_its_direction_is_believed(tmp_path, folder):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    said = json.loads((copy / "config.json").read_text())
-    del said["auto_map"]
-    (copy / "config.json").write_text(json.dumps(said | {"is_causal": False}))
+    record = json.loads((copy / "config.json").read_text())
+    del record["auto_map"]
+    (copy / "config.json").write_text(json.dumps(record | {"is_causal": False}))
     for asked, found in ((None, True), (True, True), (False, False)):
         encoder = resolve(config(copy, bidirectional=asked), "cpu").encoder
         assert encoder.settings.bidirectional is found

@@ -62,13 +62,13 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
     # The re-rankers that run here; a stage that may be asked is one too.
-    every = [one.stage for system in systems.values() for one in system.stages]
+    every = [stage.stage for system in systems.values() for stage in system.stages]
     inner = [getattr(stage, "stage", stage) for stage in every]
     stages = [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
-    nodes = [node for one in systems.values() for node in one.first.walk()]
-    dense = [one.model for one in nodes if isinstance(one, DenseNode) and not one.unsupported]
-    assert len(dense) > 30 and {type(one).__name__ for one in stages} == {*kinds, "MaxSim"}
+    nodes = [node for system in systems.values() for node in system.first.walk()]
+    dense = [node.model for node in nodes if isinstance(node, DenseNode) and not node.unsupported]
+    assert len(dense) > 30 and {type(stage).__name__ for stage in stages} == {*kinds, "MaxSim"}
     for name in {one.model for one in stages} | {one.name for one in dense}:
         place = tmp_path / Path(name).name
         if not place.exists():
@@ -80,9 +80,9 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
             place.symlink_to(small[kind])
     with local_models(tmp_path):
         for model in {model.name: model for model in dense}.values():
-            found = resolve(model, "cpu")
-            assert Path(found.base.name) == small["encoder"].resolve(), model.name
-        for stage in {(type(one), one.model): one for one in stages}.values():
+            resolved = resolve(model, "cpu")
+            assert Path(resolved.base.name) == small["encoder"].resolve(), model.name
+        for stage in {(type(stage), stage.model): stage for stage in stages}.values():
             result = apply_stage(stage, CLAIMS, SOURCES, FIRST, device="cpu")
             assert not result.failures and len(result.run.sources("c")) == 3, stage.model
     assert asked == []
@@ -101,10 +101,12 @@ def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "models" / "net").mkdir(parents=True)
     place = str(tmp_path / "models" / "net")
     with local_models(tmp_path / "models"):
-        found = local_model(model)
-        assert (found.name, found.revision) == (place, None)
-        assert found.allow_bin == (place, "org/base") and found.allow_remote_code == ()
-        assert found.pooling == "cls" and checkpoint_folder("org/net") == Path(place)
+        model_config = local_model(model)
+        assert (model_config.name, model_config.revision) == (place, None)
+        assert (
+            model_config.allow_bin == (place, "org/base") and model_config.allow_remote_code == ()
+        )
+        assert model_config.pooling == "cls" and checkpoint_folder("org/net") == Path(place)
         # A folder that is named itself is that folder, what is not there is left as it is.
         own = tmp_path / "mine" / "net"
         own.mkdir(parents=True)

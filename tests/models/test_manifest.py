@@ -55,9 +55,9 @@ def change(tmp_path, *keys, to):
 )
 def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
     change(tmp_path, *keys, to=to)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         Manifest.read(tmp_path)
-    (line,) = str(caught.value).splitlines()
+    (line,) = str(error.value).splitlines()
     assert line.startswith(f"{tmp_path / 'manifest.json'}: ")
     assert said in line
 

@@ -105,5 +105,5 @@ def test_the_hubs_own_goes_first(
     save_tiny(place / "snapshots" / ("1" * 40))
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("1" * 40)
-    found = resolve(ModelConfig(me5.ORIGINAL, pooling="mean", max_length=16))
-    assert (found.base.name, found.base.revision) == (me5.ORIGINAL, "1" * 40)
+    resolved = resolve(ModelConfig(me5.ORIGINAL, pooling="mean", max_length=16))
+    assert (resolved.base.name, resolved.base.revision) == (me5.ORIGINAL, "1" * 40)

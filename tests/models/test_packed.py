@@ -126,7 +126,9 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
         batches = list(fast._forward_batches(tokens))
         assert len(batches) > 2 and sorted(i for rows, _ in batches for i in rows) == [*range(8)]
         for rows, batch in batches:
-            assert isinstance(batch, PackedBatch) and {one.mask for one in batch.groups} == {None}
+            assert isinstance(batch, PackedBatch) and {group.mask for group in batch.groups} == {
+                None
+            }
             found = torch.nn.functional.normalize(fast.vectors(batch))
             assert (found * expected[rows]).sum(dim=1).min() > 0.999
 

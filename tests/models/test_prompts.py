@@ -120,15 +120,20 @@ def test_a_template_replaces_the_prompts_and_they_can_be_turned_off(save: Save) 
 
 def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_path: Path) -> None:
     folder = save(PROMPTS)
-    plain = resolve(ModelConfig(str(folder), prompts=False), "cpu")
+    resolved = resolve(ModelConfig(str(folder), prompts=False), "cpu")
     manifest = Manifest(
-        base=plain.base, weights=Weights(), encoder=plain.encoder.settings, rendering=Rendering()
+        base=resolved.base,
+        weights=Weights(),
+        encoder=resolved.encoder.settings,
+        rendering=Rendering(),
     )
     (tmp_path / "point").mkdir()
     manifest.write(tmp_path / "point")
     found = resolve(tmp_path / "point", "cpu").encoder
     assert found.settings.template == Template()
-    assert np.array_equal(found.encode(TEXTS, "claim")[0], plain.encoder.encode(TEXTS, "claim")[0])
+    assert np.array_equal(
+        found.encode(TEXTS, "claim")[0], resolved.encoder.encode(TEXTS, "claim")[0]
+    )
     with pytest.raises(ConfigError, match=r"model\.prompts: false .*manifest says it"):
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
 
@@ -143,9 +148,9 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
 def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], why: str) -> None:
     folder = save(PROMPTS)
     declare(folder, **values)
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=why) as error:
         resolve(folder)
-    (line,) = str(caught.value).splitlines()
+    (line,) = str(error.value).splitlines()
     assert line.startswith(str(folder / FILE))
     (folder / FILE).write_text("[]")
     with pytest.raises(InputError, match=rf"{FILE}: not a JSON object"):

@@ -30,15 +30,15 @@ def cased(tmp_path: Path, save_tiny: Callable[..., Path]) -> Path:
     return folder
 
 
-def theirs(folder: Path, **more: Any) -> np.ndarray:
+def theirs(folder: Path, **options: Any) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
-    found: np.ndarray = SentenceTransformer(str(folder), device="cpu", **more).encode(TEXTS)
+    found: np.ndarray = SentenceTransformer(str(folder), device="cpu", **options).encode(TEXTS)
     return found
 
 
-def ours(folder: Path, **more: Any) -> np.ndarray:
-    return resolve(ModelConfig(str(folder), **more), "cpu").encoder.encode(TEXTS, "claim")[0]
+def ours(folder: Path, **options: Any) -> np.ndarray:
+    return resolve(ModelConfig(str(folder), **options), "cpu").encoder.encode(TEXTS, "claim")[0]
 
 
 WITH_TOKENS = [0, 1, 3]  # neither an empty text, which has none here, nor names of special ones
@@ -52,12 +52,12 @@ def test_case_is_lowered_before_a_cased_tokenizer_reads(cased: Path, tmp_path: P
     lowered = found.encode([TEXTS[0].lower()], "claim")[0][0]
     assert np.abs(lowered - vectors[0]).max() < 1e-5
     # The store tells apart what a version that ignored it has written.
-    kept = Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     declare(cased)
     plain = resolve(ModelConfig(str(cased)), "cpu").encoder
-    before = plain.encode(TEXTS, "claim", store=kept)[0]
+    before = plain.encode(TEXTS, "claim", store=store)[0]
     assert np.abs(before - vectors)[0].max() > 1e-2
-    assert np.array_equal(found.encode(TEXTS, "claim", store=kept)[0], vectors)
+    assert np.array_equal(found.encode(TEXTS, "claim", store=store)[0], vectors)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -147,9 +147,9 @@ def test_what_would_change_vectors_is_refused_by_its_name(
     sbert: dict[str, Any], field: str, cased: Path
 ) -> None:
     declare(cased, sbert=sbert)
-    with pytest.raises(InputError, match=rf"sentence_bert_config\.json: {field}: ") as caught:
+    with pytest.raises(InputError, match=rf"sentence_bert_config\.json: {field}: ") as error:
         ours(cased)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_weights_of_a_transformer_in_a_folder_of_its_own(cased: Path) -> None:

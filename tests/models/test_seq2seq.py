@@ -115,8 +115,8 @@ def test_the_program_needs_no_server(
     with pytest.raises(UserError, match="opus-de"):
         main([*words, "--seq2seq.name", str(tiny_t5.parent / "opus-{language}")])
     main([*words, "--seq2seq.name", str(tiny_t5), "--seq2seq.max_length", "20"])
-    said = json.loads(report.read_text())
+    record = json.loads(report.read_text())
     # Random words: every one is reported, as doubtful at least.
-    assert said["texts"] == 2 == len(said["problems"])
+    assert record["texts"] == 2 == len(record["problems"])
     written = sum(bool(claim.translation) for claim in load(folder, "dev").claims)
     assert f"{written} of 2 texts have a new translation" in capsys.readouterr().out

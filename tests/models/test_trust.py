@@ -79,8 +79,8 @@ def vectors(found):
 @pytest.fixture
 def odd(base, tmp_path):
     """A model that only its own code can make: BERT with every state negated."""
-    said = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(said | {"model_type": "odd-bert"}))
+    record = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(record | {"model_type": "odd-bert"}))
     declare_code(base, {"AutoConfig": "odd.OddConfig", "AutoModel": "odd.OddModel"})
     tokenizer = json.loads((base / "tokenizer_config.json").read_text())
     tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -118,17 +118,17 @@ def test_the_code_must_be_pinned(odd, hub, tmp_path, revision):
 
 def test_code_that_is_allowed_and_pinned_runs(odd, hub, tmp_path, tiny_folder):
     hub(odd)
-    found = resolve(config(NAME, revision=COMMIT, allow_remote_code=(NAME,)), "cpu")
+    resolved = resolve(config(NAME, revision=COMMIT, allow_remote_code=(NAME,)), "cpu")
     assert (tmp_path / "ran").exists()
-    assert type(found.encoder.model).__name__ == "OddModel"
-    assert found.base.revision == COMMIT
+    assert type(resolved.encoder.model).__name__ == "OddModel"
+    assert resolved.base.revision == COMMIT
     native = resolve(config(tiny_folder), "cpu")
-    assert np.abs(vectors(found) + vectors(native)).max() < 1e-6
-    assert found.encoder.settings.own_code
-    assert found.encoder.key() != native.encoder.key()
+    assert np.abs(vectors(resolved) + vectors(native)).max() < 1e-6
+    assert resolved.encoder.settings.own_code
+    assert resolved.encoder.key() != native.encoder.key()
     # A folder is allowed by its name.
-    found = resolve(config(odd, allow_remote_code=(str(odd),)), "cpu")
-    assert type(found.encoder.model).__name__ == "OddModel"
+    resolved = resolve(config(odd, allow_remote_code=(str(odd),)), "cpu")
+    assert type(resolved.encoder.model).__name__ == "OddModel"
 
 
 @pytest.mark.parametrize("key", ["AutoConfig", "AutoModel", "AutoTokenizer"])
@@ -161,16 +161,16 @@ def checkpoint(folder, found):
 
 def test_a_checkpoint_runs_code_only_if_its_user_allows_it(odd, hub, tmp_path):
     hub(odd)
-    found = resolve(config(NAME, revision=COMMIT, allow_remote_code=(NAME,)), "cpu")
-    checkpoint(tmp_path / "point", found)
+    resolved = resolve(config(NAME, revision=COMMIT, allow_remote_code=(NAME,)), "cpu")
+    checkpoint(tmp_path / "point", resolved)
     (tmp_path / "ran").unlink()
     for name in list(sys.modules):
         if name.startswith("transformers_modules"):
             del sys.modules[name]
     refused(str(tmp_path / "point"), tmp_path, [f"model.allow_remote_code: [{NAME}]"])
     again = resolve(ModelConfig(str(tmp_path / "point"), allow_remote_code=(NAME,)), "cpu")
-    assert np.array_equal(vectors(again), vectors(found))
-    assert again.encoder.key() == found.encoder.key()
+    assert np.array_equal(vectors(again), vectors(resolved))
+    assert again.encoder.key() == resolved.encoder.key()
 
 
 def test_a_manifest_cannot_turn_code_on(base, odd, tmp_path, tiny_folder):
@@ -178,20 +178,22 @@ def test_a_manifest_cannot_turn_code_on(base, odd, tmp_path, tiny_folder):
     manifest = checkpoint(tmp_path / "point", native)
     claimed = replace(manifest, encoder=replace(manifest.encoder, own_code=True))
     claimed.write(tmp_path / "point")
-    asked = ModelConfig(str(tmp_path / "point"), allow_remote_code=(str(tiny_folder),))
-    refused(asked, tmp_path, ["encoder.own_code", "ships no code"], InputError)
+    model_config = ModelConfig(str(tmp_path / "point"), allow_remote_code=(str(tiny_folder),))
+    refused(model_config, tmp_path, ["encoder.own_code", "ships no code"], InputError)
     # A whole model in a checkpoint is loaded as a native one, or not at all.
     from claim2source.core.files import file_hash
 
     shutil.copytree(odd, tmp_path / "point", dirs_exist_ok=True)
-    whole = Weights(
+    weights = Weights(
         "full", file_hash(odd / "model.safetensors"), config_sha256=file_hash(odd / "config.json")
     )
-    replace(claimed, weights=whole).write(tmp_path / "point")
-    asked = ModelConfig(str(tmp_path / "point"), allow_remote_code=(str(tmp_path / "point"),))
-    refused(asked, tmp_path, ["encoder.own_code"], InputError)
-    replace(manifest, weights=whole).write(tmp_path / "point")
-    refused(asked, tmp_path, [str(tmp_path / "point")])
+    replace(claimed, weights=weights).write(tmp_path / "point")
+    model_config = ModelConfig(
+        str(tmp_path / "point"), allow_remote_code=(str(tmp_path / "point"),)
+    )
+    refused(model_config, tmp_path, ["encoder.own_code"], InputError)
+    replace(manifest, weights=weights).write(tmp_path / "point")
+    refused(model_config, tmp_path, [str(tmp_path / "point")])
 
 
 def to_bin(folder):
@@ -220,13 +222,13 @@ def test_bin_weights_that_are_allowed_and_pinned_are_the_model(base, hub, tiny_f
         config(NAME, revision=COMMIT, allow_bin=(NAME,)),
         config(base, allow_bin=(str(base),)),
     ):
-        found = resolve(asked, "cpu")
-        assert np.array_equal(vectors(found), vectors(native))
-        assert found.encoder.key() != native.encoder.key()
+        resolved = resolve(asked, "cpu")
+        assert np.array_equal(vectors(resolved), vectors(native))
+        assert resolved.encoder.key() != native.encoder.key()
     # Their hash is over their bytes.
     weights = torch.load(base / "pytorch_model.bin", weights_only=True)
     torch.save({k: v + 1e-3 for k, v in weights.items()}, base / "pytorch_model.bin")
-    assert resolve(asked, "cpu").base.sha256 != found.base.sha256
+    assert resolve(asked, "cpu").base.sha256 != resolved.base.sha256
     # Where there are both, safetensors are read.
     shutil.copy(tiny_folder / "model.safetensors", base)
     assert np.array_equal(vectors(resolve(asked, "cpu")), vectors(native))
@@ -235,11 +237,11 @@ def test_bin_weights_that_are_allowed_and_pinned_are_the_model(base, hub, tiny_f
 def test_a_checkpoint_over_bin_weights_asks_for_the_same_permission(base, hub, tmp_path):
     to_bin(base)
     hub(base)
-    found = resolve(config(NAME, revision=COMMIT, allow_bin=(NAME,)), "cpu")
-    checkpoint(tmp_path / "point", found)
+    resolved = resolve(config(NAME, revision=COMMIT, allow_bin=(NAME,)), "cpu")
+    checkpoint(tmp_path / "point", resolved)
     refused(str(tmp_path / "point"), tmp_path, [f"model.allow_bin: [{NAME}]"], InputError)
     again = resolve(ModelConfig(str(tmp_path / "point"), allow_bin=(NAME,)), "cpu")
-    assert np.array_equal(vectors(again), vectors(found))
+    assert np.array_equal(vectors(again), vectors(resolved))
 
 
 class Evil:

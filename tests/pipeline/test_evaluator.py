@@ -59,10 +59,10 @@ def test_its_prompts_its_similarity_and_the_claims_candidates_count(
     queries = model.encode_query([claim.text for claim in claims])
     texts = Rendering().source_texts(sources)
     documents = model.encode_document(texts)
-    found = c2s.Dense(model).index(sources).search(claims)
+    result = c2s.Dense(model).index(sources).search(claims)
     for row, claim in enumerate(claims):
         best = np.argsort(-model.similarity(queries, documents)[row].numpy())
-        assert found.sources(claim.id, 5) == [sources[i].id for i in best[:5]]
+        assert result.sources(claim.id, 5) == [sources[i].id for i in best[:5]]
     pool = tuple(source.id for source in sources[:3])
     narrow = [replace(claim, candidates=pool) for claim in claims]
     assert set(c2s.Dense(model).index(sources).search(narrow).sources(claims[0].id)) == {*pool}
@@ -145,8 +145,8 @@ def test_the_trainer_of_sentence_transformers_calls_it(
     assert macro.comparisons[1].mean == pytest.approx(after.macro["mrr@5"])
 
     # The report is whole, and what reads reports reads it.
-    written = Report.read(tmp_path / "eval")
-    assert written.tests == evaluator.report.tests and written.macro == after.macro
+    report = Report.read(tmp_path / "eval")
+    assert report.tests == evaluator.report.tests and report.macro == after.macro
     data = tmp_path / "data"
     write_beir([dev], data)
     report_main([f"--reports={tmp_path / 'eval'}", f"--dataset={data}", "--repeats=20"])
@@ -179,8 +179,8 @@ def test_calls_by_hand_have_names_of_their_own_and_nothing_of_others_is_replaced
     evaluator(model, epoch=0.5)
     assert list(evaluator.systems) == ["call", "call (2)", "epoch-0.5"]
     assert not evaluator.report.tests  # without draws there are none
-    written = Report.read(tmp_path / "dev")
-    assert list(written.systems) == ["call", "call (2)"]
+    report = Report.read(tmp_path / "dev")
+    assert list(report.systems) == ["call", "call (2)"]
     assert (tmp_path / "dev" / "call (2)" / "runs" / "en.trec").is_file()
     theirs = Report("d", "dev", {"a": SystemReport("a", "a", "a")})
     theirs.write(tmp_path / "theirs" / "dev")

@@ -179,8 +179,8 @@ def test_routes_see_the_cells_own_texts_and_must_read_alike(
     options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
     routed = System("routed", RouteNode(routes={"de": (WORDS,), "default": (WORDS,)}))
     posted = replace(WORDS, claims="original")
-    mixed = System("mixed", RouteNode(routes={"de": (posted,), "default": (WORDS,)}))
-    report = run(dataset, options, tmp_path, (BM25, routed, mixed))
+    system = System("mixed", RouteNode(routes={"de": (posted,), "default": (WORDS,)}))
+    report = run(dataset, options, tmp_path, (BM25, routed, system))
     assert values(report, "routed") == values(report, "BM25")
     (row,) = report.not_run
     assert row.system == "mixed: styles" and "some do not" in row.reason
@@ -243,8 +243,8 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
         with pytest.raises(InputError, match=f"holds no texts of style {name}"):
             require_texts(tmp_path, options.rewritten)
         write_texts(dataset, tmp_path, {name: [texts]})
-    found = StyleViews.read(dataset, options, "translated")
-    assert [one.by for one in found.texts.values()] == ["some-model"] * 2
+    style_views = StyleViews.read(dataset, options, "translated")
+    assert [text.by for text in style_views.texts.values()] == ["some-model"] * 2
     changed = replace(dataset, claims=(replace(dataset.claims[0], text="x"), *dataset.claims[1:]))
     for other, form in ((changed, "translated"), (dataset, "original")):  # not the translation
         with pytest.raises(InputError, match="another text when it was rewritten"):

@@ -22,8 +22,8 @@ LONG = "Hybrid of a system whose name goes on for longer than a terminal is wide
 def report() -> Report:
     dev = load("demo", "dev")
     dev = dev.with_claims(dev.claims[:40])
-    found = BM25().index(dev.sources).search(dev.claims)
-    named = {f"{LONG}{n}": found.top(n + 1) for n in range(30)}
+    result = BM25().index(dev.sources).search(dev.claims)
+    named = {f"{LONG}{n}": result.top(n + 1) for n in range(30)}
     tests = compare(named, dev, repeats=20).tests
     not_run = tuple(NotRun(f"n{n}", "original", "no " * 200, "do " * 200) for n in range(9))
     made = evaluate(named, dev, repeats=20)

@@ -81,7 +81,7 @@ def slow_bm25(texts: list[list[str]], claim: list[str], k1: float, b: float) -> 
     for text in texts:
         counts, total = Counter(text), 0.0
         for term in claim:
-            held = sum(term in other for other in texts)
+            held = sum(term in text for text in texts)
             idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
             norm = k1 * (1 - b + b * len(text) / mean)
             total += idf * counts[term] / (counts[term] + norm) if counts[term] else 0.0
@@ -134,9 +134,9 @@ text_pieces = st.lists(st.sampled_from(PIECES + SPACES), max_size=12).map("".joi
 @example(["__ a-___-mask", "____"], ["_____ masks", "__ mask"])
 def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: list[str]) -> None:
     stop, stemmer = ["the", "will"], Stemmer.Stemmer("english")
-    found = Analysis(False, stop, stemmer)
-    sources = found.sources(texts)
-    names = {number: term for term, number in found.vocabulary.items()}
+    analysis = Analysis(False, stop, stemmer)
+    sources = analysis.sources(texts)
+    names = {number: term for term, number in analysis.vocabulary.items()}
     expected = bm25s.tokenize(
         texts, stopwords=stop, stemmer=stemmer, return_ids=False, show_progress=False
     )
@@ -146,8 +146,8 @@ def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: lis
     of_claims = bm25s.tokenize(
         claims, stopwords=[*stop, "nicht"], stemmer=stemmer, return_ids=False, show_progress=False
     )
-    known = [[term for term in text if term in found.vocabulary] for text in of_claims]
-    again = [found.claims(claims, ["nicht"]) for _ in range(2)]
+    known = [[term for term in text if term in analysis.vocabulary] for text in of_claims]
+    again = [analysis.claims(claims, ["nicht"]) for _ in range(2)]
     for terms in again:  # the first has left nothing behind
         assert [[names[i] for i in ids] for ids in terms.split()] == known
 
@@ -158,12 +158,14 @@ def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: lis
 def test_whole_terms_are_what_white_space_parts(texts: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(terms_module, "_SPLIT", 2)
-        found = Analysis(True, (), None)
-        split = found.sources(texts)
-        again = found.claims([*texts, "nowhere-else"], ())
-    names = {number: term for term, number in found.vocabulary.items()}
+        analysis = Analysis(True, (), None)
+        split = analysis.sources(texts)
+        again = analysis.claims([*texts, "nowhere-else"], ())
+    names = {number: term for term, number in analysis.vocabulary.items()}
     assert [[names[i] for i in ids] for ids in split.split()] == [text.split() for text in texts]
-    assert list(found.vocabulary) == list(dict.fromkeys(w for text in texts for w in text.split()))
+    assert list(analysis.vocabulary) == list(
+        dict.fromkeys(w for text in texts for w in text.split())
+    )
     assert again.ids.tolist() == split.ids.tolist()
     assert again.bounds.tolist() == [*split.bounds.tolist(), len(split.ids)]
 
@@ -242,8 +244,8 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
     ]
     sources.append(Source("zz", abstract="none"))
     expected = [f"{i:02d}" for i in range(11, -1, -1)][:k]
-    bound = Claim("b", "masks", candidates=tuple(s.id for s in sources))
-    run = BM25Index(sources).rank([Claim("c", "masks"), bound], k)
+    claim = Claim("b", "masks", candidates=tuple(s.id for s in sources))
+    run = BM25Index(sources).rank([Claim("c", "masks"), claim], k)
     assert run.sources("c") == expected
     assert run.sources("b") == expected
 
@@ -271,18 +273,18 @@ def test_blocks_of_claims_are_claims_searched_alone(
     sources = sources_of(*(" ".join(draw.choice(vocabulary, 3)) for _ in range(n)))
     claims = []
     for i in range(7):
-        some = draw.choice([s.id for s in sources], size=draw.integers(0, n + 1))
-        bound = tuple(str(s) for s in some) if draw.random() < 0.4 else None
+        choice = draw.choice([s.id for s in sources], size=draw.integers(0, n + 1))
+        bound = tuple(str(s) for s in choice) if draw.random() < 0.4 else None
         text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
         claims.append(Claim(f"c{i}", text, candidates=bound))
     index = BM25Index(sources, BM25Config(analysis=analysis))
     alone = [index.rank([claim], k).scored(claim.id) for claim in claims]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "_CELLS", cells)
-        together = index.rank(claims, k)
-    assert [together.scored(claim.id) for claim in claims] == alone
+        run = index.rank(claims, k)
+    assert [run.scored(claim.id) for claim in claims] == alone
     bound_ones = {c.id: frozenset(c.candidates) for c in claims if c.candidates is not None}
-    assert together.pool == (bound_ones or None)
+    assert run.pool == (bound_ones or None)
     # And alone each is what the whole pool gives, cut down to what may be chosen.
     for claim, found in zip(claims, alone, strict=True):
         whole = index.rank([replace(claim, candidates=None)], n).scored(claim.id)

@@ -88,8 +88,8 @@ def test_bm25s_run_is_read_with_its_cost_and_failures(
     assert [f.claim_id for f in again.failures] == ["z"] and again.failures == first.failures
     assert (first.stored, again.stored) == (False, True)
     built = counted.built
-    plain = BM25().index(POOL).search(CLAIMS, 2)
-    assert list(plain.run) == list(again.run) and not plain.stored
+    result = BM25().index(POOL).search(CLAIMS, 2)
+    assert list(result.run) == list(again.run) and not result.stored
     # A corrected gold changes no ranking, nor does a venue that is not indexed.
     sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]], **VENUE)
     assert counted.built == built + 1
@@ -131,11 +131,11 @@ def test_one_changed_input_of_bm25_is_another_run(
     sparse(tmp_path, None if key.startswith("setting") else config)
     if key not in BM25_CHANGES:  # another version of a library
         monkeypatch.setattr(bm25, "version", lambda name: "9" if name == key else real(name))
-    found = sparse(tmp_path, config, **data)
+    result = sparse(tmp_path, config, **data)
     assert counted.built == 2 == len(list((tmp_path / "runs").iterdir()))
     asked = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
     plain = BM25(config).index(asked["sources"]).search(asked["claims"], asked["k"])
-    assert list(found.run) == list(plain.run)
+    assert list(result.run) == list(plain.run)
 
 
 class Hashed:

@@ -55,8 +55,8 @@ def test_recall_falls_where_little_is_looked_at_and_is_one_for_the_exact_list() 
     assert said["recall@10"] == pytest.approx(overlap(run, 10)) and said["recall@10"] < 0.7
     exact = {"kind": "ivf_pq", "claims": 20, "recall@10": 1, "recall@12": 1}
     assert index.notes(CLAIMS, ASKED, EXACT).plain() == exact
-    few = VectorIndex(IDS, SOURCES, replace(HNSW, compared=7))
-    assert few.notes(CLAIMS, ASKED, EXACT).compared == 7
+    vector_index = VectorIndex(IDS, SOURCES, replace(HNSW, compared=7))
+    assert vector_index.notes(CLAIMS, ASKED, EXACT).compared == 7
     none = VectorIndex(IDS, SOURCES, replace(HNSW, compared=0))
     assert none.notes(CLAIMS, ASKED, EXACT) == IndexNotes("hnsw", compared=0)
 

@@ -89,10 +89,10 @@ def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
 
 def test_claims_without_a_common_term_are_failures() -> None:
     claims = [Claim("c", "star"), Claim("d", "school"), Claim("e", "school", candidates=())]
-    found = FieldedIndex(SOURCES).search(claims)
-    assert [found.sources(c.id) for c in claims] == [[], ["s2"], []]
-    assert found.failure_counts() == {"no term in common with any source": 2}
-    assert found.cost.items == 3
+    result = FieldedIndex(SOURCES).search(claims)
+    assert [result.sources(c.id) for c in claims] == [[], ["s2"], []]
+    assert result.failure_counts() == {"no term in common with any source": 2}
+    assert result.cost.items == 3
 
 
 def test_arabic_words_match_however_they_are_spelled() -> None:

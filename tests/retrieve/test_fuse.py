@@ -84,8 +84,8 @@ def test_a_claim_s_own_alpha_changes_no_other_claim(
     both = Run.from_lists(first), Run.from_lists(second)
     run = fuse(*both, config, k=k, alphas=own)
     for claim in run.claim_ids:
-        alone = fuse(*both, config, k=k, alpha=own.get(claim, config.alpha))
-        assert run.scored(claim) == alone.scored(claim)
+        ranking = fuse(*both, config, k=k, alpha=own.get(claim, config.alpha))
+        assert run.scored(claim) == ranking.scored(claim)
 
 
 @settings(max_examples=80, deadline=None)
@@ -102,9 +102,9 @@ SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
 
 
 def test_pools_of_both_runs_are_kept() -> None:
-    one = Run.from_lists({"p": [("a", 1.0)], "q": []}, pool={"p": frozenset("ab")})
+    run = Run.from_lists({"p": [("a", 1.0)], "q": []}, pool={"p": frozenset("ab")})
     other = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
-    assert fuse(one, other).pool == {"p": frozenset("ab"), "q": frozenset("c")}
+    assert fuse(run, other).pool == {"p": frozenset("ab"), "q": frozenset("c")}
     assert fuse(FIRST, SECOND).pool is None
 
 

@@ -114,8 +114,8 @@ def test_an_opened_index_searches_as_the_one_that_was_built(
     # A third of the claims alone: no search leaves anything behind.
     assert same(built.search(claims[::3], k), opened.search(claims[::3], k))
     opened.save(tmp_path / "again")
-    again = load_index(tmp_path / "again", model=Words())
-    assert same(again.search(claims, k), opened.search(claims, k))
+    index = load_index(tmp_path / "again", model=Words())
+    assert same(index.search(claims, k), opened.search(claims, k))
     files = {p.relative_to(folder) for p in folder.rglob("*")}
     assert files == {p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*")}
 
@@ -167,10 +167,10 @@ def test_the_first_search_builds_and_later_ones_cost_only_themselves(
     assert (analysed, encoder.read[2:]) == ([30], [("claim", 2)])
     assert second.cost.items == 2 and second.cost.tokens > 0
     # The vectors of the claims just searched are still known.
-    again = index.search(others, 5)
-    assert (analysed, encoder.read[3:], again.cost.tokens) == ([30], [], 0)
+    result = index.search(others, 5)
+    assert (analysed, encoder.read[3:], result.cost.tokens) == ([30], [], 0)
     fresh = Hybrid(BM25(), Dense(encoder)).index(sources).search(others, 5)
-    assert list(second.run) == list(again.run) == list(fresh.run)
+    assert list(second.run) == list(result.run) == list(fresh.run)
 
 
 def test_plain_strings_are_claims() -> None:
@@ -199,10 +199,10 @@ def test_a_model_is_loaded_again_by_the_first_search(tiny: Path, tmp_path: Path)
     model = ModelConfig(str(tiny), pooling="mean", max_length=16, allow_bin=(str(tiny),))
     built = Dense(model, device="cpu").index(sources)
     built.save(tmp_path / "i")
-    said = json.loads((tmp_path / "i" / MANIFEST).read_text())
-    assert said["model"]["name"] == str(tiny) and said["model"]["allow_bin"] == []
-    opened = load_index(tmp_path / "i", "cpu")
-    assert same(built.search(claims, 5), opened.search(claims, 5))
+    record = json.loads((tmp_path / "i" / MANIFEST).read_text())
+    assert record["model"]["name"] == str(tiny) and record["model"]["allow_bin"] == []
+    index = load_index(tmp_path / "i", "cpu")
+    assert same(built.search(claims, 5), index.search(claims, 5))
     # Elsewhere now; and then another model in its place.
     moved = tiny.rename(tmp_path / "moved")
     with pytest.raises(UserError):

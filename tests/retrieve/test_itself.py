@@ -61,13 +61,13 @@ def test_loading_says_how_many_and_changes_no_hash(data: Dataset) -> None:
     assert [claim.excluded for claim in data.claims] == [*((c.id,) for c in data.claims[:-1]), ()]
     (note,) = data.notes
     assert "10 of 11 claims" in note and "'taxes-pro'" in note
-    plain = Dataset(
+    dataset = Dataset(
         tuple(Claim(c.id, c.text, golds=c.golds) for c in data.claims),
         data.sources,
         data.qrels,
         "test",
     )
-    assert plain.fingerprint == data.fingerprint
+    assert dataset.fingerprint == data.fingerprint
     assert load("demo", "dev").notes == ()
 
 

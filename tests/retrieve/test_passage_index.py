@@ -54,8 +54,8 @@ def dense(passages: PassageConfig | None, store: Store | None = None) -> Dense:
 
 
 def test_the_best_passage_wins_where_the_whole_text_would_not() -> None:
-    found = dense(PassageConfig(2, 0)).index(SOURCES).search("masks masks", 3)
-    assert found.sources("0")[0] == "p1" and len(found.sources("0")) == 3
+    result = dense(PassageConfig(2, 0)).index(SOURCES).search("masks masks", 3)
+    assert result.sources("0")[0] == "p1" and len(result.sources("0")) == 3
     # With the title before each passage: "tea masks masks".
     bee = dense(PassageConfig(2, 0)).index(SOURCES).search("tea bees", 1)
     assert bee.sources("0") == ["p3"]

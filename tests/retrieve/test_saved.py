@@ -96,8 +96,8 @@ def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Pa
 
 
 def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
-    def refused(path: Path, why: str, kind: type[UserError] = InputError, **more: Any) -> None:
-        config = SavedRunConfig({"en": path}, **more)
+    def refused(path: Path, why: str, kind: type[UserError] = InputError, **options: Any) -> None:
+        config = SavedRunConfig({"en": path}, **options)
         with pytest.raises(kind, match=why):
             SavedRun(config).index(SOURCES).search(CLAIMS[:2])
 

@@ -107,17 +107,17 @@ def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
         old.setattr(bm25, "FORMATS", {**own, "terms": 3})
         BM25(store=store).index(sources).search(claims)
         before = Analyser(BM25Config()).versions
-    found = BM25(store=store).index(sources).search(claims)
-    assert found.run.sources("c") == ["p"] and not found.stored
+    result = BM25(store=store).index(sources).search(claims)
+    assert result.run.sources("c") == ["p"] and not result.stored
     assert before != Analyser(BM25Config()).versions
     for name, config in (("terms", BM25Config()), ("whitespace", BM25Config("whitespace"))):
         folder = tmp_path / name
         BM25Index(sources, config).save(folder)
         assert load_index(folder).search(claims).run.sources("c") == ["p"] * (name == "terms")
         manifest = folder / "manifest.json"
-        written = json.loads(manifest.read_text())
-        del written["analysis"]  # a folder of version 0.2
-        manifest.write_text(json.dumps(written))
+        record = json.loads(manifest.read_text())
+        del record["analysis"]  # a folder of version 0.2
+        manifest.write_text(json.dumps(record))
     with pytest.raises(InputError, match="analysis: .*index again"):
         load_index(tmp_path / "terms")
     assert load_index(tmp_path / "whitespace").search([Claim("c", "ﬁbrosis")]).run.sources("c")

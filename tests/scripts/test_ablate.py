@@ -46,9 +46,9 @@ def test_a_row_begun_with_other_settings_begins_again(
     folder = tmp_path / "ct25-pool-all-42"
     if begun is not None:
         other = [*words, f"--optimisation.learning_rate={begun}"]
-        asked = read_config(FinetuneConfig, other, program="t", description="t")
-        run = RunFolder.find(asked)
-        run.begin(asked)
+        config = read_config(FinetuneConfig, other, program="t", description="t")
+        run = RunFolder.find(config)
+        run.begin(config)
         run.record(Epoch(0, {"macro": {"mrr@5": 0.5}}))
         run.release()
     started: list[list[str]] = []
@@ -104,9 +104,9 @@ def test_rows_run_once_and_gaps_are_said(
     started: list[list[str]] = []
     real = script.subprocess.run
 
-    def remember(command: list[str], **more: Any) -> Any:
+    def remember(command: list[str], **options: Any) -> Any:
         started.append(command)
-        return real(command, **more)
+        return real(command, **options)
 
     monkeypatch.setattr(script.subprocess, "run", remember)
     text = ablate(AblateConfig(small_table))

@@ -34,13 +34,13 @@ def measure(capsys: pytest.CaptureFixture[str]) -> Measure:
 
     def run(case: str, *words: str) -> Any:
         main([case, *words])
-        found = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert next(iter(found)) == "ratio" and len(found["load_average"]) == 3
-        assert "python" in found["versions"] and found["settings"]
-        if found["ratio"] is not None and case != "gpu":
-            low, high = found["spread"]
-            assert 0 < low <= found["ratio"] <= high
-        return found
+        output = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert next(iter(output)) == "ratio" and len(output["load_average"]) == 3
+        assert "python" in output["versions"] and output["settings"]
+        if output["ratio"] is not None and case != "gpu":
+            low, high = output["spread"]
+            assert 0 < low <= output["ratio"] <= high
+        return output
 
     return run
 
@@ -84,11 +84,11 @@ def test_mining_is_that_of_the_peer(measure: Measure, monkeypatch: pytest.Monkey
     low, high = found["dense_spread"]
     assert low <= found["dense_ratio"] <= high
     assert set(found["seconds"]) == {"hybrid", "dense", "peer"}
-    few = mining.Config(documents=150, claims=60)
-    mining.check_same(few)
+    config = mining.Config(documents=150, claims=60)
+    mining.check_same(config)
     monkeypatch.setattr(mining, "DENSE", replace(mining.DENSE, first_rank=3))
     with pytest.raises(UserError, match="negatives of .* differ"):
-        mining.check_same(few)
+        mining.check_same(config)
 
 
 @pytest.mark.slow

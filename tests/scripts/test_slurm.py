@@ -31,14 +31,14 @@ def bin_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def submit(bin_folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def submit(bin_folder: Path, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "SLURM_NNODES": "2",
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_JOB_NODELIST": "node[7-8]",
         "SLURM_SUBMIT_DIR": str(REPOSITORY),
-        **more,
+        **options,
     }
     return subprocess.run(
         ["bash", str(JOB), *arguments], env=environment, capture_output=True, text=True

@@ -70,14 +70,15 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
     files["A"].write_text(upgraded)
     for comment in re.findall(r"# .*", old):
         assert comment in upgraded
-    found = read_systems([files["A"]], [files["parts"]])
+    systems = read_systems([files["A"]], [files["parts"]])
     files["new"].write_text(f"A: {new}\n")
     new_systems = read_systems([files["new"]], [files["parts"]])
     # What is said though it is the default changes nothing.
-    assert [(one.first, [(s.name, s.stage) for s in one.stages]) for one in found.values()] == [
-        (one.first, [(s.name, s.stage) for s in one.stages]) for one in new_systems.values()
+    assert [(one.first, [(s.name, s.stage) for s in one.stages]) for one in systems.values()] == [
+        (new_system.first, [(s.name, s.stage) for s in new_system.stages])
+        for new_system in new_systems.values()
     ]
-    assert [(s.claims, s.depth, s.label, s.advice, s.is_fit) for s in found.values()] == [
+    assert [(s.claims, s.depth, s.label, s.advice, s.is_fit) for s in systems.values()] == [
         (s.claims, s.depth, s.label, s.advice, s.is_fit) for s in new_systems.values()
     ]
 

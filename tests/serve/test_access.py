@@ -68,11 +68,11 @@ def test_a_token_is_shown_as_bearer_or_cookie_and_in_no_other_way() -> None:
         ("/static/find.css", {}, 200),
     ]
     answers = ask(AccessSettings(TOKEN), *[(path, headers) for path, headers, _ in cases])
-    assert [one.status_code for one in answers] == [status for *_, status in cases]
+    assert [answer.status_code for answer in answers] == [status for *_, status in cases]
     assert answers[2].headers["www-authenticate"] == "Bearer"
-    for one in answers:
-        assert HEADERS.items() <= dict(one.headers).items()
-        assert one.headers["cache-control"] == "no-store"
+    for answer in answers:
+        assert HEADERS.items() <= dict(answer.headers).items()
+        assert answer.headers["cache-control"] == "no-store"
     assert TOKEN not in cookie_of(TOKEN) and cookie_of(TOKEN) != cookie_of(TOKEN + "x")
 
 
@@ -89,7 +89,7 @@ def test_other_hosts_and_other_sites_are_refused() -> None:
     ]
     settings = AccessSettings(hosts=(*LOCAL, "lab"))
     answers = ask(settings, *[("/", headers) for headers, _ in cases])
-    assert [one.status_code for one in answers] == [status for _, status in cases]
+    assert [answer.status_code for answer in answers] == [status for _, status in cases]
     (anywhere,) = ask(AccessSettings(TOKEN, hosts=None), ("/health", {"host": "any.example"}))
     assert anywhere.status_code == 200
 
@@ -118,7 +118,7 @@ def test_too_many_requests_are_refused_before_anything_else_is_looked_at() -> No
     settings = AccessSettings(TOKEN, rate=2)
     wrong = ("/", {"authorization": "Bearer guessed"})
     answers = ask(settings, wrong, wrong, wrong, ("/health", {}), ("/enter", {}))
-    assert [one.status_code for one in answers] == [401, 401, 429, 200, 429]
+    assert [answer.status_code for answer in answers] == [401, 401, 429, 200, 429]
     assert answers[2].headers["retry-after"] == "30"
 
 
@@ -154,5 +154,5 @@ def test_an_error_of_ours_is_logged_without_the_post(caplog: pytest.LogCaptureFi
     assert answer.status_code == 500 and "secret" not in answer.text
     assert HEADERS.items() <= dict(answer.headers).items()
     assert "ValueError" in caplog.text and "in echo" in caplog.text
-    ours = [one for one in caplog.records if one.name.startswith("claim2source")]
-    assert ours and "secret" not in "".join(one.getMessage() for one in ours)
+    ours = [record for record in caplog.records if record.name.startswith("claim2source")]
+    assert ours and "secret" not in "".join(our.getMessage() for our in ours)

@@ -80,8 +80,8 @@ def test_a_retraction_is_shown_and_no_script_is_a_link(client: httpx.Client) -> 
     page = client.get("/", params={"post": NASTY, "k": 13}).text
     assert page.count('<p class="problem">RETRACTED, 2021-03-04, &lt;b&gt;</p>') == 1
     assert "javascript:alert" not in page
-    found = client.post("/api/v1/find", json={"post": NASTY, "k": 13})
-    assert "javascript" not in found.text and "retracted, 2021-03-04" in found.text
+    post = client.post("/api/v1/find", json={"post": NASTY, "k": 13})
+    assert "javascript" not in post.text and "retracted, 2021-03-04" in post.text
 
 
 def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) -> None:
@@ -91,11 +91,11 @@ def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) 
         {"text": "claim c"},
     ]
     answers = client.post("/api/v1/batch", json={"posts": posts, "k": 12}).json()["answers"]
-    assert [one["post"] for one in answers] == ["x", "x", ""]
+    assert [answer["post"] for answer in answers] == ["x", "x", ""]
     for post, found in zip(posts, answers, strict=True):
         (expected,) = alone.find([Post("0", post["text"], "", post.get("date", ""))], 12)
         assert close(found["papers"], plain(expected))
-    assert {one["date"] for one in answers[1]["papers"]} == {"1 April 2019", ""}
+    assert {answer["date"] for answer in answers[1]["papers"]} == {"1 April 2019", ""}
 
 
 POST_UNTIL = Post("0", POST, "", "2019-12-31")
@@ -253,11 +253,11 @@ def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowF
     with serving(finder, places=1) as address, httpx.Client(base_url=address) as client:
         finder.go.clear()
         finder.begun.clear()
-        found: list[httpx.Response] = []
+        responses: list[httpx.Response] = []
 
         def first() -> None:
             with httpx.Client(base_url=address, timeout=60) as own:
-                found.append(own.post("/api/v1/find", json={"post": "first"}))
+                responses.append(own.post("/api/v1/find", json={"post": "first"}))
 
         thread = threading.Thread(target=first)
         thread.start()
@@ -277,7 +277,7 @@ def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowF
         finally:
             finder.go.set()
             thread.join()
-        assert found[0].status_code == 200
+        assert responses[0].status_code == 200
         assert client.post("/api/v1/find", json={"post": "second"}).status_code == 200
         failed = client.post("/api/v1/find", json={"post": "poison apple"})
         assert failed.status_code == 500 and "apple" not in failed.text

@@ -21,15 +21,17 @@ from tests.serve.servers import SlowFinder
 
 @pytest.fixture
 def batchers(index: str) -> Iterator[Callable[..., RequestBatcher]]:  # noqa: F811
-    made: list[RequestBatcher] = []
+    request_batchers: list[RequestBatcher] = []
 
     def make(**options: Any) -> RequestBatcher:
-        made.append(RequestBatcher(SlowFinder(open_index(index), sentences=False), **options))
-        made[-1].start()
-        return made[-1]
+        request_batchers.append(
+            RequestBatcher(SlowFinder(open_index(index), sentences=False), **options)
+        )
+        request_batchers[-1].start()
+        return request_batchers[-1]
 
     yield make
-    for batcher in made:
+    for batcher in request_batchers:
         batcher.finder.go.set()  # type: ignore[attr-defined]
         batcher.close()
 
@@ -84,9 +86,9 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     ]
     assert batcher.waiting == 0
     assert [answer.post for (answer,) in answers[1:-2]] == [Post("0", text) for text in texts]
-    alone = Finder(open_index(index), sentences=False)
+    finder = Finder(open_index(index), sentences=False)
     for text, (answer,) in zip(texts, answers[1:-2], strict=True):
-        (expected,) = alone.find([Post("0", text)], 3)
+        (expected,) = finder.find([Post("0", text)], 3)
         assert [m.paper.source.id for m in answer.matches] == [
             m.paper.source.id for m in expected.matches
         ]
@@ -104,10 +106,10 @@ def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
         second = asyncio.ensure_future(ask(batcher, "a", "b"))
         await asyncio.sleep(0)
         started = time.monotonic()
-        with pytest.raises(TooBusy) as caught:
+        with pytest.raises(TooBusy) as error:
             await ask(batcher, "one too many")
-        assert time.monotonic() - started < 1 and caught.value.seconds >= 1
-        assert caught.value.headers == {"retry-after": str(caught.value.seconds)}
+        assert time.monotonic() - started < 1 and error.value.seconds >= 1
+        assert error.value.headers == {"retry-after": str(error.value.seconds)}
         slow(batcher).go.set()
         assert [len(one) for one in await asyncio.gather(first, second)] == [1, 2]
         assert len(await ask(batcher, "a", "b", "c")) == 3  # the places are free again

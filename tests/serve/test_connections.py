@@ -107,7 +107,7 @@ def test_connections_are_capped_and_logged_in_one_line(
         logger.removeFilter(quiet)
         for client in clients:
             client.close()
-    lines = [one for one in caplog.records if one.name == connections.__name__]
+    lines = [record for record in caplog.records if record.name == connections.__name__]
     assert len(lines) == 2  # refused, and closed
 
 

@@ -185,4 +185,4 @@ def test_texts_are_readable(page: Any, scheme: str) -> None:
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
     contrasts = page.evaluate(CONTRASTS)
-    assert len(contrasts) > 50 and [one for one in contrasts if one[1] < 4.5] == []
+    assert len(contrasts) > 50 and [contrast for contrast in contrasts if contrast[1] < 4.5] == []

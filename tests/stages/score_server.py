@@ -57,20 +57,23 @@ class Handler(BaseHTTPRequestHandler):
 
 def shuffled(reply: Any) -> Any:
     """The same results in another order, as servers that sort by score give them."""
-    mixed = json.loads(json.dumps(reply))
-    results = mixed if isinstance(mixed, list) else mixed.get("data", mixed.get("results", []))
+    record = json.loads(json.dumps(reply))
+    results = record if isinstance(record, list) else record.get("data", record.get("results", []))
     results[:] = results[1:] + results[:1]
-    return mixed
+    return record
 
 
 def replaying(exchanges: list[dict[str, Any]], *, mix: bool = False) -> Rule:
     """Reply to a recorded request as was recorded; anything else is refused."""
 
     def rule(path: str, body: dict[str, Any]) -> tuple[int, Any, Mapping[str, str]]:
-        for one in exchanges:
-            if one["method"] == "POST" and (one["path"], one["request"]) == (path, body):
-                reply = shuffled(one["response"]) if mix else one["response"]
-                return one["status"], reply, {}
+        for exchange in exchanges:
+            if exchange["method"] == "POST" and (exchange["path"], exchange["request"]) == (
+                path,
+                body,
+            ):
+                reply = shuffled(exchange["response"]) if mix else exchange["response"]
+                return exchange["status"], reply, {}
         return 418, {"error": {"message": "not recorded"}}, {}
 
     return rule

@@ -100,8 +100,8 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
     assert abstained(lax.apply(claims, [], SECOND)) == ["c"]
     # The store knows a result by the file's content and by all earlier stages' scores.
     known = stage.identity
-    moved = Run.from_lists({**{c: list(FIRST.scored(c).items()) for c in "bc"}, "a": [("p", 8.0)]})
-    assert stage.with_history({**STAGES, "one": Result(moved)}).identity != known
+    run = Run.from_lists({**{c: list(FIRST.scored(c).items()) for c in "bc"}, "a": [("p", 8.0)]})
+    assert stage.with_history({**STAGES, "one": Result(run)}).identity != known
     model(0.7).write(path)
     assert stage.identity != known
     with pytest.raises(UserError, match="fitted on the stage 'one'; the stages before are two"):
@@ -127,10 +127,10 @@ def test_a_damaged_file_is_refused_by_its_field(tmp_path: Path, changed, why) ->
     assert AbstainModel.read(path) == model() and [*tmp_path.iterdir()] == [path]
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, **changed}))
-    with pytest.raises(InputError, match=why) as caught:
+    with pytest.raises(InputError, match=why) as error:
         AbstainModel.read(path)
     for text in ("", "[]", '{"bias": NaN}', '{"bias": 1e999}', "[" * 9999):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(InputError):
             AbstainModel.read(tmp_path / "other.json")
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -127,9 +127,9 @@ def test_settings_are_checked_when_they_are_read(
     key: str, name: str, settings: dict[str, Any]
 ) -> None:
     model: dict[str, Any] = {"llm": {"model": "m"}} if name in ASKING else {"model": "m"}
-    with pytest.raises(ConfigError, match=key) as caught:
+    with pytest.raises(ConfigError, match=key) as error:
         read_stage({"rerank": name, **model, **settings})
-    assert "u:p" not in str(caught.value)
+    assert "u:p" not in str(error.value)
 
 
 @pytest.mark.parametrize("made", ASKING, indirect=True)

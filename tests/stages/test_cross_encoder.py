@@ -51,11 +51,11 @@ def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
 
 
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
-    found = np.full(len(pairs), 7e7, dtype=np.float32)
+    path = np.full(len(pairs), 7e7, dtype=np.float32)
     for batch in stage.score(pairs):
-        assert (found[list(batch.places)] == np.float32(7e7)).all()  # each once
-        found[list(batch.places)] = batch.scores
-    return found
+        assert (path[list(batch.places)] == np.float32(7e7)).all()  # each once
+        path[list(batch.places)] = batch.scores
+    return path
 
 
 def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarray:
@@ -191,8 +191,8 @@ def test_other_weights_and_settings_of_a_model_have_scores_of_their_own(
         given: dict[str, Any] = {"model": str(folder), "max_length": 64} | settings
         return kind(**given).with_runtime(None, "cpu").identity
 
-    other = save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
-    changes: list[dict[str, Any]] = [{"model": str(other)}, {"max_length": 9}]
+    path = save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
+    changes: list[dict[str, Any]] = [{"model": str(path)}, {"max_length": 9}]
     if kind is CrossEncoder:
         changes.append({"dtype": "bfloat16"})
     assert all(identity(**change) != identity() for change in changes)

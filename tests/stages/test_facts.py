@@ -195,10 +195,10 @@ def score(value: object) -> str:
 def test_scores_are_added_to_those_before(llm_server: Start) -> None:
     given = {"tweet a": 0, "tweet b": 1.25, "tweet c": 5}
     server = llm_server(lambda chat: score(given[chat.data["tweet"][:7]]))
-    found = relevant(server)
+    result = relevant(server)
     # 3 + 0, 2.5 + 1.25, 1 + 5; d is beyond the depth.
-    assert found.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
-    assert list(found.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
+    assert result.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
+    assert list(result.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
     assert Chat(server.bodies[0]).data["rumor"] == "A rumour"
     scaled = relevant(server, first="min_max")
     # 1 + 0, 0.75 + 0.25, 0 + 1: equal ones keep their order.
@@ -215,23 +215,23 @@ def test_each_of_k_rewrites_is_scored_and_the_mean_taken(llm_server: Start) -> N
 
     server = llm_server(rule)
     llm = {"model": server.model, "url": server.url, "seed": 1, "concurrency": 1}
-    found = relevant(server, rewrites=3, llm=llm)
+    result = relevant(server, rewrites=3, llm=llm)
     # 2.5 + (1 + 2 + 3) / 3; nine rewrites, nine scores.
-    assert found.scored("c")["b"] == pytest.approx(4.5) and server.requests == 18
+    assert result.scored("c")["b"] == pytest.approx(4.5) and server.requests == 18
     assert {body["temperature"] for body in server.bodies if "seed" in body} == {0.0, 0.7}
 
 
 def test_tweets_that_fail_are_counted_and_keep_their_rank(llm_server: Start) -> None:
     replies: dict[str, object] = {"tweet a": 7, "tweet b": "five", "tweet c": 4.5}
-    found = relevant(llm_server(lambda chat: score(replies[chat.data["tweet"][:7]])))
-    assert found.sources("c") == ["a", "b", "c", "d"]
-    assert found.scored("c")["c"] == pytest.approx(5.5)
-    assert found.failure_counts() == {"does not fit the schema": 2}
+    result = relevant(llm_server(lambda chat: score(replies[chat.data["tweet"][:7]])))
+    assert result.sources("c") == ["a", "b", "c", "d"]
+    assert result.scored("c")["c"] == pytest.approx(5.5)
+    assert result.failure_counts() == {"does not fit the schema": 2}
 
     def refusing(chat: Chat) -> str:
         return "I'm sorry, I cannot help with that." if "post" in chat.data else score(5)
 
-    found = relevant(llm_server(refusing), rewrites=2)
+    result = relevant(llm_server(refusing), rewrites=2)
     # The tweet itself is scored in place of its rewrites.
-    assert found.failure_counts() == {"rewrites: a refusal": 6}
-    assert found.scored("c")["c"] == pytest.approx(6)
+    assert result.failure_counts() == {"rewrites: a refusal": 6}
+    assert result.scored("c")["c"] == pytest.approx(6)

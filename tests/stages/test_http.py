@@ -120,8 +120,8 @@ def test_what_fails_is_asked_alone_and_counted() -> None:
         assert found.failure_counts() == {"status 500: CUDA error": 1}
         # By raw score, the shortest first; the failed one keeps its rank.
         assert found.sources("0") == [s.id for s in SOURCES]
-        alone = Counter(len(body["documents"]) for body in server.bodies)
-        assert alone[10] == 3 and alone[1] <= 4
+        counter = Counter(len(body["documents"]) for body in server.bodies)
+        assert counter[10] == 3 and counter[1] <= 4
 
 
 def test_results_that_a_reply_lacks_are_asked_for_alone() -> None:
@@ -150,11 +150,11 @@ def test_a_server_that_cannot_serve_is_said_at_once(
     monkeypatch.setenv("RERANK_API_KEY", "sk-secret-123")
     said = {"error": "no such key sk-secret-123"}
     with caplog.at_level(logging.DEBUG), ScoreServer(lambda *_: (401, said, {})) as server:
-        with pytest.raises(UserError, match=r"RERANK_API_KEY is refused") as caught:
+        with pytest.raises(UserError, match=r"RERANK_API_KEY is refused") as error:
             applied(stage(server), SOURCES)
         (headers,) = [headers for *_, headers in server.requests]
         assert headers["authorization"] == "Bearer sk-secret-123"
-    assert "sk-secret" not in str(caught.value) + caplog.text
+    assert "sk-secret" not in str(error.value) + caplog.text
 
 
 LASTING: list[tuple[Any, str]] = [
@@ -249,5 +249,5 @@ def test_the_documented_rerank_api(mix: bool) -> None:
     reply = shuffled(reply) if mix else reply
     with ScoreServer(lambda path, asked: (200, reply, {})) as server:
         found = scored(stage(server, dialect="jina"), [Pair("c", t) for t in "abd"])
-        assert [one[:2] for one in server.requests] == [("/v1/rerank", body)]
+        assert [request[:2] for request in server.requests] == [("/v1/rerank", body)]
     assert found.tolist() == pytest.approx([-0.05, -0.12, 0.41])

@@ -36,11 +36,11 @@ class Ranking(BertModel):
 
 @pytest.fixture
 def folder(tmp_path: Path, save_tiny: Any) -> Path:
-    made: Path = save_tiny(tmp_path / "model")
-    declare_code(made, {"AutoModel": "ranking.Ranking"})
+    path: Path = save_tiny(tmp_path / "model")
+    declare_code(path, {"AutoModel": "ranking.Ranking"})
     code = CODE.replace("\\\\n", "\\n").format(log=str(tmp_path / "log"))
-    (made / "ranking.py").write_text(code)
-    return made
+    (path / "ranking.py").write_text(code)
+    return path
 
 
 def test_sources_are_read_in_blocks_and_placed_by_index(folder: Path, tmp_path: Path) -> None:

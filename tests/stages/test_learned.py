@@ -41,9 +41,11 @@ def written(folder: Path, made: LearnedFusion) -> str:
 
 
 def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path: Path) -> None:
-    made = fusion(LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1))
+    learned_fusion = fusion(
+        LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1)
+    )
     run = BM25().index(SOURCES).search(CLAIMS, 10).run
-    file = written(tmp_path, made)
+    file = written(tmp_path, learned_fusion)
     read = read_stage({"rerank": "learned", "file": file, "depth": 10})
     name, stage = read.name, read.stage
     found = stage.apply(CLAIMS, SOURCES, run).run
@@ -89,17 +91,17 @@ def test_another_encoder_is_refused_and_a_moved_one_is_found(
     first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
     model = ModelConfig(str(first), pooling="mean", max_length=32)
     view = ViewConfig(score="cosine", model=model)
-    made = fusion(LearnedView("v", view, Scorer(SOURCES).key(view), 1, 1.0))
-    file = written(tmp_path, made)
+    learned_fusion = fusion(LearnedView("v", view, Scorer(SOURCES).key(view), 1, 1.0))
+    file = written(tmp_path, learned_fusion)
     claims, run = [Claim("c", "a b")], Run.from_lists({"c": [("s1", 2.0), ("s2", 1.0)]})
     before = Learned(file=file).apply(claims, SOURCES, run).run.scored("c")
     shutil.move(first, tmp_path / "moved")
-    moved = Learned(file=file, models={"v": str(tmp_path / "moved")})
-    assert moved.apply(claims, SOURCES, run).run.scored("c") == pytest.approx(before)
+    learned = Learned(file=file, models={"v": str(tmp_path / "moved")})
+    assert learned.apply(claims, SOURCES, run).run.scored("c") == pytest.approx(before)
     with pytest.raises(UserError, match="'v' was fitted with another encoder"):
         Learned(file=file, models={"v": str(other)}).apply(claims, SOURCES, run)
     longer = replace(view, model=replace(model, name=str(tmp_path / "moved"), max_length=31))
-    file = written(tmp_path, fusion(replace(made.views[0], view=longer)))
+    file = written(tmp_path, fusion(replace(learned_fusion.views[0], view=longer)))
     with pytest.raises(UserError, match="'v' was fitted with another encoder"):
         Learned(file=file).apply(claims, SOURCES, run)
     with pytest.raises(ConfigError, match=r"models\.w.*views: v"):

@@ -32,14 +32,14 @@ def test_scores_are_the_plain_definitions_whatever_is_in_the_batch(tiny_folder: 
     sources = ["a", "c b a paper works", "query passage vaccine " * 6, "claim ."]
     pairs = [Pair(claim, source) for claim in claims for source in sources][::-1]
     stage = MaxSim(model=str(tiny_folder), max_length=64)
-    found = np.full(len(pairs), np.nan)
+    path = np.full(len(pairs), np.nan)
     tokens = 0
     for batch in stage.score(pairs):
-        found[list(batch.places)] = batch.scores
+        path[list(batch.places)] = batch.scores
         tokens += batch.tokens
     expected = [plain(tiny_folder, *pair) for pair in pairs]
-    assert np.allclose(found, expected, atol=1e-5)
-    assert len(np.unique(found.round(4))) > 9
+    assert np.allclose(path, expected, atol=1e-5)
+    assert len(np.unique(path.round(4))) > 9
     # Each text is read once, however many pairs it is in.
     tokenizer = stage.encoder.tokenizer
     assert tokens == sum(len(tokenizer(text)["input_ids"]) for text in claims + sources)
@@ -63,5 +63,5 @@ def test_the_first_stage_ranks_as_deep_as_its_reranker_looks() -> None:
     dev = c2s.load("demo", "dev").in_languages(["en"])
     deep = {"rerank": "tests.stages.test_pairs.Table", "depth": 120}
     system = c2s.make_system("BM25", {"retrieve": {"bm25": {}}, "stages": [deep]})
-    found = c2s.run_system(system, dev.with_claims(dev.claims[:3]))
-    assert max(np.diff(found.result.run.offsets)) == 120
+    system_result = c2s.run_system(system, dev.with_claims(dev.claims[:3]))
+    assert max(np.diff(system_result.result.run.offsets)) == 120

@@ -181,5 +181,5 @@ def test_a_source_in_passages_scores_as_its_best_one() -> None:
     result = stage.apply([Claim("0", "q")], sources, run_of("bca"))
     assert result.run.scored("0")["a"] == 9.0 and result.run.sources("0") == ["a", "c", "b"]
     assert result.failure_counts() == {"no": 3}
-    whole = ByText(scores={"z": 1.0, "v": 2.0, "w": 0.0}, sources="title_abstract")
-    assert whole.apply([Claim("0", "q")], sources, run_of("bca")).sources("0") == ["b", "a", "c"]
+    by_text = ByText(scores={"z": 1.0, "v": 2.0, "w": 0.0}, sources="title_abstract")
+    assert by_text.apply([Claim("0", "q")], sources, run_of("bca")).sources("0") == ["b", "a", "c"]

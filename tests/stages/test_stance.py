@@ -43,9 +43,9 @@ def test_k_versions_of_both_are_judged_and_averaged(llm_server: Start, summaries
         return json.dumps({"score": int(number) - 2.5})
 
     server = llm_server(rule)
-    found = judge(server, rewrites=3, summaries=summaries).stances([Pair("rumour", "tweet")])
+    stances = judge(server, rewrites=3, summaries=summaries).stances([Pair("rumour", "tweet")])
     # Seeds 1, 2 and 3.
-    assert found.values.tolist() == pytest.approx([-0.5]) and server.requests == 9
+    assert stances.values.tolist() == pytest.approx([-0.5]) and server.requests == 9
 
 
 def test_failures_are_counted_and_leave_a_hole_only_where_all_fail(llm_server: Start) -> None:
@@ -55,17 +55,17 @@ def test_failures_are_counted_and_leave_a_hole_only_where_all_fail(llm_server: S
         return json.dumps({"score": 3 if "bad" in chat.data["tweet"] else 2})
 
     pairs = [Pair("rumour", "tweet"), Pair("rumour", "bad tweet")]
-    found = judge(llm_server(rule), rewrites=1).stances(pairs)
-    assert found.values[0] == 2 and np.isnan(found.values[1])
-    assert found.why == {0: ["rewrites: empty"], 1: ["does not fit the schema"]}
+    stances = judge(llm_server(rule), rewrites=1).stances(pairs)
+    assert stances.values[0] == 2 and np.isnan(stances.values[1])
+    assert stances.why == {0: ["rewrites: empty"], 1: ["does not fit the schema"]}
 
 
 def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
     cosine = Cosine(model=str(save_t5(tmp_path, bias=False))).with_runtime(None, "cpu")
     pairs = [Pair("the user", "a b"), Pair("the user", "the user"), Pair("the user", "a b")]
-    found = Stance(by="cosine", model=cosine.model).with_runtime(None, "cpu").stances(pairs)
-    assert found.values[1] == pytest.approx(1) and found.values[0] == found.values[2] < 0.99
-    assert found.values[0] == pytest.approx(cosine.pair_scores(pairs[:1]).scores[0])
+    stances = Stance(by="cosine", model=cosine.model).with_runtime(None, "cpu").stances(pairs)
+    assert stances.values[1] == pytest.approx(1) and stances.values[0] == stances.values[2] < 0.99
+    assert stances.values[0] == pytest.approx(cosine.pair_scores(pairs[:1]).scores[0])
 
 
 def premise_and_hypothesis(folder: Path, pairs: list[Pair]) -> np.ndarray:

@@ -89,19 +89,19 @@ def by_hand(chosen: Mapping[str, int]) -> float:
 
 def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> None:
     rule = play.Verifier(play.perfect(GOLDS))
-    found = verified(llm_server(rule))
-    assert mrr(RUN) == pytest.approx(BEFORE) and mrr(found) == pytest.approx(PERFECT)
+    result = verified(llm_server(rule))
+    assert mrr(RUN) == pytest.approx(BEFORE) and mrr(result) == pytest.approx(PERFECT)
     # All but the chosen one keep their order; s09, whose gold is not shown, its whole ranking.
     for i, rank in enumerate(RANKS):
         ids = RUN.sources(f"c{i}")
         moved = ids.pop(rank - 1 if rank <= 10 else 0)
-        assert found.sources(f"c{i}") == [moved, *ids]
-    assert found.notes["c3"] == "rank 2 chosen: It fits." and not found.failures
-    assert found.notes["c0"] == "first rank confirmed: It fits."
+        assert result.sources(f"c{i}") == [moved, *ids]
+    assert result.notes["c3"] == "rank 2 chosen: It fits." and not result.failures
+    assert result.notes["c0"] == "first rank confirmed: It fits."
     # As 1 on scores from 0 to 1: the range of the list above the first.
-    scores = list(found.scored("c4").values())
+    scores = list(result.scored("c4").values())
     assert scores[0] == pytest.approx(1 + 11 / 20) and scores[1] == 1.0
-    assert found.cost.tokens == sum(one["tokens"] for one in found.details.values()) > 1000
+    assert result.cost.tokens == sum(detail["tokens"] for detail in result.details.values()) > 1000
     # Requests come in any order.
     asked = next(one for one, _ in rule.picks if one.post == "Post 3 about it")
     assert asked.chat.data["translation"] == "Translation 3"
@@ -123,7 +123,7 @@ def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -
     voted = verified(only_first, votes=10)
     assert mrr(voted) == pytest.approx(BEFORE)
     assert voted.notes["c0"] == "the vote is a tie: ranking unchanged"
-    assert all(one["asks"] == 10 for one in voted.details.values())
+    assert all(detail["asks"] == 10 for detail in voted.details.values())
 
     # It knows the paper, but sees it in the upper half only: ranks 7 and 10 are lost in one vote.
     half = llm_server(play.Verifier(play.biased(GOLDS)))
@@ -138,8 +138,8 @@ def test_a_vote_ends_when_it_is_settled(llm_server: Start) -> None:
     # The gold of the last claim is not shown: each time another paper is chosen, to the end.
     assert server.requests == 3 * 9 + 5
     # Where the first rank leads, a tie changes nothing: two of four votes settle it.
-    found = verified(server, votes=4)
-    assert [found.details[f"c{i}"]["asks"] for i in range(9)] == [2] * 3 + [3] * 6
+    result = verified(server, votes=4)
+    assert [result.details[f"c{i}"]["asks"] for i in range(9)] == [2] * 3 + [3] * 6
     orders = {tuple(label + text for label, text in asked.papers) for asked, _ in rule.picks}
     assert len(orders) == 3 * 9 + 5
 
@@ -177,13 +177,13 @@ def test_every_paper_is_at_every_place_once() -> None:
 def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) -> None:
     rule = play.Verifier(play.perfect(GOLDS))
     server = llm_server(rule)
-    found = verified(server, "letters")
-    assert mrr(found) == pytest.approx(PERFECT)
-    assert found.details["c3"]["share"] == pytest.approx(0.8)
-    assert found.details["c3"]["none"] == pytest.approx(0.02)
-    assert found.details["c9"]["none"] == pytest.approx(0.8)
-    assert found.notes["c9"] == "none of the first 10 fits: ranking unchanged"
-    assert found.run.scored("c9") == RUN.scored("c9")
+    result = verified(server, "letters")
+    assert mrr(result) == pytest.approx(PERFECT)
+    assert result.details["c3"]["share"] == pytest.approx(0.8)
+    assert result.details["c3"]["none"] == pytest.approx(0.02)
+    assert result.details["c9"]["none"] == pytest.approx(0.8)
+    assert result.notes["c9"] == "none of the first 10 fits: ranking unchanged"
+    assert result.run.scored("c9") == RUN.scored("c9")
     body = server.bodies[-1]
     assert body["structured_outputs"] == {"choice": list("ABCDEFGHIJK")}
     assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
@@ -206,11 +206,11 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
         return replace(said, text=text, logprobs=[*thought, *said.logprobs])
 
     thought = verified(llm_server(thinks), "letters")
-    for claim, known in found.details.items():
+    for claim, known in result.details.items():
         assert [thought.details[claim][key] for key in ("share", "none")] == [
             known[key] for key in ("share", "none")
         ]
-    assert mrr(thought) == mrr(found)
+    assert mrr(thought) == mrr(result)
 
 
 def test_an_order_is_taken_whole_and_what_it_leaves_out_follows(llm_server: Start) -> None:
@@ -219,15 +219,15 @@ def test_an_order_is_taken_whole_and_what_it_leaves_out_follows(llm_server: Star
         ranking = by_post.get(chat.data["post"], list(range(10, 0, -1)))
         return json.dumps({"reasoning": "So.", "ranking": ranking})
 
-    found = verified(llm_server(reply), "order")
+    result = verified(llm_server(reply), "order")
     a, b, c, *rest = RUN.sources("c0")
-    assert found.sources("c0") == [c, a, b, *rest]
-    assert found.sources("c1") == RUN.sources("c1")
-    assert [f.reason for f in found.failures] == [REPEATED]
+    assert result.sources("c0") == [c, a, b, *rest]
+    assert result.sources("c1") == RUN.sources("c1")
+    assert [f.reason for f in result.failures] == [REPEATED]
     ids = RUN.sources("c2")
-    assert found.sources("c2") == [*ids[9::-1], *ids[10:]]
+    assert result.sources("c2") == [*ids[9::-1], *ids[10:]]
     # The places have the scores that they had.
-    assert [*found.scored("c2").values()] == [*RUN.scored("c2").values()]
+    assert [*result.scored("c2").values()] == [*RUN.scored("c2").values()]
     # An order that is only the one shown gives all papers as many points: the ranking stays.
     shown = llm_server(lambda chat: json.dumps({"reasoning": "", "ranking": [*range(1, 11)]}))
     assert [*verified(shown, "order", votes=10).run] == [*RUN]
@@ -244,17 +244,17 @@ def test_the_released_short_prompt_is_answered_by_a_number_or_none(llm_server: S
     def reply(chat: Chat) -> str:
         return replies[int(chat.data["post"][5])] if int(chat.data["post"][5]) < 8 else "1"
 
-    found = verified(llm_server(reply), **short)
-    chosen = [RUN.sources(f"c{i}").index(found.sources(f"c{i}")[0]) + 1 for i in range(8)]
+    result = verified(llm_server(reply), **short)
+    chosen = [RUN.sources(f"c{i}").index(result.sources(f"c{i}")[0]) + 1 for i in range(8)]
     assert chosen == [4, 2, 1, 1, 1, 1, 2, 1]
-    failed = {f.claim_id: f.reason for f in found.failures}
+    failed = {f.claim_id: f.reason for f in result.failures}
     assert failed == {
         "c3": "chooses a paper that is not among 1 to 10",
         "c4": NO_NUMBER,
         "c5": NO_NUMBER,
         "c7": "chooses a paper that is not among 1 to 10",
     }
-    assert found.notes["c2"].startswith("none of the first 10")
+    assert result.notes["c2"].startswith("none of the first 10")
 
 
 def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> None:
@@ -266,11 +266,11 @@ def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> 
     def reply(chat: Chat) -> str | Reply:
         return spoilt.get(int(chat.data["post"][5])) or rule(chat)
 
-    found = verified(llm_server(reply))
-    assert mrr(found) == pytest.approx(PERFECT - (1 / 2 + 1 / 2 + 2 / 3) / 10)
-    assert {f.claim_id for f in found.failures} == {"c3", "c4", "c5"}
-    assert [*found.run.scored("c4").items()] == [*RUN.scored("c4").items()]
-    assert found.notes["c4"] == "no usable answer: ranking unchanged"
+    result = verified(llm_server(reply))
+    assert mrr(result) == pytest.approx(PERFECT - (1 / 2 + 1 / 2 + 2 / 3) / 10)
+    assert {f.claim_id for f in result.failures} == {"c3", "c4", "c5"}
+    assert [*result.run.scored("c4").items()] == [*RUN.scored("c4").items()]
+    assert result.notes["c4"] == "no usable answer: ranking unchanged"
     # A server with faults of the wire that pass, and votes of which some fail: nothing is lost.
     shaky = llm_server(rule, faults=0.3, kinds=("500", "cut", "not json"))
     assert mrr(verified(shaky, llm={"retries": 6})) == pytest.approx(PERFECT)
@@ -287,15 +287,15 @@ def test_answers_are_kept_and_what_was_not_answered_is_asked_again(
     second = apply_stage(some, CLAIMS, SOURCES, Result(RUN), store)
     assert not second.stored and server.requests == 18
     whole = stage(server, votes=3)
-    done = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
-    assert server.requests < 32 and not done.failures and mrr(done) == pytest.approx(PERFECT)
+    result = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
+    assert server.requests < 32 and not result.failures and mrr(result) == pytest.approx(PERFECT)
     again = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
-    assert again.stored and again.details == done.details and len(done.details) == 10
+    assert again.stored and again.details == result.details and len(result.details) == 10
     assert (tmp_path / "answers.sqlite").is_file()
     # All answers are there: another model config that asks the same costs nothing.
     before = server.requests
     other = stage(server, votes=3, llm={"concurrency": 2})
-    assert [*apply_stage(other, CLAIMS, SOURCES, Result(RUN), store).run] == [*done.run]
+    assert [*apply_stage(other, CLAIMS, SOURCES, Result(RUN), store).run] == [*result.run]
     assert server.requests == before
 
 
@@ -362,6 +362,6 @@ def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Pa
     own.write_text(own.read_text().replace("stronger", "strongest"))
     assert stage(server, prompt=str(own)).identity != first
     # One source leaves nothing to choose: nobody is asked.
-    alone = Run.from_lists({"c0": [("s00", 1.0)], "c1": []})
-    found = stage(server).apply(CLAIMS[:2], SOURCES, alone)
-    assert [*found.run] == [*alone] and server.requests == 0
+    run = Run.from_lists({"c0": [("s00", 1.0)], "c1": []})
+    found = stage(server).apply(CLAIMS[:2], SOURCES, run)
+    assert [*found.run] == [*run] and server.requests == 0

@@ -68,10 +68,10 @@ def test_the_servers_chat_template_renders_the_recorded_prompts() -> None:
     engine = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     template = engine.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
-    def rendered(pair: Pair, **more: str) -> str:
+    def rendered(pair: Pair, **options: str) -> str:
         roles = {"query": pair.claim, "document": pair.source}
         messages = [{"role": role, "content": text} for role, text in roles.items()]
-        return str(template.render(messages=messages, **more))
+        return str(template.render(messages=messages, **options))
 
     assert rendered(PAIR) == GOLDEN
     for pair, prompt in zip(recorded_pairs(), recorded()["prompts"], strict=True):
@@ -180,4 +180,4 @@ def test_settings_and_models_that_cannot_be_are_refused(tiny_folder: Path) -> No
         scored(YesNo(model=str(tiny_folder)), [PAIR])
     identities = [stage().identity, stage(template="escaped").identity]
     identities += [stage(instruction="released").identity, stage(max_length=99).identity]
-    assert len({json.dumps(one, sort_keys=True) for one in identities}) == 4
+    assert len({json.dumps(identity, sort_keys=True) for identity in identities}) == 4

@@ -151,29 +151,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def selected(
-    folder: Path, model: Resolved, split: str = "dev", train_split: Any = None, **more: Any
+    folder: Path, model: Resolved, split: str = "dev", train_split: Any = None, **options: Any
 ) -> SelectionData:
-    return HeldOut(str(folder), split, ChoosingOn(train_split, **more)).claims([model.manifest])
+    return HeldOut(str(folder), split, ChoosingOn(train_split, **options)).claims([model.manifest])
 
 
-def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
-    whole = load(folder, "train", more.get("languages"))
-    _, val = carve_val(whole, share, seed, seen_share=more.get("val_seen_share", 0.0))
+def trained(folder: Path, share: float = 0.25, seed: int = 5, **options: Any) -> Resolved:
+    whole = load(folder, "train", options.get("languages"))
+    _, val = carve_val(whole, share, seed, seen_share=options.get("val_seen_share", 0.0))
     carved = {"val_share": share, "val_seed": seed, "val_sha256": val.fingerprint}
-    return resolved("full", **{"train_split": "train", **carved, **more})
+    return resolved("full", **{"train_split": "train", **carved, **options})
 
 
 def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
     for model in (resolved(), resolved("base", val_share=0.2)):
-        found = selected(folder, model)
-        assert found.val == found.train
-        assert (found.train.split, len(found.train.claims), found.note) == ("train", 48, "")
+        selection_data = selected(folder, model)
+        assert selection_data.val == selection_data.train
+        assert (
+            selection_data.train.split,
+            len(selection_data.train.claims),
+            selection_data.note,
+        ) == ("train", 48, "")
 
 
 def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
-    found = selected(folder, resolved(), val="carved")
+    selection_data = selected(folder, resolved(), val="carved")
     whole = load(folder, "train")
-    assert found.val == carve_val(whole, 0.1, 13, seen_share=0.1)[1] and not found.note
+    assert (
+        selection_data.val == carve_val(whole, 0.1, 13, seen_share=0.1)[1]
+        and not selection_data.note
+    )
     # Step 0 of a run has nothing trained, and its manifest says how the run carves.
     other = selected(folder, resolved("base", val_share=0.3, val_seed=2), val="carved")
     assert other.val == carve_val(whole, 0.3, 2)[1]
@@ -182,12 +189,12 @@ def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
 def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: Path) -> None:
     whole = load(folder, "train")
     model = trained(folder, val_seen_share=0.2, seen_share_expected=0.3)
-    found = selected(folder, model)
+    selection_data = selected(folder, model)
     rest, val = carve_val(whole, 0.25, 5, seen_share=0.2)
-    assert found.val == val and not found.note
+    assert selection_data.val == val and not selection_data.note
     seen = {claim.id for claim in val.claims if set(claim.golds) & rest.golds}
-    assert found.seen == seen and 0 < len(seen) < len(val.claims)
-    assert found.seen_share == found.weighing().seen_share == 0.3
+    assert selection_data.seen == seen and 0 < len(seen) < len(val.claims)
+    assert selection_data.seen_share == selection_data.weighing().seen_share == 0.3
     # A manifest of version 0.1.0 does not name the part: there is none, and no mix.
     for asked in ("auto", "carved"):
         older = selected(folder, trained(folder), val=asked)
@@ -199,42 +206,47 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
 
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
-    found = selected(folder, trained(folder, languages=("de",)))
-    assert found.val == carve_val(load(folder, "train", ["de"]), 0.25, 5)[1] and not found.note
+    selection_data = selected(folder, trained(folder, languages=("de",)))
+    assert (
+        selection_data.val == carve_val(load(folder, "train", ["de"]), 0.25, 5)[1]
+        and not selection_data.note
+    )
     # A val that is not the training's is said.
     other = selected(folder, trained(folder, val_sha256="other"))
     assert "not the one training held out" in other.note
 
 
 def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -> None:
-    other = Claim("x", "about tides", golds=("p",))
-    far = data_of([other, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
+    claim = Claim("x", "about tides", golds=("p",))
+    far = data_of([claim, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
     write_beir(far, tmp_path / "far")
     mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
     shares = {"val_seen_share": 0.2, "seen_share_expected": 0.0}
     model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"), **shares)
     rest, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5, seen_share=0.2)
     held_out = {claim.text for claim in val.claims}
-    found = selected(folder, model)
-    assert 0 < len(found.val.claims) < len(found.train.claims) == 48
-    assert [*found.val.claims] == [c for c in found.train.claims if c.text in held_out]
-    assert f"without the {48 - len(found.val.claims)} claims" in found.note
+    selection_data = selected(folder, model)
+    assert 0 < len(selection_data.val.claims) < len(selection_data.train.claims) == 48
+    assert [*selection_data.val.claims] == [
+        c for c in selection_data.train.claims if c.text in held_out
+    ]
+    assert f"without the {48 - len(selection_data.val.claims)} claims" in selection_data.note
     # Claims of papers that training saw do not count where none are expected.
     papers = {gold.split("/", 1)[1] for gold in rest.golds}
-    seen = {claim.id for claim in found.val.claims if papers & set(claim.golds)}
-    assert found.seen == seen and 0 < len(seen) < len(found.val.claims)
-    weighing = found.weighing()
+    seen = {claim.id for claim in selection_data.val.claims if papers & set(claim.golds)}
+    assert selection_data.seen == seen and 0 < len(seen) < len(selection_data.val.claims)
+    weighing = selection_data.weighing()
     assert set(weighing.weights[weighing.seen]) == {0.0} and weighing.weights.sum() == 1
     # Trained on other claims alone, all of these are new to it.
     apart = load(folder, "train")
     claims = [replace(claim, text=f"news: {claim.text}") for claim in apart.claims]
     write_beir(replace(apart, claims=tuple(claims)), tmp_path / "far_train")
     model = trained(tmp_path / "far_train", dataset=str(tmp_path / "far_train"))
-    found = selected(folder, model)
-    assert found.val == found.train and not found.note
+    selection_data = selected(folder, model)
+    assert selection_data.val == selection_data.train and not selection_data.note
     # Where a carved part is wanted, it is one.
-    found = selected(folder, model, val="carved")
-    assert found.val == carve_val(apart, 0.25, 5)[1] and not found.note
+    selection_data = selected(folder, model, val="carved")
+    assert selection_data.val == carve_val(apart, 0.25, 5)[1] and not selection_data.note
 
 
 def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
@@ -274,18 +286,20 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     # Step 0 is its base; what was trained from it knows the claims of both trainings.
     assert selected(folder, begun_from(place, trained(folder))).val == first
     both = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
-    found = selected(folder, begun_from(place, trained(folder), "full"))
-    assert {claim.id for claim in found.val.claims} == both and 0 < len(both) < len(own.claims)
+    selection_data = selected(folder, begun_from(place, trained(folder), "full"))
+    assert {claim.id for claim in selection_data.val.claims} == both and 0 < len(both) < len(
+        own.claims
+    )
     # Also where the base was trained on a set that holds this one.
-    other = data_of([Claim("x", "about tides", golds=("p",))], [Source("p", "of the sea")])
-    write_beir(other, tmp_path / "far")
+    dataset = data_of([Claim("x", "about tides", golds=("p",))], [Source("p", "of the sea")])
+    write_beir(dataset, tmp_path / "far")
     mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
     base = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
     _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
     held_out = {claim.text for claim in val.claims}
-    found = selected(folder, begun_from(place, base, "full"))
-    assert [*found.val.claims] == [claim for claim in own.claims if claim.text in held_out]
-    assert 0 < len(found.val.claims) < len(own.claims)
+    selection_data = selected(folder, begun_from(place, base, "full"))
+    assert [*selection_data.val.claims] == [claim for claim in own.claims if claim.text in held_out]
+    assert 0 < len(selection_data.val.claims) < len(own.claims)
     with pytest.raises(UserError, match="trained on train"):
         selected(folder, begun_from(place, trained(folder)), val="train")
     # Not so a folder of that name with other weights, and a training on other data.
@@ -295,17 +309,17 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
         begun_from(place, trained(folder, train_split="absent")),
         begun_from(place, resolved("full", train_split="dev")),
     ):
-        found = selected(folder, model)
-        assert found.val == found.train and not found.note
+        selection_data = selected(folder, model)
+        assert selection_data.val == selection_data.train and not selection_data.note
 
 
 def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> None:
     one, other = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
     untrained = selected(folder, resolved())
     shared = {claim.id for claim in one.val.claims} & {claim.id for claim in other.val.claims}
-    found = unknown_to_all([untrained, replace(one, note="a"), replace(other, note="b")])
-    assert {claim.id for claim in found.val.claims} == shared
-    assert found.note == "a; b" and found.seen_share == one.seen_share
+    selection_data = unknown_to_all([untrained, replace(one, note="a"), replace(other, note="b")])
+    assert {claim.id for claim in selection_data.val.claims} == shared
+    assert selection_data.note == "a; b" and selection_data.seen_share == one.seen_share
     assert unknown_to_all([untrained, one]) == one
     assert unknown_to_all([untrained, untrained]) == untrained
     nothing = replace(other, val=other.val.with_claims(()))
@@ -361,8 +375,8 @@ def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Pat
     assert [values.tolist() for values in known.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
     # On fewer of the claims nothing is ranked again, and the choice is theirs.
     known["r7"] = np.array([0.0, 0, 0, 1])
-    alone = data.with_claims(claim for claim in data.claims if claim.id == "r7")
-    assert not choose_fielded(alone, FieldedConfig(), grid, "best", known)[0].stemmer
+    dataset = data.with_claims(claim for claim in data.claims if claim.id == "r7")
+    assert not choose_fielded(dataset, FieldedConfig(), grid, "best", known)[0].stemmer
 
 
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:

@@ -192,9 +192,9 @@ KINDS = "one of bm25, fielded, dense, run"
 def test_what_is_wrong_is_one_line_with_file_name_key_and_what_is_allowed(
     tmp_path: Path, text: str, said: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"s\.yaml:? ?.*{said}") as caught:
+    with pytest.raises(UserError, match=rf"s\.yaml:? ?.*{said}") as error:
         read_systems([write(tmp_path / "s.yaml", text)])
-    assert len(caught.value.lines) == 1 and "\n" not in str(caught.value)
+    assert len(error.value.lines) == 1 and "\n" not in str(error.value)
 
 
 def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
 
 def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
-    planned = [RowPlan(one) for one in systems.values()]
+    planned = [RowPlan(system) for system in systems.values()]
     names = [planned[place].system.name for place in by_model(planned)]
     assert sorted(names) == sorted(systems)
     for name in DENSE_2025:

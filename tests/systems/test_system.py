@@ -107,28 +107,28 @@ def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
     outside: Any, dev: Dataset, tmp_path: Path
 ) -> None:
     systems = read_systems([written(tmp_path, REVERSED)])
-    found = run_system(systems["Reversed"], dev)
-    assert [s.name for s in found.stages] == [
+    system_result = run_system(systems["Reversed"], dev)
+    assert [s.name for s in system_result.stages] == [
         "retrieve",
         "rerank reversing.Reverse",
         "verify reversing.Reverse",
     ]
-    plain = BM25().index(dev.sources).search(dev.claims)
+    result = BM25().index(dev.sources).search(dev.claims)
     for claim in dev.claims:
-        ids = plain.run.sources(claim.id)
+        ids = result.run.sources(claim.id)
         four = ids[:4][::-1] + ids[4:]
-        assert found.stages[0].result.run.sources(claim.id) == ids
-        assert found.stages[1].result.run.sources(claim.id) == four
-        assert found.result.run.sources(claim.id) == four[:2][::-1] + four[2:]
-    report = score_system("r", found, dev, Scoring(repeats=0)).report
-    assert [stage.name for stage in report.stages] == [s.name for s in found.stages]
+        assert system_result.stages[0].result.run.sources(claim.id) == ids
+        assert system_result.stages[1].result.run.sources(claim.id) == four
+        assert system_result.result.run.sources(claim.id) == four[:2][::-1] + four[2:]
+    report = score_system("r", system_result, dev, Scoring(repeats=0)).report
+    assert [stage.name for stage in report.stages] == [s.name for s in system_result.stages]
     assert report.stages[1].failures == {"no reason": 1} and report.failures == {"no reason": 1}
     assert all(stage.cost.seconds > 0 for stage in report.stages)
     total = sum(stage.cost.seconds for stage in report.stages)
     assert report.cost is not None and report.cost.seconds == pytest.approx(total, abs=0.002)
     assert report.cost.claims == len(dev.claims)
     assert report.macro["mrr@5"] == pytest.approx(
-        evaluate(found.result, dev, repeats=0).macro["mrr@5"]
+        evaluate(system_result.result, dev, repeats=0).macro["mrr@5"]
     )
 
 
@@ -140,10 +140,10 @@ def test_a_changed_stage_runs_again_with_what_follows_and_nothing_else(
     def stages(first: int, second: int) -> list[bool]:
         given = [{"rerank": "reversing.Reverse", "depth": depth} for depth in (first, second)]
         system = make_system("A", {"retrieve": {"bm25": {}}, "stages": given})
-        found = run_system(system, dev, settings=settings)
-        assert found.stages[1].result.notes == {dev.claims[0].id: "seen"}
-        assert found.stages[1].result.failures == (Failure(dev.claims[1].id, "no reason"),)
-        return [stage.result.stored for stage in found.stages]
+        system_result = run_system(system, dev, settings=settings)
+        assert system_result.stages[1].result.notes == {dev.claims[0].id: "seen"}
+        assert system_result.stages[1].result.failures == (Failure(dev.claims[1].id, "no reason"),)
+        return [stage.result.stored for stage in system_result.stages]
 
     assert stages(3, 2) == [False, False, False]
     assert stages(3, 2) == [True, True, True] and len(outside.calls) == 2
@@ -220,8 +220,8 @@ def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
 PLAIN, WORDS = bm25("plain"), bm25("words", "translated", stemmer=False)
 
 
-def of(node: AnyNode, **more: Any) -> System:
-    return System(node.name, node, **more)
+def of(node: AnyNode, **options: Any) -> System:
+    return System(node.name, node, **options)
 
 
 def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
@@ -236,8 +236,8 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     costs = [stage.result.cost.seconds for stage in found.stages]
     assert costs[-1] == pytest.approx(sum(costs[:-1]))
     # Without names the parts are known by their kinds.
-    bare = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
-    assert [name for name, _ in runner.run(of(bare)).result.parts] == ["bm25", "bm25"]
+    route_node = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
+    assert [name for name, _ in runner.run(of(route_node)).result.parts] == ["bm25", "bm25"]
     with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
         SystemRunner(dev).run(of(routes(de=WORDS, en=PLAIN)))
 
@@ -284,8 +284,8 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
     settings = RunSettings("demo", ChoosingOn("train", rule="best"))
     runner = SystemRunner(dev, settings)
     found = runner.run(of(routes(default=(odd, tuned))), "original")
-    assert [one.what for one in found.choices] == ["route en", "route de", "route fr", "bm25"]
-    assert {one.settings["system"] for one in found.choices[:3]} == {"tuned"}
+    assert [choice.what for choice in found.choices] == ["route en", "route de", "route fr", "bm25"]
+    assert {choice.settings["system"] for choice in found.choices[:3]} == {"tuned"}
     alone = runner.run(of(tuned), "original")
     assert found.choices[3:] == alone.choices
     assert all(found.result.run.scored(c.id) == alone.result.run.scored(c.id) for c in dev.claims)
@@ -298,9 +298,9 @@ def test_equal_systems_under_two_names_are_fitted_once(
     fitted: list[BM25Config] = []
     chosen = nodes.choose_bm25
 
-    def counted(data: Any, base: BM25Config, *more: Any) -> Any:
+    def counted(data: Any, base: BM25Config, *options: Any) -> Any:
         fitted.append(base)
-        return chosen(data, base, *more)
+        return chosen(data, base, *options)
 
     monkeypatch.setattr(nodes, "choose_bm25", counted)
     one, other = bm25("one", fits=True), bm25("other", fits=True)
@@ -323,12 +323,12 @@ def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
 ) -> None:
     train = load("demo", "train")
     half = train.with_claims(train.claims[::2], "val")
-    other = train.with_claims(train.claims[1::2], "val")
+    dataset = train.with_claims(train.claims[1::2], "val")
     untrained, trained = SelectionData(train, train), SelectionData(train, half, seen_share=0.5)
     assert one_val("de", {"a": untrained, "b": untrained}) is untrained
     assert one_val("de", {"a": untrained, "b": trained}) is trained
     with pytest.raises(UserError, match="routes.de: b and c held out other claims"):
-        one_val("de", {"a": untrained, "b": trained, "c": SelectionData(train, other)})
+        one_val("de", {"a": untrained, "b": trained, "c": SelectionData(train, dataset)})
     english = SelectionData(train, half.in_languages(["en"]))
     with pytest.raises(NothingToChooseOn, match="routes.de: no de claim of val"):
         one_val("de", {"a": english})
@@ -373,7 +373,7 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
 
     def chosen_on(system: System, **named: Any) -> set[tuple[str, int]]:
         found = SystemRunner(reported, RunSettings("demo", ChoosingOn(**named))).run(system)
-        return {(one.split, one.claims) for one in found.choices}
+        return {(choice.split, choice.claims) for choice in found.choices}
 
     whole = {(split, len(load("demo", split).claims)) for split in ("train", "dev")}
     assert chosen_on(mix) | chosen_on(of(tuned)) == whole

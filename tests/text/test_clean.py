@@ -99,9 +99,9 @@ def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> No
 
 
 def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="python -m spacy download en_core_web_xx") as caught:
+    with pytest.raises(UserError, match="python -m spacy download en_core_web_xx") as error:
         lemma_texts(["a"], "en_core_web_xx")
-    assert len(caught.value.lines) == 1
+    assert len(error.value.lines) == 1
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no pipeline"):
         lemma_texts(["a"], str(tmp_path / "empty"))
@@ -115,5 +115,7 @@ def test_without_spacy_the_extra_is_named() -> None:
         "try: lemma_texts(['a'])\n"
         "except UserError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"

@@ -52,12 +52,12 @@ def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:
     for name in ("ct25", "preprints"):
         for line in (shared(name) / "corpus.jsonl").open(encoding="utf-8"):
             headings = [*_HEADING.finditer(text := json.loads(line)["text"])]
-            names = " ".join(one[1] for one in headings)
+            names = " ".join(heading[1] for heading in headings)
             if not all(one in names for one in ("METHOD", "CONCLUSION")) or (
                 "RESULT" not in names and "FINDINGS" not in names
             ):
                 continue
-            ends = [one.start() for one in headings[1:]] + [len(text)]
+            ends = [heading.start() for heading in headings[1:]] + [len(text)]
             parts = [
                 (one, heading[1].startswith(_FINDINGS))
                 for heading, end in zip(headings, ends, strict=True)

@@ -47,12 +47,12 @@ def test_tags_are_handles_and_hashtags_once_each() -> None:
 def test_quality_is_a_mean_over_texts() -> None:
     originals = ["25% of 40 in Oslo", "no facts here", "seven"]
     texts = ["25% in Oslo in 2020 now", "none", "7"]
-    found = Quality.of(list(zip(originals, texts, strict=True)))
-    assert found is not None and found.words == pytest.approx((6 + 1 + 1) / 3)
-    assert found.length == pytest.approx((6 / 5 + 1 / 3 + 1) / 3)
+    quality = Quality.of(list(zip(originals, texts, strict=True)))
+    assert quality is not None and quality.words == pytest.approx((6 + 1 + 1) / 3)
+    assert quality.length == pytest.approx((6 / 5 + 1 / 3 + 1) / 3)
     # Only the first has numbers.
-    assert (found.numbers, found.new_numbers) == (0.5, pytest.approx(1 / 3))
-    assert "50% of the numbers kept" in found.sentence()
+    assert (quality.numbers, quality.new_numbers) == (0.5, pytest.approx(1 / 3))
+    assert "50% of the numbers kept" in quality.sentence()
     plain = Quality.of([("no facts here", "none")])
     assert plain is not None and plain.numbers is None and "numbers" not in plain.sentence()
     assert Quality.of([]) is None

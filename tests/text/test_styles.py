@@ -48,18 +48,18 @@ def test_rules_of_claims() -> None:
     formal = by_rule("C1", POST)
     expected = "BREAKING: kids can't pass it on! 25% of 1,479 School Kids in Oslo nature wow."
     assert formal == expected
-    said = by_rule("C2", POST)
-    assert said == "Children cannot pass it on. 25% of 1,479 School children in Oslo nature."
+    text = by_rule("C2", POST)
+    assert text == "Children cannot pass it on. 25% of 1,479 School children in Oslo nature."
     abstract = by_rule("C3", POST)
-    assert STYLES["C3"].form(abstract) is None and abstract.count(said[1:]) == 2
+    assert STYLES["C3"].form(abstract) is None and abstract.count(text[1:]) == 2
     assert by_rule("C4", POST).endswith("25% of 1,479 School children in Oslo nature?")
     # What is nothing but signs stays; nothing is empty.
     assert by_rule("C1", "😷😷") == "😷😷"
 
 
 def test_rules_of_sources() -> None:
-    plain = by_rule("S1", ABSTRACT, "Masks in wards")
-    assert plain == (
+    text = by_rule("S1", ABSTRACT, "Masks in wards")
+    assert text == (
         "Masks are in the news. We enrolled 120 patients in a randomised trial. Masks reduced "
         "infections by 25% (95% CI 12 to 31). Data were stored. No harm occurred to stay calm."
     )
@@ -77,16 +77,16 @@ def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, spli
     data = replace(data, claims=data.claims[::3], sources=data.sources[:50])
     for style in map(STYLES.__getitem__, REWRITTEN):
         texts = originals(data, style.side, "translation")
-        made = rewrite_by_rules(style, texts)
-        assert [one.id for one in made] == [one.id for one in texts]
-        assert [style.form(one.text) for one in made if style.form(one.text)] == []
-        assert made == rewrite_by_rules(style, texts)
-        assert {one.text for one in made} - {text.text for text in texts}
-        for one, text in zip(made, texts, strict=True):
+        rewrites = rewrite_by_rules(style, texts)
+        assert [one.id for one in rewrites] == [one.id for one in texts]
+        assert [style.form(one.text) for one in rewrites if style.form(one.text)] == []
+        assert rewrites == rewrite_by_rules(style, texts)
+        assert {one.text for one in rewrites} - {text.text for text in texts}
+        for one, text in zip(rewrites, texts, strict=True):
             if style.side == "claims" or style.name == "S1":
                 assert numbers(one.text).keys() == numbers(text.text).keys()
-        kept = Quality.of([(b.text, a.text) for a, b in zip(made, texts, strict=True)])
-        assert kept is not None and kept.new_numbers == 0
+        quality = Quality.of([(b.text, a.text) for a, b in zip(rewrites, texts, strict=True)])
+        assert quality is not None and quality.new_numbers == 0
 
 
 def test_forms_are_checked_at_their_borders() -> None:
@@ -116,14 +116,14 @@ def test_which_text_of_a_foreign_claim_is_rewritten() -> None:
 
 def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Path) -> None:
     texts = [Original("1", "Ein Text", "de"), Original("2", "another")]
-    made = StyleOrigin("m/llm", "demo", "dev", versions=2, prompt="c2 1", claims="original")
+    style_origin = StyleOrigin("m/llm", "demo", "dev", versions=2, prompt="c2 1", claims="original")
     rewrites = [
         texts[0].rewritten("eins\n\u2028x", 1),
         texts[0].rewritten("zwei", 2, failure="281 characters, more than 280"),
         texts[1].rewritten("", 1, failure="not JSON"),
         texts[1].rewritten("b", 2),
     ]
-    write_style(tmp_path, STYLES["C2"], rewrites, made)
+    write_style(tmp_path, STYLES["C2"], rewrites, style_origin)
     titled = [Original("p", "text", title="T")]
     write_style(
         tmp_path,
@@ -136,12 +136,12 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     (source,) = read_style(tmp_path, STYLES["S1"])
     assert (source.text, source.title) == ("Text.", "T")
     found = read_origin(tmp_path)
-    assert found["C2"] == replace(made, texts=4, failures=2) and found["C2"].by != RULES
+    assert found["C2"] == replace(style_origin, texts=4, failures=2) and found["C2"].by != RULES
     assert found["S1"].by == RULES
     # A claim that is missing, and one whose text is another now, are named.
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_style(tmp_path, STYLES["C2"], [Original("3", "new"), replace(texts[0], text="Anders")])
-    said = str(caught.value)
+    said = str(error.value)
     assert "lacks '3' version 2" in said and "'1' was another text when it was rewritten" in said
     with pytest.raises(InputError, match="holds no texts of style C3"):
         read_style(tmp_path, STYLES["C3"])
@@ -156,14 +156,14 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     ],
 )
 def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str) -> None:
-    made = StyleOrigin("m", "demo", "dev", versions=2)
+    style_origin = StyleOrigin("m", "demo", "dev", versions=2)
     two = [Original("1", "t").rewritten("a"), Original("2", "t").rewritten("a")]
-    write_style(tmp_path, STYLES["C2"], two, made)
+    write_style(tmp_path, STYLES["C2"], two, style_origin)
     with open(tmp_path / "C2.jsonl", "a") as file:
         file.write(json.dumps(row) + "\n")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_style(tmp_path, STYLES["C2"])
-    assert why in str(caught.value)
+    assert why in str(error.value)
 
 
 def test_a_folder_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

@@ -193,9 +193,9 @@ def test_read_from_lines(tmp_path: Path) -> None:
     path.write_text('{"_id": "a", "text": " A study. "}\n\n{"_id": 2, "text": ""}\n', "utf-8")
     assert read_rewrites(path) == {"a": "A study."}
     path.write_text('{"_id": "a", "text": 5}\n{"_id": "a", "text": "x"}\n{"text": "y"}\n', "utf-8")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read_rewrites(path)
-    assert [(p.line, p.field) for p in caught.value.problems] == [
+    assert [(p.line, p.field) for p in error.value.problems] == [
         (1, "text"),
         (2, "_id"),
         (3, "_id"),

@@ -57,14 +57,14 @@ KILLED: dict[str, object] = {
 }
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**options: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **options}
 
 
-def run(command: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], cwd: Path, **options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=600
+        command, cwd=cwd, env=environment(**options), capture_output=True, text=True, timeout=600
     )
 
 
@@ -123,7 +123,7 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     assert (tmp_path / "run" / "report.json").is_file()
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     # W&B has the report's tables, every number of them.
-    said = json.loads((tmp_path / "run" / "report.json").read_text())
+    record = json.loads((tmp_path / "run" / "report.json").read_text())
     tables = {
         path.name.rsplit("_", 2)[0]: json.loads(path.read_text())
         for path in folder.glob("files/media/table/*.table.json")
@@ -134,7 +134,7 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
         [epoch, language] for epoch in (0, 1) for language in ("en", "de", "macro")
     ]
     both = {(row[0], row[1]): row[2:] for row in tables["before_and_after"]["data"]}
-    assert both["after", "de"] == pytest.approx(list(said["languages"]["de"].values()))
+    assert both["after", "de"] == pytest.approx(list(record["languages"]["de"].values()))
 
 
 @pytest.mark.slow
@@ -392,8 +392,8 @@ def _stop_after_saves(
             time.sleep(0.1)
     assert not (out / LOCK_FILE).exists() and not (out / "report.json").exists()
     texts = [(out.parent / name).read_text() for name in ("stdout", "stderr")]
-    done = subprocess.CompletedProcess(command, process.returncode, *texts)
-    return done, TrainingState.load(out / "state.pt").steps_done
+    completed_process = subprocess.CompletedProcess(command, process.returncode, *texts)
+    return completed_process, TrainingState.load(out / "state.pt").steps_done
 
 
 def _processes_of(out: Path) -> list[int]:

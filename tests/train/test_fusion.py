@@ -74,7 +74,7 @@ def test_the_written_fusion_is_what_was_reported(
     train, dev = (load(str(tmp_path / "data"), split) for split in ("train", "dev"))
     assert fusion.fitted.data_sha256 == train.fingerprint
     assert (fusion.fitted.split, fusion.fitted.candidates, fusion.fitted.depth) == ("train", "BM25", 12)  # fmt: skip
-    names = [one.name for one in fusion.views]
+    names = [view.name for view in fusion.views]
     assert names[:2] == ["bm25", "title"] and "year" not in names
     report = json.loads((out / "report.json").read_text())
     assert list(report["systems"]) == ["first stage", "Tuned", "learned"]
@@ -158,7 +158,7 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("options", "said"),
     [
         (["--system=BM52"], "BM52.*BM25"),
         (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
@@ -166,10 +166,10 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(
-    given: list[str], tmp_path: Path, more: list[str], said: str
+    given: list[str], tmp_path: Path, options: list[str], said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        main([*given, *more])
+        main([*given, *options])
     assert not list((tmp_path / "out").rglob("*"))
 
 

@@ -88,7 +88,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     point, out = epoch(runs, kind), tmp_path / "out"
     # Without a data set it is the manifest's.
     report = merge(out, "--checkpoints", point, "--scales", 1, 0.5, 0, 0.5)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     dev = load(runs["data"], "dev")
     val = carve_val(load(runs["data"], "train"), 0.2, 13)[1]
     rendering = Manifest.read(point).rendering
@@ -112,7 +112,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     assert report["languages"] == near(found)
     assert report["systems"][PICKED]["languages"] == near(found)
     assert hashes(runs[kind], runs["model"]) == before
-    assert "Chosen on val: scale" in said and f"picked ({chosen:g})" in said
+    assert "Chosen on val: scale" in output and f"picked ({chosen:g})" in output
     assert "| scale | en | de | macro | to choose by |" in (out / "report.md").read_text()
     assert not list(tmp_path.glob(".*"))
 
@@ -152,7 +152,7 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
 ) -> None:
     points, out = [epoch(runs, kind, 1), epoch(runs, kind, 2)], tmp_path / "out"
     report = merge(out, "--checkpoints", *points, f"--dataset={runs['data']}")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"] and report["chosen"] == SUM
     (choice,) = report["choices"]
     tried = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
@@ -161,7 +161,8 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
     for trial, entry in zip(choice["tried"][1:], history[1:], strict=True):
         assert trial["scores"] == near(entry["val"])
     assert (
-        "Chosen on val: checkpoint" in said and "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in said
+        "Chosen on val: checkpoint" in output
+        and "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in output
     )
     export = json.loads((out / "claim2source.json").read_text())
     assert export["soup"] == [str(Manifest.read(point).weights.sha256) for point in points]

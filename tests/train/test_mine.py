@@ -73,9 +73,9 @@ def test_train_is_mined_without_val_and_nothing_where_a_setting_is_wrong(
     rows = read_mined(out, train)
     assert [row.claim for row in rows] == [claim.id for claim in train.claims]
     assert all(len(row.negatives) == 4 for row in rows)
-    said = capsys.readouterr().out
-    assert f"mined {3 * len(rows)} hard and {len(rows)} random" in said
-    assert f"{len(rows)} rows in {out}" in said
+    output = capsys.readouterr().out
+    assert f"mined {3 * len(rows)} hard and {len(rows)} random" in output
+    assert f"{len(rows)} rows in {out}" in output
 
 
 def test_the_released_format_has_the_texts_of_the_mined_ids(

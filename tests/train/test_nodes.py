@@ -99,8 +99,8 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
 ) -> None:
     """Started by accelerate, a node killed in the second epoch; the Slurm job goes on with it."""
     alone = [sys.executable, SCRIPT, *words(setup, tmp_path / "alone", 8)]
-    done = subprocess.run(alone, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(alone, env=environment(), capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
 
     a, b = hosts
     run, logs = tmp_path / "run", [tmp_path / "a.log", tmp_path / "b.log"]
@@ -129,12 +129,12 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
     slurm |= {"PATH": f"{folder}:{os.environ['PATH']}"}
     job = ["bash", str(REPOSITORY / "scripts" / "slurm_finetune.sh"), *words(setup, run, 4)]
     # The job looks for `--out DIR` among its words, and adds --resume by itself.
-    done = subprocess.run(
+    process = subprocess.run(
         job, env=environment(**slurm), capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stdout + done.stderr + other.read_text()
-    assert "resuming after batch " in done.stdout and "epoch 3: " in done.stdout
-    assert "resuming after batch 0" not in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr + other.read_text()
+    assert "resuming after batch " in process.stdout and "epoch 3: " in process.stdout
+    assert "resuming after batch 0" not in process.stdout
     expected = losses_of(tmp_path / "alone")
     assert len(expected) == 3 and losses_of(run) == pytest.approx(expected, rel=1e-5)
 

@@ -48,8 +48,8 @@ class Host:
 
 def ip(*words: str) -> str:
     """Run iproute2; raises `CalledProcessError` where it is not allowed."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=True, timeout=30)
-    return done.stdout
+    process = subprocess.run(["ip", *words], capture_output=True, text=True, check=True, timeout=30)
+    return process.stdout
 
 
 def why_not() -> str | None:

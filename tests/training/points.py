@@ -38,8 +38,8 @@ def write_point(
     """Disturb and save a checkpoint; returns its encoder as it is in memory."""
     from peft import LoraConfig, get_peft_model
 
-    found = resolve(model, "cpu")
-    encoder = found.encoder
+    resolved = resolve(model, "cpu")
+    encoder = resolved.encoder
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)  # an adapter's beginning is random too
         if kind == "lora":
@@ -52,11 +52,15 @@ def write_point(
                     parameter.add_(torch.randn_like(parameter) * move)
     encoder.model.eval()
     manifest = Manifest(
-        base=found.base, weights=Weights(), encoder=encoder.settings, rendering=RENDERING, epoch=1
+        base=resolved.base,
+        weights=Weights(),
+        encoder=encoder.settings,
+        rendering=RENDERING,
+        epoch=1,
     )
-    written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
+    written = save_checkpoint(folder, encoder, resolved.folder, manifest, kind)
     encoder.weights = written.weights.identity(
-        {"base": found.base.sha256, "tokenizer": tokenizer_hash(found.folder)}
+        {"base": resolved.base.sha256, "tokenizer": tokenizer_hash(resolved.folder)}
     )
     return encoder
 

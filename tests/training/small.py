@@ -102,7 +102,7 @@ def small_setup(folder: Path) -> tuple[Path, Path]:
     return model, folder / "data"
 
 
-def arguments(model: Path, data: Path, out: Path, **more: object) -> list[str]:
+def arguments(model: Path, data: Path, out: Path, **options: object) -> list[str]:
     """The command line of a run of a few seconds."""
     settings: dict[str, object] = {
         "data.dataset": data,
@@ -125,15 +125,18 @@ def arguments(model: Path, data: Path, out: Path, **more: object) -> list[str]:
         "wandb.mode": "off",
         "out": out,
     }
-    settings |= {key.replace("__", "."): value for key, value in more.items()}
+    settings |= {key.replace("__", "."): value for key, value in options.items()}
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
-def small_config(model: Path, data: Path, out: Path, **more: object) -> FinetuneConfig:
+def small_config(model: Path, data: Path, out: Path, **options: object) -> FinetuneConfig:
     """The same as a config."""
-    flags = [f"--{key}" for key in ("resume", "overwrite") if more.pop(key, False)]
+    flags = [f"--{key}" for key in ("resume", "overwrite") if options.pop(key, False)]
     return read_config(
-        FinetuneConfig, [*arguments(model, data, out, **more), *flags], program="t", description="t"
+        FinetuneConfig,
+        [*arguments(model, data, out, **options), *flags],
+        program="t",
+        description="t",
     )
 
 

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     return save_mistral(tmp_path_factory.mktemp("adapt") / "model")
 
 
-def config_of(folder, *more):
+def config_of(folder, *options):
     return read_config(
         FinetuneConfig,
         [
@@ -32,20 +32,20 @@ def config_of(folder, *more):
             "--model.bidirectional=true",
             "--optimisation.dropout=0",
             "--lora.dropout=0",
-            *more,
+            *options,
         ],
         program="t",
         description="t",
     )
 
 
-def adapted(folder, *more):
-    config = config_of(folder, *more)
+def adapted(folder, *options):
+    config = config_of(folder, *options)
     torch.manual_seed(0)
-    found = resolve(config.model, "cpu")
-    check_layers(found.encoder.model, config, own_code=False)
-    adapt(found.encoder, config)
-    return found
+    resolved = resolve(config.model, "cpu")
+    check_layers(resolved.encoder.model, config, own_code=False)
+    adapt(resolved.encoder, config)
+    return resolved
 
 
 def trainable(model):
@@ -125,10 +125,10 @@ def test_every_weight_in_16_bits_is_not_trained(folder):
 
 
 def test_a_model_with_code_of_its_own_has_no_full_checkpoint(folder):
-    found = resolve(config_of(folder).model, "cpu")
-    object.__setattr__(found.encoder.settings, "own_code", True)
+    resolved = resolve(config_of(folder).model, "cpu")
+    object.__setattr__(resolved.encoder.settings, "own_code", True)
     with pytest.raises(ConfigError, match="tuning: 'full' .*lora"):
-        check_model(config_of(folder, "--tuning=full"), found.encoder)
+        check_model(config_of(folder, "--tuning=full"), resolved.encoder)
 
 
 class TestQlora:

@@ -157,8 +157,8 @@ def test_so_they_are_after_a_training_in_two_processes(
 def test_one_training_is_one_group_of_named_runs_in_wandb(finished: Path) -> None:
     runs = {one.job: one for one in offline_runs(finished)}
     assert len(offline_runs(finished)) == len(runs) == 3
-    assert {one.project for one in runs.values()} == {"claims"}
-    (group,) = {one.group for one in runs.values()}
+    assert {run.project for run in runs.values()} == {"claims"}
+    (group,) = {run.group for run in runs.values()}
     assert group == f"my run-{runs['train'].id}"
     assert {job: one.name for job, one in runs.items()} == {
         "train": "my run",
@@ -278,9 +278,9 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
             Path(file).write_text(content, encoding="utf-8")
     config = small_config(*setup, tmp_path / "run", after="end.yaml")
     for check in (check_early, finetune):
-        with pytest.raises(UserError, match=why) as caught:
+        with pytest.raises(UserError, match=why) as error:
             check(config)
-        assert len(caught.value.lines) == 1 and not (tmp_path / "run").exists()
+        assert len(error.value.lines) == 1 and not (tmp_path / "run").exists()
 
 
 def test_what_it_names_is_an_input_of_the_run(setup: tuple[Path, Path], tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
         pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, mining=mining)
         return [pairs.batch(plan).masked for plan in plans]
 
-    alone = BatchPlan((0, 1, 2, 3), 0, 0, 1)
-    (found,) = masked(mining, alone)
+    batch_plan = BatchPlan((0, 1, 2, 3), 0, 0, 1)
+    (found,) = masked(mining, batch_plan)
     # Columns a b d e c.
     assert torch.equal(found, cells([".x..x", "x...x", ".....", "....."]))
     two = [plan_of(rank, ((0, 2), (1, 3))) for rank in (0, 1)]
@@ -154,5 +154,5 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
     assert torch.equal(found_by[0], cells([".xx..", "....."]))
     assert torch.equal(found_by[1], cells(["x.x..", "....."]))
     for off in (None, MiningConfig(max_title_similarity=None)):
-        (found,) = masked(off, alone)
+        (found,) = masked(off, batch_plan)
         assert not found.any()

@@ -58,9 +58,9 @@ def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those
     loader.set_epoch(0)
     batches = iter(loader)
     assert made.empty()
-    for place in range(2):
-        assert next(batches) == (plans[place], False)
-        assert loader.state_dict() == {"batches": place + 1}
+    for i in range(2):
+        assert next(batches) == (plans[i], False)
+        assert loader.state_dict() == {"batches": i + 1}
     # Those that follow are made unasked, and no more than so many.
     assert [made.get(timeout=60) for _ in range(2 + AHEAD)] == plans[: 2 + AHEAD]
     with pytest.raises(queue.Empty):
@@ -68,13 +68,13 @@ def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those
     assert len(threads()) == 1
     batches.close()  # type: ignore[attr-defined]
     assert not threads()
-    again = BatchLoader(sampler, make)
-    again.load_state_dict(loader.state_dict())
-    assert [plan for plan, _ in again] == plans[2:5] and not threads()
+    batch_loader = BatchLoader(sampler, make)
+    batch_loader.load_state_dict(loader.state_dict())
+    assert [plan for plan, _ in batch_loader] == plans[2:5] and not threads()
     # Nothing of the next epoch is made before it begins.
     assert [made.get(timeout=60) for _ in range(3)] == plans[2:5] and made.empty()
-    again.set_epoch(1)
-    assert [plan for plan, _ in again] == plans[5:]
+    batch_loader.set_epoch(1)
+    assert [plan for plan, _ in batch_loader] == plans[5:]
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_in_its_batchs_turn() -> None:

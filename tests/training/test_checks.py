@@ -77,8 +77,8 @@ def test_missing_translations_are_counted(
 
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:
     every = load_data(small_config(*setup, Path("run")))
-    few = load_data(small_config(*setup, Path("run"), data__limit=5))
-    assert few.train.claims == every.train.claims[:5] and few.val == every.val
+    training_data = load_data(small_config(*setup, Path("run"), data__limit=5))
+    assert training_data.train.claims == every.train.claims[:5] and training_data.val == every.val
     assert load_data(small_config(*setup, Path("run"), data__limit=999)).train == every.train
     with pytest.raises(ConfigError, match=r"data\.limit: 5 .*none with a file of mined"):
         small_config(*setup, Path("run"), data__limit=5, mined="m.jsonl")

@@ -88,7 +88,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     mix: dict[str, Any] = {"data__val_seen_share": 0.2, "data__seen_share_expected": 0.7}
     config = small_config(*setup, tmp_path / "run", optimisation__epochs=1, **mix)
     report, data = finetune(config), load_data(config)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert report is not None and report.training is not None
     rest, val = carve_val(load(setup[1], "train"), 0.2, 13, seen_share=0.2)
     assert (data.val, data.train) == (val, rest)
@@ -103,7 +103,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
             for lang in ("en", "de")
         ]
         assert entry.score == pytest.approx(sum(by_language) / 2)
-        assert f"to choose by {entry.score:.4f}" in said or entry.epoch == 0
+        assert f"to choose by {entry.score:.4f}" in output or entry.epoch == 0
     tables = run_tables(report)
     assert {"val, seen papers", "val, unseen papers"} <= tables.keys()
     manifest = Manifest.read(tmp_path / "run" / "checkpoints" / "epoch-1")
@@ -111,7 +111,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     assert (manifest.data.val_seen_share, manifest.data.seen_share_expected) == (0.2, 0.7)
     choice = report.training.choice
     assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
-    assert "claims of seen papers count for 70 %" in said and "unseen papers" in said
+    assert "claims of seen papers count for 70 %" in output and "unseen papers" in output
     # So does the evaluation of the run.
     run, data = str(tmp_path / "run"), str(setup[1])
     text = evaluate_table(EvaluateConfig(tmp_path / "o", data, checkpoint=[run], tests=False))

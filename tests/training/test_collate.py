@@ -51,11 +51,11 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
     alone, found = module.collate(PLAN), []
     real = torch.nn.functional.scaled_dot_product_attention
 
-    def attend(*arguments: Any, **more: Any) -> Tensor:
+    def attend(*arguments: Any, **options: Any) -> Tensor:
         thread = threading.Thread(target=lambda: found.append(module.collate(PLAN)))
         thread.start()
         thread.join()
-        return real(*arguments, **more)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     module.forward_pass(alone)

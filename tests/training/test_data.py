@@ -66,9 +66,9 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
 
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
-    whole = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
+    training_pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
     cut = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1, length=4)
-    for name, text in whole.source_tokens.items():
+    for name, text in training_pairs.source_tokens.items():
         ids, short = text.ids, cut.source_tokens[name].ids
         assert len(ids) > 4 and short == (*ids[:3], ids[-1])
 

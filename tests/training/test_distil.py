@@ -43,8 +43,14 @@ def teacher(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-def taught(scores: Path, **more: Any) -> dict[str, Any]:
-    group = {"weight": 1.0, "scores": scores, "candidates": "true", "temperature": "null", **more}
+def taught(scores: Path, **options: Any) -> dict[str, Any]:
+    group = {
+        "weight": 1.0,
+        "scores": scores,
+        "candidates": "true",
+        "temperature": "null",
+        **options,
+    }
     return {f"losses__distillation__{key}": value for key, value in group.items()}
 
 
@@ -60,9 +66,11 @@ def test_a_folder_of_runs_is_read_and_brought_to_one_spread(
     first, second, *_ = data.teacher.scores[data.train.claims[0].id].values()
     assert first - second == pytest.approx(0.5)
     # A number is applied by the loss, once.
-    plain = load_data(small_config(*setup, tmp_path / "run", **taught(teacher, temperature=0.1)))
-    assert plain.teacher is not None and plain.teacher.spread is None
-    assert max(plain.teacher.scores[data.train.claims[0].id].values()) == pytest.approx(0.9)
+    training_data = load_data(
+        small_config(*setup, tmp_path / "run", **taught(teacher, temperature=0.1))
+    )
+    assert training_data.teacher is not None and training_data.teacher.spread is None
+    assert max(training_data.teacher.scores[data.train.claims[0].id].values()) == pytest.approx(0.9)
 
 
 def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_path: Path) -> None:
@@ -129,8 +137,10 @@ def test_one_command_makes_a_student_that_agrees_with_its_teacher(
     words = [f"--{key}={value}" for key, value in settings.items()]
     main(["--config", "configs/finetune/distil.yaml", *words])
     train = load_data(small_config(*setup, tmp_path / "x", **taught(teacher))).train
-    told = capsys.readouterr().out
-    assert f"the teacher scores {len(train.claims)} of {len(train.claims)} training claims" in told
+    output = capsys.readouterr().out
+    assert (
+        f"the teacher scores {len(train.claims)} of {len(train.claims)} training claims" in output
+    )
     scores = read_teacher(teacher, train, 1.0).scores
     # The student sees the teacher's candidates, in its order, and nothing else.
     for row in read_mined(tmp_path / "run" / "mined.jsonl", train):

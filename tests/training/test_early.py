@@ -61,7 +61,7 @@ def test_what_is_missing_is_said_without_torch(
     given = ["--config", f"configs/{config}"] if "reranker" not in program else []
     # Every process of a launch looks, also one that is not the first.
     rank = {"RANK": "1", "WORLD_SIZE": "2"} if "reranker" in program else {}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CODE, program, *given, "--out", "o", *words],
         capture_output=True,
         text=True,
@@ -69,8 +69,8 @@ def test_what_is_missing_is_said_without_torch(
         env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", **rank},
         timeout=120,
     )
-    *lines, heavy = done.stdout.splitlines() or [done.stderr]
-    assert heavy == "[]" and any(said in line for line in lines), done.stdout + done.stderr
+    *lines, heavy = process.stdout.splitlines() or [process.stderr]
+    assert heavy == "[]" and any(said in line for line in lines), process.stdout + process.stderr
     assert not (noq.parent / "o").exists()
 
 

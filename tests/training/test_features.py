@@ -131,7 +131,7 @@ def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_p
 def test_no_negatives_no_mining(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*arguments: Any, **more: Any) -> None:
+    def never(*arguments: Any, **options: Any) -> None:
         raise AssertionError("mined in vain")
 
     monkeypatch.setattr("claim2source.training.negatives.Miner", never)

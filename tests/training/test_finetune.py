@@ -147,10 +147,10 @@ def test_a_batch_is_overfitted(
     finetune(small_config(*setup, tmp_path / "run", **more))
     losses = losses_of(tmp_path / "run")
     assert len(losses) == 25 and losses[-1] < losses[0] / 10, losses
-    said = capsys.readouterr().out
-    assert "6 pairs, 25 times each, in 25 batches an epoch, 25 optimizer steps" in said
-    assert "data.limit: only 6 claims are trained on" in said
-    assert f"epoch 1: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5" in said
+    output = capsys.readouterr().out
+    assert "6 pairs, 25 times each, in 25 batches an epoch, 25 optimizer steps" in output
+    assert "data.limit: only 6 claims are trained on" in output
+    assert f"epoch 1: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5" in output
     # The small val is said, with how little it tells.
     numbers = r"mrr@5 is (\S+) with a 95 % interval from (\S+) to (\S+), (\S+) wide"
     (found,) = re.findall(f"are too few to choose by .*{numbers}", caplog.text)

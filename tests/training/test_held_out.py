@@ -34,14 +34,14 @@ SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
 OTHER: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 5}
 
 
-def record(data: Path, val_share: float, val_seed: int, **more: Any) -> DataRecord:
+def record(data: Path, val_share: float, val_seed: int, **options: Any) -> DataRecord:
     rest, val = carve_val(load(data, "train"), val_share, val_seed)
-    given = {"dataset": str(data), "train_split": "train", **more}
+    given = {"dataset": str(data), "train_split": "train", **options}
     prints = {"train_sha256": rest.fingerprint, "val_sha256": val.fingerprint}
     return DataRecord(val_share=val_share, val_seed=val_seed, **given, **prints)
 
 
-def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: Any) -> str:
+def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **options: Any) -> str:
     """Write the manifest of a trained retriever: nothing else is read of it here."""
     weights, settings = Weights("full", "0"), EncoderSettings("mean", max_length=24)
     plain: dict[str, Any] = {"epoch": 1, "data": data}
@@ -50,7 +50,7 @@ def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: A
         weights=weights,
         encoder=settings,
         rendering=Rendering(),
-        **plain | more,
+        **plain | options,
     )
     folder.mkdir(parents=True)
     manifest.write(folder)

@@ -45,12 +45,12 @@ def kept(
     """Bytes, type and shape of each storage that autograd keeps beside the weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, tuple[int, torch.dtype, tuple[int, ...]]] = {}
-    held: list[torch.Tensor] = []  # a freed address would be used again
+    tensors: list[torch.Tensor] = []  # a freed address would be used again
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            held.append(tensor)
+            tensors.append(tensor)
             found[storage.data_ptr()] = storage.nbytes(), tensor.dtype, tuple(tensor.shape)
         return tensor
 
@@ -74,7 +74,7 @@ def a_layer(make: Any, autocast: bool, copies: bool = True) -> float:
 
 def mistral(layers: int, dropout: float, hidden: int = 256) -> PreTrainedModel:
     """GritLM's proportions at a small scale, in bf16, with adapters in fp32."""
-    made = MistralConfig(
+    mistral_config = MistralConfig(
         vocab_size=100,
         hidden_size=hidden,
         intermediate_size=hidden * 7 // 2,
@@ -83,15 +83,15 @@ def mistral(layers: int, dropout: float, hidden: int = 256) -> PreTrainedModel:
         num_key_value_heads=2,
     )
     torch.manual_seed(0)
-    model = MistralModel(made).to(torch.bfloat16)
-    asked = PeftConfig(
+    model = MistralModel(mistral_config).to(torch.bfloat16)
+    peft_config = PeftConfig(
         r=4, lora_dropout=dropout, target_modules="all-linear", init_lora_weights=False
     )
-    return get_peft_model(model, asked).train()  # type: ignore[return-value, arg-type]
+    return get_peft_model(model, peft_config).train()  # type: ignore[return-value, arg-type]
 
 
 def bert(layers: int) -> PreTrainedModel:
-    made = BertConfig(
+    bert_config = BertConfig(
         vocab_size=100,
         hidden_size=384,
         intermediate_size=1536,
@@ -99,14 +99,14 @@ def bert(layers: int) -> PreTrainedModel:
         hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
     )
-    return BertModel(made, add_pooling_layer=False).train()
+    return BertModel(bert_config, add_pooling_layer=False).train()
 
 
-def lora_config(dropout: float = 0.0, **more: Any) -> FinetuneConfig:
+def lora_config(dropout: float = 0.0, **options: Any) -> FinetuneConfig:
     return FinetuneConfig(
         lora=LoraConfig(dropout=dropout),
         model=ModelConfig("x", dtype="bfloat16"),
-        optimisation=OptimisationConfig(precision="bf16", **more),
+        optimisation=OptimisationConfig(precision="bf16", **options),
     )
 
 
@@ -193,9 +193,9 @@ def test_chunks_or_checkpointing_by_the_devices_memory(gritlm: PreTrainedModel) 
     texts, tokens, again = chosen(gritlm, auto(), tight)
     assert again and texts is None and tokens > LEAST_CHUNK
     # A small batch fits as a whole with checkpointing.
-    few = auto(batch_size=2, negatives=1)
-    assert chosen(gritlm, few, tight) == (None, None, True)
-    assert chosen(gritlm, few, 131) == (None, None, False)
+    finetune_config = auto(batch_size=2, negatives=1)
+    assert chosen(gritlm, finetune_config, tight) == (None, None, True)
+    assert chosen(gritlm, finetune_config, 131) == (None, None, False)
 
 
 def test_what_is_asked_for_is_left(gritlm: PreTrainedModel) -> None:
@@ -252,14 +252,14 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     device = (weights * 16 + 1100 * a_token) / USABLE
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: int(device))
     finetune(small_config(model, data, tmp_path / "auto", **same))
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: ")]
-    assert len(said) == 1 and "chunks of 1,024 tokens, no checkpointing" in said[0]
+    output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: ")]
+    assert len(output) == 1 and "chunks of 1,024 tokens, no checkpointing" in output[0]
     plain, ours = losses_of(tmp_path / "plain"), losses_of(tmp_path / "auto")
     assert len(plain) > 2 and ours == pytest.approx(plain, rel=1e-4)
-    written = json.loads(
+    record = json.loads(
         (tmp_path / "auto" / "checkpoints" / "epoch-1" / "manifest.json").read_text()
     )
-    assert written["config"]["optimisation"]["chunk_tokens"] == 1024
+    assert record["config"]["optimisation"]["chunk_tokens"] == 1024
     assert "chunk_tokens: auto" in (tmp_path / "auto" / "config.yaml").read_text()
     # It goes on with other memory, too.
     with power_cut(lambda state: state.steps_done == 2):
@@ -287,9 +287,9 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     """Gradients that came with the chunk stay, AdamW's means are still to come."""
-    found = MeasuredChunk(tokens=1000, before=10 * GIB, peak=13 * GIB, gradients=GIB)
-    assert found.a_token == 2 * GIB / 1000
+    measured_chunk = MeasuredChunk(tokens=1000, before=10 * GIB, peak=13 * GIB, gradients=GIB)
+    assert measured_chunk.a_token == 2 * GIB / 1000
     trained = GIB // 4
     # 0.9 * 80 - 10 - 1 - 2 = 59 GiB of 2 GiB for a thousand tokens.
-    assert found.budget(trained, 80 * GIB, 512) == 29_500 // 512 * 512
-    assert found.budget(trained, 12 * GIB, 512) == 512
+    assert measured_chunk.budget(trained, 80 * GIB, 512) == 29_500 // 512 * 512
+    assert measured_chunk.budget(trained, 12 * GIB, 512) == 512

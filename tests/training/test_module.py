@@ -59,20 +59,20 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
     module.window.terms.clear()
-    found = Gradients()
+    gradients = Gradients()
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
         accumulate_grad_batches=3,
-        callbacks=found,
+        callbacks=gradients,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(module, BatchLoader(sampler, module.collate))
-    assert module.steps_done == trainer.global_step == len(found.steps) == 2
-    for step, of in zip(found.steps, (alone[:3], alone[3:]), strict=True):
+    assert module.steps_done == trainer.global_step == len(gradients.steps) == 2
+    for step, of in zip(gradients.steps, (alone[:3], alone[3:]), strict=True):
         wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}
         assert step.keys() == wanted.keys()
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
@@ -134,13 +134,13 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
         config = OptimisationConfig(temperature=0.3, learning_rate=1e-4, **chunks)
         module = RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
         sampler = BatchSampler(pairs.groups(), 10, epochs=1)
-        found = Gradients()
+        gradients = Gradients()
         more: dict[str, Any] = dict.fromkeys(
             ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
         )
-        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=found, **more)
+        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=gradients, **more)
         trainer.fit(module, BatchLoader(sampler, module.collate))
-        ends.append((found, module, memory))
+        ends.append((gradients, module, memory))
     (plain, expected, _), (again, module, memory) = ends
     # In the forward pass without gradients, or in the backward pass, where gradients were added.
     assert memory.errors and (read == 10**6 or False in memory.errors)

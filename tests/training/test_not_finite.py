@@ -71,9 +71,9 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     state = out / "state.pt"
     with at_its_end():
         finetune(config)
-    whole = TrainingState.load(state)
-    assert [math.isnan(loss) for loss in whole.losses] == [i in SPOILT for i in range(5)]
-    assert all(bool(weight.isfinite().all()) for weight in whole.weights.values())
+    training_state = TrainingState.load(state)
+    assert [math.isnan(loss) for loss in training_state.losses] == [i in SPOILT for i in range(5)]
+    assert all(bool(weight.isfinite().all()) for weight in training_state.weights.values())
 
     def moved(step: int) -> bool:
         return any(not torch.equal(saved[step][n], saved[step - 1][n]) for n in saved[step])
@@ -87,14 +87,14 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     # The last state is damaged: the run goes on from the one before, saved at the last step, when
     # its epoch was not scored.
     before = TrainingState.load(previous_state(state))
-    assert before.steps_done == 5 and before.epoch_open and not whole.epoch_open
+    assert before.steps_done == 5 and before.epoch_open and not training_state.epoch_open
     damage(state)
     finetune(replace(config, resume=True))
     assert "going on from the state before it, step 5" in caplog.text
     training = Report.read(out).training
     assert training is not None and training.skipped_steps == len(SPOILT)
     loss = training.history[1].loss
-    assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
+    assert loss == pytest.approx((training_state.losses[1] + training_state.losses[4]) / 2)
     # So it does from one whose step was skipped.
     shutil.copy(tmp_path / "fourth.pt", previous_state(state))
     state.write_bytes(b"cut")
@@ -103,8 +103,8 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert "state.pt: not a saved state" in caplog.text
     assert "going on from the state before it, step 4" in caplog.text
     resumed = TrainingState.load(state)
-    assert resumed.losses == pytest.approx(whole.losses, abs=0, rel=0, nan_ok=True)
-    for name, weight in whole.weights.items():
+    assert resumed.losses == pytest.approx(training_state.losses, abs=0, rel=0, nan_ok=True)
+    for name, weight in training_state.weights.items():
         assert torch.equal(weight, resumed.weights[name]), name
     # Not the damaged one: the next damage can be met too.
     assert TrainingState.load(previous_state(state)).steps_done == 5

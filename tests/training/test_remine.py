@@ -78,7 +78,7 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     named, out = named_file(kind, train, tmp_path / "named.jsonl"), tmp_path / "run"
     config = small_config(*setup, out, mined=named, **REMINED)
     finetune(config)
-    assert all(len(found) == 1 for found in languages)
+    assert all(len(language) == 1 for language in languages)
     assert set.union(*languages) == ({"en"} if kind == "subset" else {"en", "de"})
     wanted = pairs_in(named, train)
     for epoch in (1, 2):
@@ -131,7 +131,7 @@ def test_after_which_epochs_negatives_are_mined(
         optimisation__remine_every=every,
         optimisation__negatives=negatives,
     )
-    assert [one for one in range(7) if mines_after(config.optimisation, one)] == expected
+    assert [i for i in range(7) if mines_after(config.optimisation, i)] == expected
 
 
 @pytest.mark.parametrize("train", ["both", "query_only"])
@@ -142,10 +142,10 @@ def test_nothing_is_encoded_twice_and_the_plan_counts_it(
     encoded: Counter[tuple[str, str, str]] = Counter()
     real = Encoder._encode_chunk
 
-    def counted(self: Encoder, texts: Sequence[Tokens], side: Side, *more: Any) -> Any:
+    def counted(self: Encoder, texts: Sequence[Tokens], side: Side, *options: Any) -> Any:
         assert self.weights is not None
         encoded.update((repr(sorted(self.weights.items())), side, repr(text)) for text in texts)
-        return real(self, texts, side, *more)
+        return real(self, texts, side, *options)
 
     monkeypatch.setattr(Encoder, "_encode_chunk", counted)
     more = {"optimisation__train": train, "store": tmp_path / "store", "choose": "last"}

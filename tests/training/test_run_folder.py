@@ -38,9 +38,9 @@ def plain(setup: tuple[Path, Path]) -> FinetuneConfig:
 def make(plain: FinetuneConfig, tmp_path: Path) -> Make:
     """Configs of runs in `tmp_path / "run"`, with other values for some keys."""
 
-    def made(**more: Any) -> FinetuneConfig:
+    def made(**options: Any) -> FinetuneConfig:
         config = replace(plain, out=tmp_path / "run")
-        for key, value in more.items():
+        for key, value in options.items():
             group, _, name = key.partition("__")
             inner = replace(getattr(config, group), **{name: value}) if name else value
             config = replace(config, **{group: inner})

@@ -22,16 +22,16 @@ PAIRS = st.lists(
 
 
 def sampler(
-    pairs: list[tuple[int, str]], order: str, batch_size: int = 4, **more: object
+    pairs: list[tuple[int, str]], order: str, batch_size: int = 4, **options: object
 ) -> BatchSampler:
-    settings_ = BatchesConfig(order, float(more.pop("alpha", 1.0)))  # type: ignore[arg-type]
+    settings_ = BatchesConfig(order, float(options.pop("alpha", 1.0)))  # type: ignore[arg-type]
     return BatchSampler(
         [group for group, _ in pairs],
         batch_size,
         epochs=6,
         config=settings_,
         languages=[language for _, language in pairs],
-        **more,
+        **options,
     )
 
 
@@ -149,25 +149,25 @@ def test_against_a_slow_reference(
             hands[i % world].append(row)
         shares.append(tuple(tuple(hand) for hand in hands))
     for rank in range(world):
-        tried = sampler(pairs, order, size, rank=rank, **more)
-        plans = list(tried)[: len(shares)]
+        batch_sampler = sampler(pairs, order, size, rank=rank, **more)
+        plans = list(batch_sampler)[: len(shares)]
         assert [plan.rows for plan in plans] == [hands[rank] for hands in shares]
         assert [plan.epoch for plan in plans] == [0] * len(epochs[0]) + [1] * len(epochs[1])
         together = gather and world > 1
         assert [plan.shares for plan in plans] == (shares if together else [()] * len(shares))
         assert {plan.rank for plan in plans} == {rank if together else 0}
         for epoch in (0, 1):
-            left = sum(tried.quotas.values()) - sum(map(len, epochs[epoch]))
-            assert tried.left_out(epoch) == left <= world - 1
+            left = sum(batch_sampler.quotas.values()) - sum(map(len, epochs[epoch]))
+            assert batch_sampler.left_out(epoch) == left <= world - 1
 
 
 @pytest.mark.parametrize("order", ["mixed", "language"])
 def test_few_pairs_are_left_out_for_many_processes(order: str) -> None:
     """15,395 pairs in batches of 8 for 8 processes: 203 were left out; 3 do not come out even."""
     pairs = [(i // 2, ("de", "en", "fr")[i % 7 % 3]) for i in range(15_395)]
-    tried = sampler(pairs, order, 8, world_size=8)
-    batches = tried.epoch_batches(0)
-    assert tried.left_out() == 3 and not tried.repeats()
+    batch_sampler = sampler(pairs, order, 8, world_size=8)
+    batches = batch_sampler.epoch_batches(0)
+    assert batch_sampler.left_out() == 3 and not batch_sampler.repeats()
     assert {len(batch) % 8 for batch in batches} == {0} and max(map(len, batches)) == 64
     if order == "mixed":
         assert max(map(len, batches)) - min(map(len, batches)) <= 8
@@ -191,13 +191,13 @@ def test_going_on_from_any_position(
     data: st.DataObject,
 ) -> None:
     more: dict[str, Any] = {"alpha": 0.5, "remine_every": remine_every, "repeat": repeat}
-    tried = sampler(pairs, order, 3, **more)
-    whole = list(tried)
+    batch_sampler = sampler(pairs, order, 3, **more)
+    whole = list(batch_sampler)
     start = data.draw(st.integers(0, len(whole) - 1))
-    epoch, first = divmod(start, tried.batches)
+    epoch, first = divmod(start, batch_sampler.batches)
     resumed = sampler(pairs, order, 3, **more)
     rest = [*resumed.plans(epoch, first)]
-    for later in range(epoch + 1, tried.epochs):
+    for later in range(epoch + 1, batch_sampler.epochs):
         rest += resumed.plans(later)
     assert rest == whole[start:]
 

@@ -31,10 +31,10 @@ def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
         return small_encoder(small_setup(tmp_path)[0])
     base = save_mistral(tmp_path / "mistral")
     save_tokenizer(base)
-    found = resolve(
+    resolved = resolve(
         ModelConfig(str(base), pooling="mean", max_length=64, bidirectional=True), "cpu"
     )
-    return found.encoder
+    return resolved.encoder
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -37,14 +37,14 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return say_pooling(save_small_model(folder, seed=1, **sizes), 32, normalize=True)
 
 
-def taught(teacher: Path, **more: Any) -> dict[str, Any]:
+def taught(teacher: Path, **options: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "optimisation__train": "query_only",
         "optimisation__dropout": 0.0,
         "teacher__name": teacher,
         "losses__alignment__weight": 1.0,
     }
-    return settings | more
+    return settings | options
 
 
 def distance(folder: Path, teacher: Encoder, texts: Sequence[str] = FRESH) -> float:
@@ -86,8 +86,8 @@ def test_a_student_comes_near_its_teacher_and_learns_to_rank(
     manifest = Manifest.read(folder / "epoch-4")
     assert manifest.weights.trained == "query_only" and manifest.source_model is not None
     assert Path(manifest.source_model.name) == teacher.resolve()
-    said = (folder / "epoch-4" / "manifest.json").read_text()
-    assert str(teacher) not in said and '"./teacher"' in said
+    text = (folder / "epoch-4" / "manifest.json").read_text()
+    assert str(teacher) not in text and '"./teacher"' in text
 
 
 @pytest.mark.slow
@@ -96,9 +96,9 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
 ) -> None:
     folder, store = run
     dev = load(setup[1], "dev")
-    found = resolve(folder)
-    sources = found.encoder.source_encoder
-    assert isinstance(sources, LateEncoder) and found.encoder.dimensions == 48
+    resolved = resolve(folder)
+    sources = resolved.encoder.source_encoder
+    assert isinstance(sources, LateEncoder) and resolved.encoder.dimensions == 48
     expected = Report.read(folder).systems["chosen"].macro["mrr@5"]
     # A copy elsewhere, where the teacher is not: the store has its vectors.
     copy, moved = tmp_path / "copy", tmp_path / "moved"
@@ -129,8 +129,8 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     dense.save(tmp_path / "index")
     from claim2source.retrieve import load_index
 
-    opened = load_index(tmp_path / "index")
-    assert ranking(opened.search(dev.claims).run) == ranking(result.run)
+    index = load_index(tmp_path / "index")
+    assert ranking(index.search(dev.claims).run) == ranking(result.run)
 
 
 @pytest.mark.slow

@@ -43,8 +43,8 @@ class Seen(pl.Callback):
         self.found.append(values | {"mark": self.mark})
 
 
-def trained(setup: tuple[Path, Path], out: Path, trainer: dict[str, Any], **more: Any) -> Report:
-    report = finetune(replace(small_config(*setup, out, **more), trainer=trainer))
+def trained(setup: tuple[Path, Path], out: Path, trainer: dict[str, Any], **options: Any) -> Report:
+    report = finetune(replace(small_config(*setup, out, **options), trainer=trainer))
     assert report is not None and report.training is not None
     return report
 

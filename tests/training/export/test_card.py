@@ -160,11 +160,11 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     assert str(tmp_path) not in text
     assert "no verdict" in text and "not evaluated" not in text
     results = card.data.eval_results
-    assert {one.dataset_config for one in results} == {"en", "de", "macro"}
-    assert all(one.metric_type == "mrr@5" for one in results)
+    assert {result.dataset_config for result in results} == {"en", "de", "macro"}
+    assert all(result.metric_type == "mrr@5" for result in results)
     report = json.loads((out / "report.json").read_text())
     picked = report["systems"]["picked"]
-    english = next(one for one in results if one.dataset_config == "en")
+    english = next(result for result in results if result.dataset_config == "en")
     assert english.metric_value == pytest.approx(picked["languages"]["en"]["mrr@5"], abs=1e-4)
     # The lines of its use are run as they stand.
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -185,10 +185,10 @@ def test_the_card_names_what_the_export_reads_otherwise(tmp_path: Path, point: P
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "the name of a special token in a source is special" in card
     merge(MergeConfig([str(point)], tmp_path / "plain"))
-    plain = (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
-    assert "special token" not in plain
+    text = (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
+    assert "special token" not in text
     # Nothing was scored, and so nothing is claimed.
-    assert "no verdict" in plain and "not evaluated" in plain
+    assert "no verdict" in text and "not evaluated" in text
 
 
 @pytest.mark.slow

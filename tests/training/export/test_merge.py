@@ -46,10 +46,10 @@ def base(tmp_path: Path, tiny_folder: Path) -> Path:
     return Path(shutil.copytree(tiny_folder, tmp_path / "base"))
 
 
-def export(checkpoint: Path, out: Path, **more: Any) -> Path:
-    scale = more.pop("scale", None)
-    more["scales"] = None if scale is None else [scale]
-    merge(MergeConfig([str(checkpoint)], out, **more))
+def export(checkpoint: Path, out: Path, **options: Any) -> Path:
+    scale = options.pop("scale", None)
+    options["scales"] = None if scale is None else [scale]
+    merge(MergeConfig([str(checkpoint)], out, **options))
     return out
 
 
@@ -90,10 +90,10 @@ def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_pa
         ("config.json", "is_causal", True),
         ("1_Pooling/config.json", "include_prompt", True),
     ):
-        said = (out / name).read_text()
-        (out / name).write_text(json.dumps(json.loads(said) | {key: value}))
+        text = (out / name).read_text()
+        (out / name).write_text(json.dumps(json.loads(text) | {key: value}))
         assert np.abs(their_vectors(out) - expected).max() > 1e-2, key
-        (out / name).write_text(said)
+        (out / name).write_text(text)
 
 
 def test_a_prefix_pooled_on_one_side_alone_is_not_exported(base: Path, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_lora_is_the_base_plus_scaled_delta(
     assert (b @ a).abs().max() > 1e-2
     assert merged.keys() == plain.keys()
     assert torch.equal(merged[f"{LAYER}.bias"], plain[f"{LAYER}.bias"])
-    said = json.loads((out / "claim2source.json").read_text())
-    assert said["scale"] == said["weights"]["scale"] == used
+    record = json.loads((out / "claim2source.json").read_text())
+    assert record["scale"] == record["weights"]["scale"] == used
 
 
 def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
     assert resolve(tmp_path / "out", "cpu").encoder.settings.quantization is None
-    said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
-    assert said["encoder"]["quantization"] is None
+    record = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert record["encoder"]["quantization"] is None
     # Used as it was trained it still needs its 4 bits.
     with pytest.raises(UserError, match="quantization"):
         resolve(tmp_path / "point", "cpu")
@@ -243,12 +243,12 @@ def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_pat
     write_point(allowed, tmp_path / "point", kind)
     with pytest.raises(InputError, match="allow_bin"):
         export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    said = ModelConfig(allow_bin=(str(base),), attention="eager")
-    export(tmp_path / "point", tmp_path / "out", scale=0.5, model=said)
-    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", model=said)
+    model_config = ModelConfig(allow_bin=(str(base),), attention="eager")
+    export(tmp_path / "point", tmp_path / "out", scale=0.5, model=model_config)
+    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", model=model_config)
     assert scaled.encoder.model.config._attn_implementation == "eager"
     with pytest.raises(ConfigError, match=r"model\.pooling"):
-        export(tmp_path / "point", tmp_path / "more", model=replace(said, pooling="cls"))
+        export(tmp_path / "point", tmp_path / "more", model=replace(model_config, pooling="cls"))
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -277,8 +277,8 @@ def test_the_base_is_hashed_again_once_all_is_written(
     write_point(config(base), tmp_path / "point", "lora")
     write_point(config(base), tmp_path / "full", "full")
 
-    def line(point: str, **more: Any) -> str:
-        done = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **more))
+    def line(point: str, **options: Any) -> str:
+        done = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **options))
         return next(line for line in done if line.startswith("base "))
 
     assert "unchanged: hashed again" in line("point")
@@ -295,36 +295,36 @@ def test_the_base_is_hashed_again_once_all_is_written(
 def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
     lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
-    said = json.loads((tmp_path / "out" / "claim2source.json").read_text())
-    assert said["base"]["sha256"] == file_hash(base / "model.safetensors")
+    record = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    assert record["base"]["sha256"] == file_hash(base / "model.safetensors")
     adapter = file_hash(tmp_path / "point" / "adapter_model.safetensors")
-    assert said["weights"]["sha256"] == adapter and said["weights"]["kind"] == "lora"
-    assert said["sha256"] == file_hash(tmp_path / "out" / "model.safetensors")
-    assert said["encoder"]["max_length"] == 12 and said["epoch"] == 1
-    assert "scale 0.5" in lines[0] and said["base"]["sha256"] in lines[1]
+    assert record["weights"]["sha256"] == adapter and record["weights"]["kind"] == "lora"
+    assert record["sha256"] == file_hash(tmp_path / "out" / "model.safetensors")
+    assert record["encoder"]["max_length"] == 12 and record["epoch"] == 1
+    assert "scale 0.5" in lines[0] and record["base"]["sha256"] in lines[1]
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path: Path) -> None:
     write_point(config(base), tmp_path / "point", "lora")
     out = export(tmp_path / "point", tmp_path / "out")
-    other = Template("claim : ", "", True)
-    found = resolve(ModelConfig(str(out), template=other), "cpu")
-    assert found.encoder.settings.template == other
-    assert found.rendering_for(None) == RENDERING
-    assert found.rendering_for(Rendering("translated")) == Rendering("translated")
-    said = json.loads((out / "claim2source.json").read_text())
+    template = Template("claim : ", "", True)
+    resolved = resolve(ModelConfig(str(out), template=template), "cpu")
+    assert resolved.encoder.settings.template == template
+    assert resolved.rendering_for(None) == RENDERING
+    assert resolved.rendering_for(Rendering("translated")) == Rendering("translated")
+    record = json.loads((out / "claim2source.json").read_text())
     for harm, why in (
         ({"rendering": {"claims": "sung", "sources": "metadata"}}, "rendering.claims: 'sung'"),
         ({"encoder": {}}, "encoder.pooling: is missing"),
     ):
-        (out / "claim2source.json").write_text(json.dumps(said | harm))
+        (out / "claim2source.json").write_text(json.dumps(record | harm))
         with pytest.raises(InputError, match=rf"claim2source\.json: {why}"):
             resolve(out, "cpu")
 
 
 @pytest.mark.parametrize(
-    "more",
+    "options",
     [
         {"bias": "all"},
         {"lora_bias": True},
@@ -332,12 +332,12 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
         {"modules_to_save": ["pooler"]},
         {"trainable_token_indices": [1, 2]},
     ],
-    ids=lambda more: next(iter(more)),
+    ids=lambda options: next(iter(options)),
 )
 def test_an_adapter_that_is_more_than_a_sum_of_deltas_is_refused(
-    more: dict[str, Any], base: Path, tmp_path: Path
+    options: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:
-    write_point(config(base), tmp_path / "point", "lora", **more)
+    write_point(config(base), tmp_path / "point", "lora", **options)
     with pytest.raises(InputError, match="cannot be scaled"):
         export(tmp_path / "point", tmp_path / "out")
 

@@ -76,9 +76,9 @@ def test_sentence_transformers_and_we_read_the_same_vectors(
     kind: str, settings: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:
     out, _ = exported(config(base, **{"max_length": 40} | settings), tmp_path, kind)
-    found = resolve(out, "cpu")
-    assert found.manifest is None and found.rendering == RENDERING
-    claims, sources = (found.encoder.encode(TEXTS, side)[0] for side in SIDES)
+    resolved = resolve(out, "cpu")
+    assert resolved.manifest is None and resolved.rendering == RENDERING
+    claims, sources = (resolved.encoder.encode(TEXTS, side)[0] for side in SIDES)
     assert np.abs(claims - sources).max() > 1e-2  # swapped prompts would show
 
 

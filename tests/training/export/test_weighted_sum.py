@@ -32,8 +32,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved(model: Path, folder: Path, kind: str, seed: int, **adapter: Any) -> Path:
     """Write a checkpoint whose trained weights are random, and whose val is known."""
     write_point(config(model), folder, kind, 0.1, seed, **adapter)
-    written = Manifest.read(folder)
-    replace(written, epoch=seed, data=DataRecord(val_sha256="v")).write(folder)
+    manifest = Manifest.read(folder)
+    replace(manifest, epoch=seed, data=DataRecord(val_sha256="v")).write(folder)
     return folder
 
 

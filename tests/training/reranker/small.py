@@ -44,9 +44,9 @@ def small_rerankers(folder: Path) -> dict[str, Path]:
     return made
 
 
-def arguments(made: dict[str, Path], out: Path, **more: object) -> list[str]:
+def arguments(made: dict[str, Path], out: Path, **options: object) -> list[str]:
     """The command line of a run of a few seconds."""
-    kind = str(more.get("model__kind", "cross_encoder"))
+    kind = str(options.get("model__kind", "cross_encoder"))
     settings: dict[str, object] = {
         "data.dataset": made["data"],
         "data.val_share": 0.4,
@@ -66,12 +66,12 @@ def arguments(made: dict[str, Path], out: Path, **more: object) -> list[str]:
         "store": made["data"].parent / "store",
         "out": out,
     }
-    settings |= {key.replace("__", "."): value for key, value in more.items()}
+    settings |= {key.replace("__", "."): value for key, value in options.items()}
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
-def small_config(made: dict[str, Path], out: Path, **more: object) -> RerankerConfig:
+def small_config(made: dict[str, Path], out: Path, **options: object) -> RerankerConfig:
     """The same as a config."""
-    flags = [f"--{key}" for key in ("resume", "overwrite") if more.pop(key, False)]
-    words = [*arguments(made, out, **more), *flags]
+    flags = [f"--{key}" for key in ("resume", "overwrite") if options.pop(key, False)]
+    words = [*arguments(made, out, **options), *flags]
     return read_config(RerankerConfig, words, program="t", description="t")

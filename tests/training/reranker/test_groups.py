@@ -23,8 +23,11 @@ def test_each_epoch_takes_the_next_in_the_files_proportion() -> None:
         ["s04", "s10", "s11", "s30"], ["s04", "s12", "s13", "s31"], ["s04", "s14", "s15", "s32"]
     ]  # fmt: skip
     assert groups[3] == groups[0]
-    whole = RerankerPairs(ONE, [row], Rendering(), 9)
-    assert whole.sources(0, 0) == whole.sources(0, 1) and len(whole.sources(0, 0)) == 10
+    reranker_pairs = RerankerPairs(ONE, [row], Rendering(), 9)
+    assert (
+        reranker_pairs.sources(0, 0) == reranker_pairs.sources(0, 1)
+        and len(reranker_pairs.sources(0, 0)) == 10
+    )
     (claim, text), *_ = pairs.pairs(0, ["s04"])
     assert claim == "a claim" and SOURCES[4].title in text
 

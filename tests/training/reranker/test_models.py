@@ -60,8 +60,8 @@ def test_a_tuned_cross_encoder_keeps_its_bases_activation(
     assert type(tuned.activation_fn) is type(expected) is (path or torch.nn.Sigmoid)
     whole = f"{type(expected).__module__}.{type(expected).__name__}"
     for file, part in (("config.json", "sentence_transformers"), (WHOLE, None)):
-        said = json.loads((tmp_path / "tuned" / file).read_text())
-        assert (said if part is None else said[part])["activation_fn"] == whole
+        record = json.loads((tmp_path / "tuned" / file).read_text())
+        assert (record if part is None else record[part])["activation_fn"] == whole
     # Training and our stages go by logits.
     pair = [("masks work", "a study of masks")]
     raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)

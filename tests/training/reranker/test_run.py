@@ -104,13 +104,13 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
     settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
-    found = gather(views, Candidates(plain, 8), dev, settings, scorer)
-    assert found.data.fingerprint == val.fingerprint and "val" in found.note
+    gathered = gather(views, Candidates(plain, 8), dev, settings, scorer)
+    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
     # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
     stage = CrossEncoder(model=str(trained), depth=8)
-    ranked = stage.apply(val.claims, val.sources, found.run).run
-    for claim, scores in zip(found.data.claims, found.columns["pairs"], strict=True):
-        asked = found.run.sources(claim.id)
+    ranked = stage.apply(val.claims, val.sources, gathered.run).run
+    for claim, scores in zip(gathered.data.claims, gathered.columns["pairs"], strict=True):
+        asked = gathered.run.sources(claim.id)
         assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
@@ -127,12 +127,14 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
-    found = gather(views, Candidates(plain, 8), dev, other, scorer)
+    gathered = gather(views, Candidates(plain, 8), dev, other, scorer)
     held_out = {claim.id for claim in val.claims}
     mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
-    assert [claim.id for claim in found.data.claims] == mine
-    assert "that training on other data saw" in found.note and "its training" not in found.note
-    assert SystemRunner(dev, other).choosing_claims(staged).note == found.note
+    assert [claim.id for claim in gathered.data.claims] == mine
+    assert (
+        "that training on other data saw" in gathered.note and "its training" not in gathered.note
+    )
+    assert SystemRunner(dev, other).choosing_claims(staged).note == gathered.note
     with pytest.raises(ConfigError, match="model.*a yes_no model"):
         wrong = replace(views["pairs"], score="yes_no")
         scorer.scores(wrong, dev.claims[:1], [["a"]])
@@ -208,11 +210,11 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         ranked = first.rank({"dev": data}, data, str(made["data"]), Store(tmp_path / "s"))
         found[name] = ranked["dev"].run
     # A run does not go on over another fusion.
-    begun = FirstStage(config.first).hash()
+    text = FirstStage(config.first).hash()
     LearnedFusion((replace(view, weight=0.5),), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() != begun
+    assert FirstStage(config.first).hash() != text
     LearnedFusion((view,), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() == begun
+    assert FirstStage(config.first).hash() == text
     before, after = found["sparse"], found["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
@@ -283,18 +285,18 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
     """A finished run that is resumed prints its report again, of the same numbers."""
     assert not list(trained.glob("*state*"))
     capsys.readouterr()
-    again = finetune_reranker(
+    report = finetune_reranker(
         small_config(made, trained, optimisation__epochs=3, rule="best", resume=True)
     )
-    said = capsys.readouterr().out
-    assert again is not None and again.training is not None
-    lines = [line for line in said.splitlines() if line.startswith(("first", "zero", "epoch "))]
+    output = capsys.readouterr().out
+    assert report is not None and report.training is not None
+    lines = [line for line in output.splitlines() if line.startswith(("first", "zero", "epoch "))]
     names = ["first stage: BM25", "zero-shot re-ranker", "epoch 1", "epoch 2", "epoch 3"]
     assert [line.partition("  ")[0].replace(" (chosen)", "") for line in lines] == names
-    for line, entry in zip(lines[1:], again.training.history, strict=True):
+    for line, entry in zip(lines[1:], report.training.history, strict=True):
         assert f"{entry.val['macro']['mrr@5']:.4f}" in line
-        assert ("(chosen)" in line) is (entry.epoch == again.training.chosen_epoch)
-    assert "chosen against first stage on dev" in said
+        assert ("(chosen)" in line) is (entry.epoch == report.training.chosen_epoch)
+    assert "chosen against first stage on dev" in output
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
 
 
 @pytest.mark.parametrize(
-    ("more", "where"),
+    ("options", "where"),
     [
         ({}, "on val, after epoch 1"),
         # Dropout would make the scores differ in training.
@@ -340,11 +342,11 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     ],
 )
 def test_a_real_collapse_stops_the_run_and_says_so(
-    more: dict[str, Any], where: str, made: dict[str, Path], tmp_path: Path
+    options: dict[str, Any], where: str, made: dict[str, Path], tmp_path: Path
 ) -> None:
     """Weights that are thrown far off give every pair the same score: val tells, or the steps."""
     absurd = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
-    absurd |= {"optimisation__epochs": 1, **more}
+    absurd |= {"optimisation__epochs": 1, **options}
     with pytest.raises(UserError, match="has collapsed.*same score.*learning_rate") as stopped:
         finetune_reranker(small_config(made, tmp_path / "run", **absurd))
     assert where in str(stopped.value) and "\n" not in str(stopped.value)
@@ -357,8 +359,8 @@ def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Pa
     folder.mkdir()
     for split in ("train", "dev"):
         data = load(str(made["data"]), split)
-        found = BM25(BM25Config()).index(data.sources).search(data.claims, 20)
-        write_trec_run(found.run, folder / f"{split}.trec")
+        result = BM25(BM25Config()).index(data.sources).search(data.claims, 20)
+        write_trec_run(result.run, folder / f"{split}.trec")
     more: dict[str, Any] = {"optimisation__epochs": 1}
     taught = small_config(
         made, tmp_path / "taught", first__run=f'["{folder}"]', loss__kind="margin_mse",
