@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Annotated
 
 from claim2source.core.config import Between, as_plain, list_field, read_config, require
-from claim2source.core.errors import run_program
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.engines import open_index
 from claim2source.evaluation.abstention import MOST_RISK
-from claim2source.find.calibrate import abstention_of, reliability, reliability_parts
+from claim2source.find.calibrate import reliability, reliability_parts
+from claim2source.find.rankings import abstention_of
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import Target, fit_all, paired_results, write_measures
@@ -139,7 +140,10 @@ def abstain(config: AbstainConfig) -> str:
 def measure_index(config: AbstainConfig, index: str) -> str:
     """Measure an index's abstention, write it to `config.out`, and return the tables."""
     engine = open_index(index)
-    model = abstention_of(engine, index)
+    model = abstention_of(engine)
+    if model is None:
+        why = "no abstention is fitted: index --claims DATASET does that"
+        raise UserError(f"{index}: {why}")
     engine.device = config.device
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     tenths = reliability(engine, model, dataset)

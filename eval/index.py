@@ -23,7 +23,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
-from claim2source.engines import is_engine, open_index
+from claim2source.engines import is_engine
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing, undo_re_encoding
 from claim2source.find.index import (
@@ -35,12 +35,14 @@ from claim2source.find.index import (
     fill,
     fit_abstention_to,
     index_words,
-    keeps_sentences,
     launch,
+    load_model,
     mark,
     model_name,
+    model_of,
+    open_unharmed,
     remove,
-    resolved_model,
+    require_same,
     shard_of,
 )
 from claim2source.io.text_files import read_lines
@@ -70,7 +72,7 @@ def write_index(config: IndexProgramConfig) -> None:
 
 def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | None) -> None:
     """Remove and mark papers, encode them anew, or fit abstention."""
-    engine = open_index(config.out)
+    engine = open_unharmed(config)
     try:
         if config.undo:
             say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
@@ -84,7 +86,7 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
             engine.build(say)
         if config.claims is not None:
             engine.lock()
-            resolved = resolved_model(config)
+            resolved = load_model(model_of(config, engine.manifest), config.device)
             engine.use(resolved.encoder)  # its folder may be another one than the manifest's
             say(fit_abstention_to(engine, config, resolved))
     finally:
@@ -97,8 +99,11 @@ def write_papers(
     """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
-    if is_engine(config.out):
-        open_index(config.out)  # damage is said before papers are read and a model is loaded
+    # Damage and other settings are said before papers are read and a model is loaded.
+    made = open_unharmed(config).manifest if is_engine(config.out) else None
+    if made is not None:
+        require_same(config, made)
+    sentences = config.sentences if made is None else made.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
     shard, shards = shard_of(config.shard, os.environ)
@@ -108,14 +113,15 @@ def write_papers(
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
     choose_gpu(config, os.environ)
-    resolved = resolved_model(config)
-    dense = dense_of(config, resolved)
+    model = model_of(config, made)
+    resolved = load_model(model, config.device)
+    dense = dense_of(config, made, model, resolved)
     if shards > 1:
-        fill(config, files, dense, shard, shards)
+        fill(files, dense, sentences, shard, shards, config.batch)
         return
     if config.launcher is not None:
-        launch(config, dense)
-    engine = open_for_writing(config.out, dense, config.bm25, keeps_sentences(config))
+        launch(config, model, dense, sentences)
+    engine = open_for_writing(config.out, dense, config.bm25, sentences)
     try:
         remove(engine, ids)
         grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)

@@ -260,6 +260,8 @@ class Engine(PaperTable):
             lock = self.files.lock()
             try:
                 self.refresh()  # another process may have built it since it was opened
+                if not self._seal:
+                    self._renew_indexes()
             except BaseException:
                 lock.release()
                 raise
@@ -385,8 +387,6 @@ class Engine(PaperTable):
         self._table = self._open_table()
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
-        from lancedb.index import FTS, BTree
-
         papers = self._table.count_rows()
         # LanceDB passes over a search index that it cannot read: it is made anew.
         names = {
@@ -394,20 +394,10 @@ class Engine(PaperTable):
             for column, name in self._index_names().items()
             if not self._table.index_stats(name).num_unindexed_rows
         }
-        if papers and ("id" not in names):
-            self._table.create_index("id", config=BTree())
-        for column in ("terms", "names"):
-            if papers and (column not in names or self.manifest.stale):
-                # Texts are analysed before they come here: the engine splits them at spaces only.
-                terms = FTS(
-                    base_tokenizer="whitespace",
-                    max_token_length=None,
-                    lower_case=False,
-                    stem=False,
-                    remove_stop_words=False,
-                    ascii_folding=False,
-                )
-                self._table.create_index(column, config=terms)
+        for column in ("id", "terms", "names"):
+            counts_removed = self.manifest.stale and column != "id"
+            if papers and (column not in names or counts_removed):
+                self._create_index(column)
         values = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if papers:
             values = self._build_partitions(papers, names, say)
@@ -416,6 +406,34 @@ class Engine(PaperTable):
         sample = self.sample(papers, NAME_SAMPLE)
         weight = names_weight(sample, self.manifest.bm25, self._ids_by)
         return {"papers": papers, "names": weight, **values}
+
+    def _create_index(self, column: str) -> None:
+        from lancedb.index import FTS, BTree
+
+        # Texts are analysed before they come here: the engine splits them at spaces only.
+        terms = FTS(
+            base_tokenizer="whitespace",
+            max_token_length=None,
+            lower_case=False,
+            stem=False,
+            remove_stop_words=False,
+            ascii_folding=False,
+        )
+        self._table.create_index(column, config=BTree() if column == "id" else terms)
+
+    def _renew_indexes(self) -> None:
+        """Make search indexes anew where no note says that their files are whole.
+
+        A damaged one may name a paper twice, or stop LanceDB in the midst of a build.
+        """
+        with self._named():
+            names = self._index_names()
+            for column in names.keys() & {"id", "terms", "names"}:
+                self._create_index(column)
+        if "vector" in names:
+            self.note(partitions=0, probes=0, trained=0)
+            with self._named():
+                self._table.drop_index(names["vector"])
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]

@@ -36,6 +36,9 @@ HASH_LIMIT = 256 * 2**20
 # LanceDB writes this file anew with each version; it does without where it is damaged.
 REWRITTEN = "/latest_version_hint.json"
 _NO_FILE = "is not a regular file: remove it"
+# A file of more bytes, of which the disk holds less than a hundredth, was never written as it is.
+_SPARSE = 2**30
+_NOT_WRITTEN = "is longer than what was written of it: copy it again from a whole copy"
 # What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
 Seal = Mapping[str, tuple[int, str, str]]
 
@@ -129,6 +132,8 @@ class Folder:
                         raise InputError(path, why=_NO_FILE) from None
                     if not stat.S_ISREG(status.st_mode):
                         raise InputError(path, why=_NO_FILE)
+                    if status.st_size > max(_SPARSE, 100 * 512 * status.st_blocks):
+                        raise InputError(path, why=_NOT_WRITTEN)
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         return stamps

@@ -100,14 +100,14 @@ class Rows:
         """Number of papers."""
         return len(self.papers)
 
-    def only(self, places: Sequence[int]) -> Rows:
+    def only(self, positions: Sequence[int]) -> Rows:
         """Keep the papers at these places."""
         return Rows(
-            [self.papers[i] for i in places],
-            [self.terms[i] for i in places],
-            self.vectors[list(places)],
-            [self.stamps[i] for i in places],
-            None if self.sentences is None else [self.sentences[i] for i in places],
+            [self.papers[i] for i in positions],
+            [self.terms[i] for i in positions],
+            self.vectors[list(positions)],
+            [self.stamps[i] for i in positions],
+            None if self.sentences is None else [self.sentences[i] for i in positions],
         )
 
 
@@ -174,8 +174,8 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     }
     dimensions = schema.field("vector").type.list_size
     if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
-        what = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
-        raise ValueError(f"vectors are {what}, not float16 [papers, {dimensions}]")
+        shape = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
+        raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
     flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
     if SENTENCES in schema.names:
@@ -210,9 +210,9 @@ def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     )
 
 
-def half_of(stored: bytes, dimensions: int) -> np.ndarray:
+def half_of(content: bytes, dimensions: int) -> np.ndarray:
     """Read the vectors of a paper's sentences, [sentences, d] float16."""
-    return np.frombuffer(stored, _HALF).reshape(-1, dimensions)
+    return np.frombuffer(content, _HALF).reshape(-1, dimensions)
 
 
 def paper_of(row: Mapping[str, Any]) -> Paper:

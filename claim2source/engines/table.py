@@ -91,15 +91,17 @@ class PaperTable:
 
         Of the papers that a filter leaves all are compared where that takes less, or with `exact`.
         """
-        made = self.manifest
-        probes = 0 if exact else made.probes
+        manifest = self.manifest
+        probes = 0 if exact else manifest.probes
         # One partition holds all papers, and is searched whatever the filter.
-        if probes and made.partitions > 1 and (condition := expression(where)) is not None:
+        if probes and manifest.partitions > 1 and (condition := expression(where)) is not None:
             with self._named():
                 remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
-            probes = round(probes * made.papers / remaining) if remaining >= self.exact_below else 0
-            probes = 0 if probes * made.papers >= remaining * made.partitions else probes
+            probes = (
+                round(probes * manifest.papers / remaining) if remaining >= self.exact_below else 0
+            )
+            probes = 0 if probes * manifest.papers >= remaining * manifest.partitions else probes
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
@@ -151,8 +153,8 @@ class PaperTable:
         fields = [("terms", terms, 1.0), ("names", names if weight else (), weight)]
         queries = [
             term_query
-            for name, those, boost in fields
-            for term_query in matching(name, those, boost)
+            for name, words, boost in fields
+            for term_query in matching(name, words, boost)
         ]
         if not queries or k < 1 or where.ids == ():
             return []
@@ -184,10 +186,10 @@ class PaperTable:
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if not ids:
             return []
-        known, columns = self._row_numbers, list(columns)
+        row_numbers, columns = self._row_numbers, list(columns)
         with self._named():
-            if all(key in known for key in ids):
-                query = self._table.take_row_ids(sorted({known[key] for key in ids}))
+            if all(key in row_numbers for key in ids):
+                query = self._table.take_row_ids(sorted({row_numbers[key] for key in ids}))
                 table = query.select(columns).to_arrow()
             else:
                 query = self._table.search().where(among(ids)).select(columns)

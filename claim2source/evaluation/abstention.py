@@ -171,13 +171,13 @@ def safe_threshold(curve: Curve, limit: float = MOST_RISK) -> float | None:
     return threshold
 
 
-def upper_bound(wrong: int, answered: int, level: float = LEVEL) -> float:
+def upper_bound(wrong: int, answered: int) -> float:
     """Bound a risk from above (Clopper and Pearson, one-sided); 1 where nothing is answered."""
     from scipy import stats
 
     if not 0 <= wrong <= answered:
         raise ValueError(f"{wrong} of {answered} answers cannot be wrong")
-    return 1.0 if wrong == answered else float(stats.beta.ppf(level, wrong + 1, answered - wrong))
+    return 1.0 if wrong == answered else float(stats.beta.ppf(LEVEL, wrong + 1, answered - wrong))
 
 
 def measure(

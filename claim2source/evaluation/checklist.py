@@ -179,8 +179,8 @@ def _seeds(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
-    seeds |= {f"{name}, {what}": None for name, what in _unrecorded(report, 0)}
-    return [[what, None if seed is None else str(seed)] for what, seed in seeds.items()]
+    seeds |= {f"{name}, {seed_name}": None for name, seed_name in _unrecorded(report, 0)}
+    return [[label, None if seed is None else str(seed)] for label, seed in seeds.items()]
 
 
 def _training(report: Report) -> list[Row]:

@@ -53,8 +53,8 @@ def tried_table(choice: Choice) -> TextTable | None:
     marks = {"best": choice.best, "chosen": choice.settings}
     rows: list[list[Cell]] = []
     for trial in choice.tried:
-        same = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
-        label = ", ".join([*same, *filter(None, [trial.verdict])])
+        names = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
+        label = ", ".join([*names, *filter(None, [trial.verdict])])
         rows.append([settings_text(trial.settings), trial.score, label or None])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[1])))
@@ -78,7 +78,7 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def curve_table(curve: Sequence[Trial], what: str = "scale") -> TextTable:
+def curve_table(curve: Sequence[Trial], setting: str = "scale") -> TextTable:
     """Tabulate MRR@5 on val: a row for each scale or checkpoint, a column for each language.
 
     The last column is the score to choose by: the macro average on the declared mix.
@@ -86,10 +86,10 @@ def curve_table(curve: Sequence[Trial], what: str = "scale") -> TextTable:
     names = list(curve[0].scores)
     rows: list[list[Cell]] = [
         [
-            value if isinstance(value := at.settings[what], str) else f"{value:.12g}",
+            value if isinstance(value := at.settings[setting], str) else f"{value:.12g}",
             *(at.scores[name][MAIN_METRIC] for name in names),
             at.score,
         ]
         for at in curve
     ]
-    return TextTable([what, *names, TO_CHOOSE_BY], rows)
+    return TextTable([setting, *names, TO_CHOOSE_BY], rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -132,14 +131,6 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     stages = (paired.stages, paired.bare)
     shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
     return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
-
-
-def abstention_of(engine: Engine, index: str) -> AbstainModel:
-    """Read the abstention that is fitted to an index; raise `UserError` where there is none."""
-    if engine.manifest.abstain is None:
-        why = "no abstention is fitted: index --claims DATASET does that"
-        raise UserError(f"{index}: {why}")
-    return AbstainModel.of_plain(engine.manifest.abstain, Path(index))
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:

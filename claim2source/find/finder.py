@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,7 +17,14 @@ from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.rows import SPLIT, findings_with_vectors
 from claim2source.find.matching import MatchingWords, Words
-from claim2source.find.rankings import DENSE, FUSED, LEXICAL, languages_of, stages_of
+from claim2source.find.rankings import (
+    DENSE,
+    FUSED,
+    LEXICAL,
+    abstention_of,
+    languages_of,
+    stages_of,
+)
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import ENGLISH
@@ -129,7 +135,7 @@ class Finder:
     ) -> None:
         self.engine, self.sentences, self.threshold = engine, sentences, threshold
         self.on_part: Callable[[str], None] = lambda part: None
-        self._abstain: tuple[object, AbstainModel] | None = None
+        self._abstain: tuple[object, AbstainModel | None] | None = None
         self._matching = MatchingWords(engine.manifest.bm25)
         self._pipeline: PipelineStages | None = None
         if pipeline is not None:
@@ -160,7 +166,7 @@ class Finder:
         if fitted is None:
             return None
         if self._abstain is None or self._abstain[0] is not fitted:
-            self._abstain = fitted, AbstainModel.of_plain(fitted, Path(self.engine.where))
+            self._abstain = fitted, abstention_of(self.engine)
         return self._abstain[1]
 
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:

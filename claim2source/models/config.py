@@ -126,8 +126,8 @@ class ModelConfig(Settings):
 
     def for_checkpoint(self, folder: Path) -> ModelConfig:
         """Return the config of a checkpoint trained from this model, without its fixed settings."""
-        plain = ModelConfig(name=str(folder))
-        return replace(self, name=plain.name, **{key: getattr(plain, key) for key in TRAINED})
+        default = ModelConfig(name=str(folder))
+        return replace(self, name=default.name, **{key: getattr(default, key) for key in TRAINED})
 
 
 # Settings that a checkpoint's manifest fixes.

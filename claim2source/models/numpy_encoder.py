@@ -220,7 +220,7 @@ def load_numpy(
 
     config = _DEFAULTS | read_object(folder / "config.json")
     template = Template(settings.template.claim, settings.template.source)
-    plain = EncoderSettings(
+    default = EncoderSettings(
         settings.pooling,
         settings.normalize,
         settings.max_length,
@@ -229,7 +229,7 @@ def load_numpy(
     )
     length: Any = config["max_position_embeddings"]
     if (
-        settings != plain
+        settings != default
         or _FIXED | config != config | _FIXED
         or any(kind == "Dense" for kind, _ in module_folders(folder))
     ):

@@ -73,15 +73,15 @@ class Resolved:
         """Tell whether a training run of ours may have seen the claims of train."""
         return self.manifest is not None and self.manifest.weights.kind != "base"
 
-    def rendering_for(self, asked: Rendering | None) -> Rendering:
-        """Return a checkpoint's own rendering; for other models `asked`, else their own or default.
+    def rendering_for(self, rendering: Rendering | None) -> Rendering:
+        """Return a checkpoint's own rendering; for others `rendering`, else their own or default.
 
         Raises `UserError` where another is asked for than the checkpoint was trained with.
         """
         if self.manifest is None:
-            return asked or self.exported or Rendering()
+            return rendering or self.exported or Rendering()
         own = self.manifest.rendering
-        if asked is not None and asked != own:
+        if rendering is not None and rendering != own:
             why = f"the checkpoint was trained with {own}; it is evaluated as it was trained"
             raise UserError(f"rendering: {why}")
         return own
@@ -137,12 +137,12 @@ def chosen_checkpoint(run_folder: Path) -> Path:
     run = read_json(path)
     if not isinstance(run, dict) or "chosen" not in run:
         raise InputError(path, field="chosen", why="missing")
-    chosen = run["chosen"]
-    if chosen is None:
+    name = run["chosen"]
+    if name is None:
         raise InputError(path, field="chosen", why="the run has not ended: none is chosen yet")
-    if not isinstance(chosen, str):
+    if not isinstance(name, str):
         raise InputError(path, field="chosen", why="not a checkpoint's name")
-    return run_folder / CHECKPOINTS / Path(chosen).name
+    return run_folder / CHECKPOINTS / Path(name).name
 
 
 def _load(
@@ -169,9 +169,9 @@ def _load(
 
 
 def _refuse_overrides(config: ModelConfig) -> None:
-    plain = ModelConfig(name=config.name)
+    default = ModelConfig(name=config.name)
     for key in TRAINED:
-        if getattr(config, key) != getattr(plain, key):
+        if getattr(config, key) != getattr(default, key):
             raise ConfigError(
                 f"model.{key}", getattr(config, key), "nothing: the checkpoint's manifest says it"
             )
@@ -264,11 +264,11 @@ def _config_of(record: SourceModel, config: ModelConfig) -> ModelConfig:
     folder = checkpoint_folder(record.name)
     if (folder / FILE).is_file():
         return model
-    known = {spec.name for spec in fields(ModelConfig)}
+    names = {spec.name for spec in fields(ModelConfig)}
     settings: dict[str, Any] = {
         spec.name: getattr(record.encoder, spec.name)
         for spec in fields(EncoderSettings)
-        if spec.name in known
+        if spec.name in names
     }
     if record.encoder.own_code:
         settings["bidirectional"] = None

@@ -60,9 +60,9 @@ def papers_of_claims(
     dataset: Dataset, max_title: float | None = 0.9, max_text: float | None = 0.9
 ) -> dict[str, frozenset[str]]:
     """Map every claim with a gold to its golds and all near-duplicates of them."""
-    alike = same_papers(dataset.sources, max_title, max_text)
+    pairs = same_papers(dataset.sources, max_title, max_text)
     ids = [source.id for source in dataset.sources]
-    numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in alike])[: len(ids)]
+    numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in pairs])[: len(ids)]
     group = dict(zip(ids, numbers, strict=True))
     members: dict[int, set[str]] = {}
     for source in ids:
@@ -89,7 +89,10 @@ class PairedResults:
 
     @classmethod
     def of(
-        cls, claims: Sequence[Claim], stages: Mapping[str, Result], bare: Mapping[str, Result]
+        cls,
+        claims: Sequence[Claim],
+        stages: Mapping[str, Result],
+        without_papers: Mapping[str, Result],
     ) -> Self:
         """Compare the last stage's first sources with the golds of the claims."""
         last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
@@ -98,12 +101,12 @@ class PairedResults:
         outcomes = Outcomes(
             np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
         )
-        return cls(tuple(claim.id for claim in claims), stages, bare, outcomes)
+        return cls(tuple(claim.id for claim in claims), stages, without_papers, outcomes)
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all claims twice, [2 x claims, features]."""
-        both = (design.features(self.claim_ids, stages) for stages in (self.stages, self.bare))
-        return np.concatenate(list(both))
+        parts = (design.features(self.claim_ids, stages) for stages in (self.stages, self.bare))
+        return np.concatenate(list(parts))
 
     def single_scores(self) -> dict[str, np.ndarray]:
         """Name the first score and the margin of each stage, as confidences."""
@@ -142,8 +145,8 @@ def paired_results(
         )
     bare_of_papers = without(judged, papers_of_claims(judged))
     results = _stages(runner.run(system, form, judged), judged)
-    bare = _stages(runner.run(system, form, bare_of_papers), judged)
-    return PairedResults.of(judged.claims, results, bare)
+    without_papers = _stages(runner.run(system, form, bare_of_papers), judged)
+    return PairedResults.of(judged.claims, results, without_papers)
 
 
 def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
@@ -195,34 +198,34 @@ def fit_abstention(
     papers = np.unique(outcomes.groups)
     if len(papers) < FOLDS:
         raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {len(papers)}")
-    wanted = outcomes.present if target == "present" else outcomes.right
+    labels = outcomes.present if target == "present" else outcomes.right
     dealt = np.random.default_rng(seed).permutation(len(papers)) % FOLDS
     fold = dealt[np.searchsorted(papers, outcomes.groups)]
-    if any(len(np.unique(wanted[fold != number])) < 2 for number in range(FOLDS)):
+    if any(len(np.unique(labels[fold != number])) < 2 for number in range(FOLDS)):
         raise UserError(
             f"abstention cannot be fitted: no two kinds of claims to tell apart ({target})"
         )
-    tried: dict[tuple[int, float], float] = {}
+    losses: dict[tuple[int, float], float] = {}
     held_out: dict[tuple[int, float], np.ndarray] = {}
     for scores in SCORES:
         design = Design(tuple(paired.stages), scores, none)
         features = paired.features(design)
         for penalty in PENALTIES:
-            shares = np.empty(len(wanted))
+            shares = np.empty(len(labels))
             for number in range(FOLDS):
                 rest = fold != number
-                model = fit(design, features[rest], wanted[rest], penalty)
+                model = fit(design, features[rest], labels[rest], penalty)
                 shares[~rest] = model.probabilities(features[~rest])
-            sure = np.clip(np.where(wanted, shares, 1 - shares), 1e-12, None)
-            tried[scores, penalty] = round(float(-np.log(sure).mean()), 12)
+            sure = np.clip(np.where(labels, shares, 1 - shares), 1e-12, None)
+            losses[scores, penalty] = round(float(-np.log(sure).mean()), 12)
             held_out[scores, penalty] = shares
-    best = min(tried, key=lambda setting: tried[setting])
+    best = min(losses, key=lambda setting: losses[setting])
     design = Design(tuple(paired.stages), best[0], none)
-    model = fit(design, paired.features(design), wanted, best[1])
+    model = fit(design, paired.features(design), labels, best[1])
     safe = safe_threshold(risk_coverage(held_out[best], ~outcomes.right), risk)
     about = f"{len(paired.claim_ids)} claims of {len(papers)} papers{on}"
     about += " (is the first source right?)" * (target == "right")
-    return FittedModel(replace(model, fitted=about), safe, best, tried, held_out[best], target)
+    return FittedModel(replace(model, fitted=about), safe, best, losses, held_out[best], target)
 
 
 def fit_all(

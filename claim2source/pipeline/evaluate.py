@@ -219,13 +219,9 @@ def evaluate_encoder(
     store: Store | None = None,
     seen_golds: frozenset[str] | None = None,
     progress: bool = False,
-    repeats: int = 0,
 ) -> Report:
-    """Retrieve with an encoder for every claim of a split and score by language.
-
-    `repeats` is the number of bootstrap draws of the intervals, 0 for none.
-    """
-    settings = Scoring(METRICS, repeats, 0, seen_golds)
+    """Retrieve with an encoder for every claim of a split and score by language."""
+    settings = Scoring(METRICS, repeats=0, seen_golds=seen_golds)
     scored = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
     name = scored.report.name
     return with_depth_notes(

@@ -93,8 +93,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         """Rank the data set's claims with the model as it is, score, and write the report."""
         dense = Dense(model, rendering=self.rendering)
         result = dense.index(self.dataset.sources).search(self.dataset.claims, DEPTH)
-        called = f"step-{steps}" if steps >= 0 else f"epoch-{epoch:g}" if epoch >= 0 else "call"
-        report = self._add(called, result).report
+        name = f"step-{steps}" if steps >= 0 else f"epoch-{epoch:g}" if epoch >= 0 else "call"
+        report = self._add(name, result).report
         scores = {
             f"{language}_{metric}": float(value)
             for language, row in {MACRO: report.macro, **report.languages}.items()
@@ -120,10 +120,10 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         """Name the task on a model's card."""
         return "Claim Source Retrieval"
 
-    def _add(self, called: str, result: Run | Result) -> ScoredSystem:
+    def _add(self, base_name: str, result: Run | Result) -> ScoredSystem:
         """Score a system under this name, or the name with a number where it is in use."""
-        count = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
-        name = f"{called} ({count + 1})" if count else called
+        count = sum(name == base_name or name.startswith(f"{base_name} (") for name in self.systems)
+        name = f"{base_name} ({count + 1})" if count else base_name
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)
         self._report = None
         return self.systems[name]
@@ -132,10 +132,10 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         reports = {
             name: replace(system.report, runs=runs.format(name)) for name, system in systems.items()
         }
-        first, *others = systems
-        report = make_report(self.dataset, reports, [first, *others][-1], program=PROGRAM)
-        if others and self._scoring.repeats:
-            family = Family.against(f"All against {first}", first, others)
+        first, *later = systems
+        report = make_report(self.dataset, reports, [first, *later][-1], program=PROGRAM)
+        if later and self._scoring.repeats:
+            family = Family.against(f"All against {first}", first, later)
             repeats, seed = self._scoring.repeats, self._scoring.seed
             report = replace(
                 report, tests=run_tests(systems, [family], self.dataset, repeats, seed)
@@ -166,8 +166,8 @@ def _baseline(ranking: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
     """Read the baseline of tests: a ranking, or the system of a report's folder."""
     if not isinstance(ranking, str | Path) or not Path(ranking).is_dir():
         return "baseline", result_of(ranking, dataset, "baseline")
-    chosen, systems = Report.read(ranking).chosen, read_reports([Path(ranking)])
-    matches = [system for system in systems if chosen in (None, system.report.name)]
+    chosen_name, systems = Report.read(ranking).chosen, read_reports([Path(ranking)])
+    matches = [system for system in systems if chosen_name in (None, system.report.name)]
     if len(matches) != 1:
         names = ", ".join(match.name for match in matches) or "none"
         raise UserError(f"baseline: {ranking}: give the report of one system; this one has {names}")

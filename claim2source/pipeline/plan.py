@@ -72,8 +72,8 @@ class Checkpoint:
     def scores_on_val(self) -> Mapping[str, Table]:
         """Return the scores on val that its manifest states; none of any other model."""
         folder = checkpoint_folder(self.path)
-        there = self.name != ROUTED and (folder / MANIFEST).is_file()
-        return Manifest.read(folder).scores if there else {}
+        has_manifest = self.name != ROUTED and (folder / MANIFEST).is_file()
+        return Manifest.read(folder).scores if has_manifest else {}
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
         if not folders:
             raise UserError(f"{folder}: a training run without checkpoints")
         try:
-            chosen = chosen_checkpoint(folder).name
+            chosen_name = chosen_checkpoint(folder).name
         except UserError:
-            chosen = ""  # the run has not ended: its epochs so far are scored all the same
+            chosen_name = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
-            title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
+            title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen_name
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     for number, checkpoint in enumerate(checkpoints):
-        if any(checkpoint.name == other.name for other in checkpoints[:number]):
+        if any(checkpoint.name == earlier.name for earlier in checkpoints[:number]):
             raise ConfigError(
                 "checkpoint", checkpoint.path, f"one checkpoint of the name {checkpoint.name}"
             )
@@ -229,11 +229,11 @@ def _varied(system: System, key: str, value: Any) -> System:
 
     Raises `ConfigError` for a setting that is not there.
     """
-    where, _, path = key.partition(".")
+    section, _, path = key.partition(".")
     changed = replace(system, name=f"{system.name} {key}={_value_text(value)}", label=None)
-    if where == STAGES and path:
+    if section == STAGES and path:
         return replace(changed, stages=_varied_stages(system, key, path, value))
-    if where != RETRIEVE or not path:
+    if section != RETRIEVE or not path:
         allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
         raise ConfigError("vary", key, allowed)
     if path == "depth":

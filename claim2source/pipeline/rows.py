@@ -190,14 +190,14 @@ def _stage_details(
     for number, (name, stage) in enumerate(zip(names, stages, strict=True)):
         before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)
-        moved = gold_moves(before.run, after.run, dataset, depth)
-        moves[name] = depth, moved
+        counts = gold_moves(before.run, after.run, dataset, depth)
+        moves[name] = depth, counts
         notes += _stage_notes(name, depth, before.run, after)
-        if work := verifier_work(after, moved.get(MACRO)):
+        if work := verifier_work(after, counts.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
-    if any(moved for _, moved in moves.values()):
+    if any(counts for _, counts in moves.values()):
         parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
         parts += ["Verifiers' requests and their cost:", verifier_table(verifiers)]
@@ -213,8 +213,8 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
     failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
     if failed:
-        what = "unusable answers" if result.details else "pairs without a score"
-        lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
+        kind = "unusable answers" if result.details else "pairs without a score"
+        lines.append(f"{name}: {kind}: {'; '.join(failed[:3])}.")
     share = share_asked(result)
     if share < 1:
         lines.append(
@@ -252,13 +252,19 @@ def _versions(
                 scores.setdefault((name, language), []).append(row[MAIN_METRIC])
     if not scores:
         return []
-    most = max(map(len, scores.values()))
+    longest = max(map(len, scores.values()))
     columns = ["stage", "language", f"mean {MAIN_METRIC}", "SD"]
     rows: list[list[Cell]] = [
-        [*key, statistics.mean(each), statistics.stdev(each), *each, *[None] * (most - len(each))]
-        for key, each in scores.items()
+        [
+            *key,
+            statistics.mean(values),
+            statistics.stdev(values),
+            *values,
+            *[None] * (longest - len(values)),
+        ]
+        for key, values in scores.items()
     ]
-    numbers = [f"version {number + 1}" for number in range(most)]
+    numbers = [f"version {number + 1}" for number in range(longest)]
     head = "Stages that were asked several times, and each version alone:"
     return [head, TextTable([*columns, *numbers], rows)]
 

@@ -124,11 +124,13 @@ def verify_rumors(config: RumorsConfig) -> str:
         require(config.name not in systems, "name", config.name, "another than the systems'")
     _require_outputs(config, [*systems, *([config.name] if outputs else [])], outputs)
     rumors = load_rumors(config.dataset, config.split)
-    others = None if config.choose_on is None else load_rumors(config.choose_on)
-    _require_runnable(config, systems.values(), rumors, others)
+    validation = None if config.choose_on is None else load_rumors(config.choose_on)
+    _require_runnable(config, systems.values(), rumors, validation)
 
     # Run and score.
-    rows, not_run = _run(config, systems, rumors, others, alone=len(systems) == 1 and not outputs)
+    rows, not_run = _run(
+        config, systems, rumors, validation, is_single=len(systems) == 1 and not outputs
+    )
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
     if outputs:
@@ -152,15 +154,15 @@ def verify_rumors(config: RumorsConfig) -> str:
 
 
 def _require_runnable(
-    config: RumorsConfig, systems: Iterable[System], rumors: Rumors, others: Rumors | None
+    config: RumorsConfig, systems: Iterable[System], rumors: Rumors, validation: Rumors | None
 ) -> None:
     simulated = any(system.is_simulated for system in systems)
     allowed = "none of a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
     if fit := [system.name for system in systems if system.is_fit]:
-        labelled = (rumors if others is None else others).is_labelled
+        labelled = (rumors if validation is None else validation).is_labelled
         require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
-        fewest = others is not None or config.folds <= len(rumors.rumors)
+        fewest = validation is not None or config.folds <= len(rumors.rumors)
         require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
 
 
@@ -168,19 +170,19 @@ def _run(
     config: RumorsConfig,
     systems: Mapping[str, System],
     rumors: Rumors,
-    others: Rumors | None,
-    alone: bool,
+    validation: Rumors | None,
+    is_single: bool,
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run systems; list those that fail as not run, but for one that is `alone`."""
+    """Run systems; list those that fail as not run, but for one that is `is_single`."""
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
     for name, system in systems.items():
         try:
-            result = _run_system(system, config, rumors, others, runtime)
+            result = _run_system(system, config, rumors, validation, runtime)
         except ConfigError:
             raise
         except UserError as error:
-            if alone:
+            if is_single:
                 raise
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
@@ -219,16 +221,16 @@ def _run_system(
     system: System,
     config: RumorsConfig,
     rumors: Rumors,
-    others: Rumors | None,
+    validation: Rumors | None,
     runtime: SystemRuntime,
 ) -> SystemResult:
     """Choose open settings on other rumours or on the other folds, and run the system."""
-    data, on = rumors.dataset, rumors if others is None else others
+    data, on = rumors.dataset, rumors if validation is None else validation
     choosing = ChoosingOn(rule=config.rule)
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
-    whole = system.fit(runtime, held_out, data.languages)
-    if others is not None or not system.is_fit:
-        return whole.index(data.sources).search(data.claims, MOST)
+    fitted_system = system.fit(runtime, held_out, data.languages)
+    if validation is not None or not system.is_fit:
+        return fitted_system.index(data.sources).search(data.claims, MOST)
     folds = folds_of(rumors, config.folds, config.seed)
     parts = []
     for fold in folds:
@@ -236,7 +238,7 @@ def _run_system(
         claims = [claim for claim in data.claims if claim.id in fold]
         parts.append(fitted.index(data.sources).search(claims, MOST))
     choices = []
-    for number, choice in enumerate(whole.choices):
+    for number, choice in enumerate(fitted_system.choices):
         different = len({repr(part.choices[number].settings) for part in parts})
         note = (
             f"the report's scores are cross-validated: {len(folds)} folds, each ranked and judged "

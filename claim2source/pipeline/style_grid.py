@@ -131,8 +131,8 @@ class StyleViews:
         notes = []
         for by in dict.fromkeys(text.by for text in self.texts.values()):
             styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
-            what = "rules, which stand in for a language model" if by == RULES else by
-            notes.append(f"{styles}: rewritten by {what}.")
+            author = "rules, which stand in for a language model" if by == RULES else by
+            notes.append(f"{styles}: rewritten by {author}.")
         if why_same_forms(dataset.claims) is None:
             which = "original" if form == "original" else "translation"
             notes.append(f"Of claims in other languages the {which} is rewritten.")
@@ -209,8 +209,8 @@ def add_styles(
 
 
 def _has_grid(row: Row) -> bool:
-    behind = row.plan.checkpoint is not None and bool(row.plan.system.stages)
-    return row.plan.varied is None and not behind
+    is_reranked = row.plan.checkpoint is not None and bool(row.plan.system.stages)
+    return row.plan.varied is None and not is_reranked
 
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
@@ -240,15 +240,15 @@ def _cell(
         for of_claims in views.claims[claims]
     ]
     scored = score_system(name, results[0], dataset, replace(settings, repeats=0))
-    cost = sum((each.cost for each in results), Cost())
-    stored = all(stage.result.stored for each in results for stage in each.stages)
+    cost = sum((result.cost for result in results), Cost())
+    from_store = all(stage.result.stored for result in results for stage in result.stages)
     texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
     lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
     by_rules = any(text.by == RULES for text in texts.values())
     scored = scored.with_report(
         model=row.stages[row.name].report.model,
         style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
-        cost=SystemCost.of(cost, stored, results[0].parameters),
+        cost=SystemCost.of(cost, from_store, results[0].parameters),
         failures={**scored.report.failures, **{why: count for why, count in lost.items() if count}},
         rewrites=str(options.texts or RULES),
         # Of several versions there is no one run; without golds it is the first one's.
@@ -256,11 +256,13 @@ def _cell(
     )
     if scored.scores is None:
         return scored
-    others = [
-        scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, scored.scores.claim_ids)
-        for each in results[1:]
+    other_scores = [
+        scoring.evaluate(
+            scored_result.result.run, dataset.qrels, settings.metrics, scored.scores.claim_ids
+        )
+        for scored_result in results[1:]
     ]
-    scores = mean_scores([scored.scores, *others])
+    scores = mean_scores([scored.scores, *other_scores])
     languages = language_table(scores, dataset.claims)
     scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
     if not settings.repeats:

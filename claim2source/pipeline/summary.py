@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import MACRO, MAIN_METRIC, Report
+from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.choices import choice_text
 
@@ -16,13 +16,13 @@ WIDTH = 120
 _ROWS, _LINES = 16, 4
 
 
-def summary_parts(report: Report, folder: Path, more: Sequence[Part] = ()) -> list[Part]:
+def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) -> list[Part]:
     """Describe a report in 120 columns: scores, notes, tests, published numbers, files.
 
-    `more` are parts that follow the scores; a table that is too wide is left to the files.
+    `details` are parts that follow the scores; a table that is too wide is left to the files.
     """
     scores = _scores(report)
-    parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(more)]
+    parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(details)]
     parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
     parts += ["\n".join(_wrap(note) for note in report.notes)] if report.notes else []
     not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
@@ -47,7 +47,8 @@ def fitting(parts: Iterable[Part]) -> list[Part]:
 
 
 def _scores(report: Report) -> TextTable | None:
-    scored = report.scored
+    # Cells of other styles have a table of their own.
+    scored = [s for s in report.scored if s.style == SystemReport.style] or report.scored
     if not scored:
         return None
     main = MAIN_METRIC if MAIN_METRIC in scored[0].macro else next(iter(scored[0].macro))
@@ -120,8 +121,8 @@ def _choices(report: Report) -> list[str]:
 
 def _first(table: TextTable) -> list[Part]:
     left = len(table.rows) - _ROWS
-    more = [f".. and {left} more rows"] if left > 0 else []
-    return [table._replace(rows=table.rows[:_ROWS]), *more]
+    remainder = [f".. and {left} more rows"] if left > 0 else []
+    return [table._replace(rows=table.rows[:_ROWS]), *remainder]
 
 
 def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
@@ -136,5 +137,5 @@ def _wrap(line: str) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 12]}..{name[-10:]}"
+def _short(name: str, limit: int) -> str:
+    return name if len(name) <= limit else f"{name[: limit - 12]}..{name[-10:]}"

@@ -122,8 +122,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(is_one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
-        both = self.styles is not None and self.rewrites is not None
-        require(not both, "rewrites", str(self.rewrites), "none with styles, which are other texts")
+        has_both = self.styles is not None and self.rewrites is not None
+        require(
+            not has_both, "rewrites", str(self.rewrites), "none with styles, which are other texts"
+        )
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
 

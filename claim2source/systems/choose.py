@@ -156,25 +156,27 @@ def weigh(
     if not claims:
         raise ValueError("no claim has a gold to choose by")
     of_seen = np.array([claim in seen for claim in claims], dtype=bool)
-    mixed = seen_share is not None and of_seen.any() and not of_seen.all()
+    has_both_parts = seen_share is not None and of_seen.any() and not of_seen.all()
     require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
     masks = language_masks(on.claims, claims)
     masks_of_part = masks if language == MACRO else {language: masks[language]}
     weights = np.zeros(len(claims))
     for name in masks_of_part:
         mask, parts = masks[name], [(masks[name], 1.0)]
-        if mixed and (mask & of_seen).any() and (mask & ~of_seen).any():
+        if has_both_parts and (mask & of_seen).any() and (mask & ~of_seen).any():
             assert seen_share is not None
             parts = [(mask & of_seen, seen_share), (mask & ~of_seen, 1 - seen_share)]
         for part, mix in parts:
             weights[part] = mix / (len(masks_of_part) * part.sum())
     groups = gold_groups(on.qrels, claims)
-    return Weighing(on, claims, weights, groups, of_seen, seen_share if mixed else None, metric)
+    return Weighing(
+        on, claims, weights, groups, of_seen, seen_share if has_both_parts else None, metric
+    )
 
 
 def choose(
-    what: str,
-    tried: Mapping[Setting, np.ndarray],
+    name: str,
+    candidates: Mapping[Setting, np.ndarray],
     weighing: Weighing,
     *,
     settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
@@ -197,51 +199,53 @@ def choose(
     A setting below `floor` on val is never taken. `trials` records every setting's scores, with
     its own table where there are `tables`.
     """
-    if not tried:
-        raise ValueError(f"{what}: no settings to choose from")
-    scores = {setting: weighing.score(values) for setting, values in tried.items()}
+    if not candidates:
+        raise ValueError(f"{name}: no settings to choose from")
+    scores = {setting: weighing.score(values) for setting, values in candidates.items()}
     top = max(scores.values())
     best = [setting for setting, score in scores.items() if score == top]
-    error = dict.fromkeys(tried, 0.0)
+    error = dict.fromkeys(candidates, 0.0)
     first = best[0]
     if rule == "best":
         if group is not None:
-            alike = [setting for setting in best if group(setting) == group(first)]
-            first = alike[len(alike) // 2]
-        chosen = first
+            group_members = [setting for setting in best if group(setting) == group(first)]
+            first = group_members[len(group_members) // 2]
+        selected = first
     else:
-        differences = np.stack([tried[first] - values for values in tried.values()])
+        differences = np.stack([candidates[first] - values for values in candidates.values()])
         errors = standard_errors(differences, weighing.groups, weighing.weights)
-        error = dict(zip(tried, errors.tolist(), strict=True))
-        least = -np.inf if floor is None else scores[floor]
+        error = dict(zip(candidates, errors.tolist(), strict=True))
+        floor_score = -np.inf if floor is None else scores[floor]
         near = [
             setting
             for setting, score in scores.items()
-            if score >= least and round(top - score - error[setting], 12) <= 0
+            if score >= floor_score and round(top - score - error[setting], 12) <= 0
         ]
-        steps = {setting: float(position) for position, setting in enumerate(tried)}
+        steps = {setting: float(position) for position, setting in enumerate(candidates)}
         far = {
             setting: steps[setting] if distance is None else distance(setting) for setting in near
         }
-        chosen = min(
+        selected = min(
             near, key=lambda setting: (round(far[setting], 12), -scores[setting], steps[setting])
         )
-        if scores[chosen] == top:
-            first = chosen
+        if scores[selected] == top:
+            first = selected
     recorded = tuple(
         Trial(
             settings(setting),
             scores[setting],
             tables[setting] if tables is not None else weighing.table(values),
         )
-        for setting, values in tried.items()
+        for setting, values in candidates.items()
     )
-    every = [settings(setting) for setting in tried]
-    varied = {k: v for k, v in settings(first).items() if any(item.get(k) != v for item in every)}
-    return chosen, Choice(
-        what,
-        settings(chosen),
-        float(tried[chosen] @ weighing.weights),
+    all_settings = [settings(setting) for setting in candidates]
+    varied = {
+        k: v for k, v in settings(first).items() if any(item.get(k) != v for item in all_settings)
+    }
+    return selected, Choice(
+        name,
+        settings(selected),
+        float(candidates[selected] @ weighing.weights),
         weighing.data.split,
         len(weighing.claim_ids),
         metric=weighing.metric,
@@ -251,11 +255,11 @@ def choose(
         seen_share=weighing.seen_share,
         best=settings(first),
         best_score=scores[first],
-        error=error[chosen],
-        compared=len(tried),
+        error=error[selected],
+        compared=len(candidates),
         why=""
-        if chosen == first
-        else _reason_for_choice(varied, top, scores[chosen], error[chosen]),
+        if selected == first
+        else _reason_for_choice(varied, top, scores[selected], error[selected]),
     )
 
 
@@ -272,12 +276,12 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:
-    """Return the score to choose by: a metric of the macro average, or of one language.
+def score_of(table: Table) -> float:
+    """Return the score to choose by, the macro average.
 
     To 12 digits: averages of the same reciprocal ranks in another order are equal.
     """
-    return round(float(table[name][metric]), 12)
+    return round(float(table[MACRO][MAIN_METRIC]), 12)
 
 
 def choose_bm25(
@@ -289,23 +293,25 @@ def choose_bm25(
     """
     weighing, settings = weigh(data), grid_settings(base, grid)
     claims = [claim for claim in data.claims if claim.golds]
-    tried: dict[BM25Config, np.ndarray] = {}
+    candidates: dict[BM25Config, np.ndarray] = {}
     analyses = _by_analysis(settings, "k1", "b")
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
         index = BM25Index(data.sources, analysis)
         terms = index.terms(claims)
         for cell in cells:
-            tried[cell] = weighing.of(index.reweighted(cell.k1, cell.b).rank(claims, CUT, terms))
+            candidates[cell] = weighing.of(
+                index.reweighted(cell.k1, cell.b).rank(claims, CUT, terms)
+            )
     parts = [
-        choose_of_grid("bm25", {cell: tried[cell] for cell in cells}, grid, weighing, rule)
+        choose_of_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
         for _, cells in _by_analysis(settings, "k1", "b", "title_weight")
     ]
-    return parts[0] if len(parts) == 1 else settle(parts, tried, weighing)
+    return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
 
 
 def settle(
     parts: Sequence[tuple[BM25Config, Choice]],
-    tried: Mapping[BM25Config, np.ndarray],
+    candidates: Mapping[BM25Config, np.ndarray],
     weighing: Weighing,
 ) -> tuple[BM25Config, Choice]:
     """Choose among analyses, each with its chosen settings.
@@ -315,13 +321,13 @@ def settle(
     few papers with many claims.
     """
     names = [str(number) for number in range(len(parts))]
-    scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
+    scores = {name: candidates[setting] for name, (setting, _) in zip(names, parts, strict=True)}
     strata = language_strata(weighing.data.claims, weighing.claim_ids)
     family = Family.against("analyses", names[0], names[1:])
     tested = compare_family(scores, family, weighing.groups, strata)
     verdicts = ["given", *(comparison.verdict for comparison in tested.comparisons)]
     better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
-    chosen, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
+    setting, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
     trials = []
     for (_, choice_of_part), verdict in zip(parts, verdicts, strict=True):
         (trial,) = (
@@ -330,7 +336,7 @@ def settle(
         trials.append(replace(trial, verdict=verdict))
     note = "an analysis that is not given is taken only where a paired test calls it better"
     compared = sum(choice_of_part.compared for _, choice_of_part in parts)
-    return chosen, replace(choice, tried=tuple(trials), compared=compared, note=note)
+    return setting, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
 
 def choose_fielded(
@@ -350,15 +356,15 @@ def choose_fielded(
     claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in scored]
     scored |= _fielded_scores(claims, data, settings) if claims else {}
     values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
-    tried = dict(zip(settings, values, strict=True))
-    return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
+    candidates = dict(zip(settings, values, strict=True))
+    return choose_of_grid("fielded BM25", candidates, grid, weighing, rule)
 
 
 def _fielded_scores(
     claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
 ) -> dict[str, np.ndarray]:
     """Score all settings: average precision by claim id, [settings] each."""
-    ids, tried = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
+    ids, scores_of = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
     analyses = _by_analysis(settings, "k1", "b", "boost")
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
         index = FieldedIndex(data.sources, analysis)
@@ -373,14 +379,14 @@ def _fielded_scores(
                     claim: ranked(timeline.source_ids, values_of, boost.boost, CUT)
                     for claim, timeline, values_of in zip(ids, timelines, scores, strict=True)
                 }
-                tried[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
-    values = np.stack([tried[setting] for setting in settings], axis=1)
+                scores_of[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
+    values = np.stack([scores_of[setting] for setting in settings], axis=1)
     return dict(zip(ids, values, strict=True))
 
 
 def choose_of_grid(
-    what: str,
-    tried: Mapping[Any, np.ndarray],
+    name: str,
+    candidates: Mapping[Any, np.ndarray],
     grid: Grid,
     weighing: Weighing,
     rule: Rule,
@@ -390,7 +396,7 @@ def choose_of_grid(
     Distance from the first one, the default, is in steps of the grid.
     """
     steps = {name: sorted(set(values)) for name, values in grid}
-    first = next(iter(tried))
+    first = next(iter(candidates))
 
     def distance(setting: object) -> float:
         return sum(
@@ -398,12 +404,12 @@ def choose_of_grid(
             for name, values in steps.items()
         )
 
-    chosen, choice = choose(what, tried, weighing, distance=distance, rule=rule, trials=True)
+    setting, choice = choose(name, candidates, weighing, distance=distance, rule=rule, trials=True)
     trials = (
         replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
         for trial in choice.tried
     )
-    return chosen, replace(choice, tried=tuple(trials))
+    return setting, replace(choice, tried=tuple(trials))
 
 
 def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
@@ -465,12 +471,12 @@ def try_fusion(
     if scored is None:
         grid = [config for config in grid if config.missing == "lowest"]
     sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
-    tried: dict[FusionConfig, np.ndarray] = {}
+    candidates: dict[FusionConfig, np.ndarray] = {}
     for config in grid:
         fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
-            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, CUT))
-    return tried
+            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, CUT))
+    return candidates
 
 
 def _alphas(config: FusionConfig) -> tuple[float, ...]:
@@ -479,10 +485,10 @@ def _alphas(config: FusionConfig) -> tuple[float, ...]:
 
 def fusion_distance(config: FusionConfig) -> float:
     """Measure how far a fusion is from the default: other settings first, then its alpha."""
-    alphas, plain = _alphas(config), FusionConfig()
+    alphas, default = _alphas(config), FusionConfig()
     middle = alphas.index(config.alpha) - len(alphas) // 2
-    changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
-    changed -= config.alpha != plain.alpha
+    changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))
+    changed -= config.alpha != default.alpha
     return changed + abs(middle) / len(alphas)
 
 
@@ -519,18 +525,20 @@ def choose_margin(
     """
     weighing = weigh(data)
     old, new = weighing.of(before), weighing.of(after)
-    tried, shares = {}, {}
+    candidates, shares = {}, {}
     for margin in sorted(margins):
         condition = WhenConfig(margin, when.disagree if when is not None else False)
         reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
         is_asked = np.array([why is None for why in reasons])
-        tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
-    chosen, choice = choose(
-        MARGIN, tried, weighing, settings=lambda margin: {MARGIN: margin}, rule=rule
+        candidates[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
+    margin_chosen, choice = choose(
+        MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, rule=rule
     )
-    both = f"asks about {shares[chosen]:.1%} of these claims"
+    asked_share = f"asks about {shares[margin_chosen]:.1%} of these claims"
     everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
-    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")
+    return margin_chosen, replace(
+        choice, note=f"{asked_share}; {everywhere} {weighing.score(old):.4f}"
+    )
 
 
 def choose_threshold(

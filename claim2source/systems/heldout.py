@@ -84,14 +84,14 @@ class SelectionData:
 
 
 def carve(
-    whole: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
+    dataset: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
 ) -> SelectionData:
     """Carve val out of a split; the rest may be trained on.
 
     `mix` is the share of claims of seen papers to choose for; none: what is expected.
     """
-    rest, val = carve_val(whole, share, seed, seen_share=seen_share)
-    mix = expected_seen_share(whole) if mix is None else mix
+    rest, val = carve_val(dataset, share, seed, seen_share=seen_share)
+    mix = expected_seen_share(dataset) if mix is None else mix
     return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
@@ -164,9 +164,9 @@ class HeldOut:
         rest = self.own_train.with_claims(
             claim for claim in self.own_train.claims if claim.id not in claims
         )
-        other = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
-        other._shared = self._shared
-        return other
+        reduced = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
+        reduced._shared = self._shared
+        return reduced
 
     def shared(self, key: object) -> dict[str, np.ndarray]:
         """Return the values per claim, by id, that depend on no other claim; folds share them."""
@@ -276,8 +276,8 @@ class HeldOut:
         texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):
-            wanted = self.choosing.val == "carved"
-            return replace(carved, train=train) if wanted else SelectionData(train, train)
+            carves = self.choosing.val == "carved"
+            return replace(carved, train=train) if carves else SelectionData(train, train)
         val = self._with_golds(train.with_claims(unknown, "val"))
         trained_on = len(train.claims) - len(unknown)
         note = f"without the {trained_on} claims of {train.split} that training on other data saw"
@@ -376,15 +376,15 @@ def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
             waiting.append(manifest.source_model.name)
 
 
-def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
+def _reason_known(manifest: Trained, val: Dataset, current: TrainedOn) -> str | None:
     """Report that a model was trained on claims of val, and a remedy; None where it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None
-    claims = _claims_of(record, here.dataset)
+    claims = _claims_of(record, current.dataset)
     if claims is None:
-        same = Path(str(record.dataset)).name == Path(here.dataset).name
-        if not same or record.train_split != here.train_split:
+        same_data = Path(str(record.dataset)).name == Path(current.dataset).name
+        if not same_data or record.train_split != current.train_split:
             return None
         reason = "was trained on claims of this data set, and held out others"
     else:
@@ -420,7 +420,7 @@ def _claims_of(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
-        same = name == record.dataset or selection.train.fingerprint == record.train_sha256
-        if same and selection.val.fingerprint == record.val_sha256:
+        same_train = name == record.dataset or selection.train.fingerprint == record.train_sha256
+        if same_train and selection.val.fingerprint == record.val_sha256:
             return selection.train.claims
     return None

@@ -216,8 +216,8 @@ def _is_old(path: Path) -> bool:
         return False
     if not isinstance(values, Mapping):
         return False
-    alone = isinstance(values.get("stages"), list) or isinstance(values.get("name"), str)
-    alone |= bool(_OLD_RUMORS & {*values})
+    is_single = isinstance(values.get("stages"), list) or isinstance(values.get("name"), str)
+    is_single |= bool(_OLD_RUMORS & {*values})
 
     def old(entry: Any) -> bool:
         if not isinstance(entry, Mapping):
@@ -232,7 +232,7 @@ def _is_old(path: Path) -> bool:
             and RETRIEVE in first
         )
 
-    return any(old(entry) for entry in ([values] if alone else values.values()))
+    return any(old(entry) for entry in ([values] if is_single else values.values()))
 
 
 class _Reader:
@@ -317,8 +317,8 @@ class _Reader:
             return self._shared_node(node, key)
         if not isinstance(node, Mapping):
             raise ConfigError(key, node, f"one of {', '.join(KINDS)}, or a name")
-        kind, *others = [kind for kind in KINDS if kind in node] or [""]
-        if not kind or others:
+        kind, *other_kinds = [kind for kind in KINDS if kind in node] or [""]
+        if not kind or other_kinds:
             raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}")
         if (claims := node.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
@@ -364,13 +364,13 @@ class _Reader:
 def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
     missing = settings.get("name", CHECKPOINT) == CHECKPOINT
-    others = make(_DenseSettings, beside, key)
+    dense_settings = make(_DenseSettings, beside, key)
     return DenseNode(
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
-        sources_form=others.sources,
-        rendering=others.rendering,
-        passages=others.passages,
-        vectors=others.index,
+        sources_form=dense_settings.sources,
+        rendering=dense_settings.rendering,
+        passages=dense_settings.passages,
+        vectors=dense_settings.index,
         unsupported=NO_CHECKPOINT if missing else None,
     )
 

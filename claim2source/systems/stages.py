@@ -99,11 +99,11 @@ class SystemStage:
         """Apply the stage to the last of several results, for the claims that it is asked about."""
         stage = with_history(self.stage, before, claims)
 
-        def apply(asked: Sequence[Claim], run: Run) -> Result:
+        def apply(claims: Sequence[Claim], run: Run) -> Result:
             store, device, progress = runtime.store, runtime.device, runtime.progress
             ranked = Result(run)
             return apply_stage(
-                stage, asked, sources, ranked, store, device=device, progress=progress
+                stage, claims, sources, ranked, store, device=device, progress=progress
             )
 
         run = before[-1].result.run

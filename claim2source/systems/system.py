@@ -157,8 +157,8 @@ class System:
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
-            bare = replace(first, label=None, unsupported=None, advice=None)
-            first = RouteNode(routes={DEFAULT: (bare,)})
+            unlabelled = replace(first, label=None, unsupported=None, advice=None)
+            first = RouteNode(routes={DEFAULT: (unlabelled,)})
         first = _with_checkpoint(first, path, routes, read_as)
         own = self.name
         if name:
@@ -196,12 +196,14 @@ class System:
         judged = selection.val.with_claims(
             claim for claim in selection.val.claims if claim.golds or claim.id in labels
         )
-        bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
-        result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
+        first_only = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
+        result = replace(fitted, system=first_only).index(judged.sources).search(judged.claims)
         rule = held_out.choosing.rule
-        stages, more = fit_stages(self.stages, result.stages, judged, selection, runtime, rule)
+        stages, stage_choices = fit_stages(
+            self.stages, result.stages, judged, selection, runtime, rule
+        )
         system = replace(fitted.system, stages=stages)
-        return replace(fitted, system=system, choices=(*choices, *more))
+        return replace(fitted, system=system, choices=(*choices, *stage_choices))
 
 
 def _with_checkpoint(
@@ -216,26 +218,28 @@ def _with_checkpoint(
     node has no dense model, or where val chooses among several.
     """
     # With another model it is no longer what its label says.
-    bare = replace(node, label=None, unsupported=None, advice=None)
-    if isinstance(bare, HybridNode):
-        return replace(bare, dense=_with_checkpoint(bare.dense, path, None, read_as))
-    if isinstance(bare, RouteNode):
-        taken, others = {}, routes or {}
-        for language in dict.fromkeys((*bare.routes, *others)):
-            own, parts = others.get(language, path), bare.candidates(language)
+    unlabelled = replace(node, label=None, unsupported=None, advice=None)
+    if isinstance(unlabelled, HybridNode):
+        return replace(unlabelled, dense=_with_checkpoint(unlabelled.dense, path, None, read_as))
+    if isinstance(unlabelled, RouteNode):
+        parts_of, paths = {}, routes or {}
+        for language in dict.fromkeys((*unlabelled.routes, *paths)):
+            own, parts = paths.get(language, path), unlabelled.candidates(language)
             if len(parts) != 1:
                 allowed = f"none: val chooses among several for {language}"
                 raise ConfigError("checkpoint", path, allowed)
             part = _with_checkpoint(parts[0], own, None, read_as)
-            taken[language] = (replace(part, name=part.name or f"of {own}"),)
-        return replace(bare, routes=taken)
-    if not isinstance(bare, DenseNode):
+            parts_of[language] = (replace(part, name=part.name or f"of {own}"),)
+        return replace(unlabelled, routes=parts_of)
+    if not isinstance(unlabelled, DenseNode):
         allowed = f"none: the first stage {node.display_name} has no dense model"
         raise ConfigError("checkpoint", path, allowed)
     if read_as is None:
-        return replace(bare, model=bare.model.for_checkpoint(Path(path)), rendering=None)
+        return replace(
+            unlabelled, model=unlabelled.model.for_checkpoint(Path(path)), rendering=None
+        )
     return replace(
-        bare,
+        unlabelled,
         model=replace(read_as.model, name=path),
         sources_form=read_as.sources_form,
         rendering=read_as.rendering,

@@ -30,9 +30,9 @@ from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.choose import Weighing
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import ValScores, choose_epoch, score_on_val
+from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.data import TrainingData, why_too_small
+from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
 from claim2source.training.negatives import mine_again, mined_state, mines_after, negatives_table

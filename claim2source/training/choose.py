@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from claim2source.core.records import Dataset
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -25,6 +26,9 @@ from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
 from claim2source.text import Rendering
 from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder
+
+# Below these the interval of a mean over val is wider than what training gains.
+FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,17 @@ class ValScores:
         seen, unseen = (self.parts[part]["macro"]["mrr@5"] for part in (SEEN, UNSEEN))
         by = f"to choose by {self.score:.4f}"
         return f"{line}  (seen papers {seen:.4f}, unseen {unseen:.4f}, {by})"
+
+
+def why_too_small(val: Dataset) -> str | None:
+    """Explain why val has too few claims or papers to choose by; None where it has enough."""
+    claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
+    if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
+        return None
+    return (
+        f"val has {claims} claims of {papers} papers: under {FEWEST_CLAIMS} claims or "
+        f"{FEWEST_PAPERS} papers are too few to choose by (raise data.val_share)"
+    )
 
 
 def part_name(part: str) -> str:

@@ -294,7 +294,7 @@ class RunConfig(Settings):
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:
         """List the keys that name files or folders which the run reads, each with its value."""
-        return [("data.dataset", self.data.dataset)]
+        return [("data.dataset", self.data.dataset), ("mined", self.mined)]
 
 
 @dataclass(frozen=True)
@@ -405,8 +405,7 @@ class FinetuneConfig(RunConfig):
         return [
             ("model.name", self.model.name),
             ("teacher.name", None if self.teacher is None else self.teacher.name),
-            ("data.dataset", self.data.dataset),
-            ("mined", self.mined),
+            *super().inputs,
             ("losses.distillation.scores", self.losses.distillation.scores),
             ("after", self.after),
             *_files_of(self.after),

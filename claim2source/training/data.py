@@ -32,9 +32,6 @@ from claim2source.training.teacher import (
     read_teacher,
 )
 
-# Below these the interval of a mean over val is wider than what training gains.
-FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -107,17 +104,6 @@ def load_splits(config: RunConfig) -> TrainingData:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     return TrainingData(train, carved, report, carved.train.golds)
-
-
-def why_too_small(val: Dataset) -> str | None:
-    """Explain why val has too few claims or papers to choose by; None where it has enough."""
-    claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
-    if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
-        return None
-    return (
-        f"val has {claims} claims of {papers} papers: under {FEWEST_CLAIMS} claims or "
-        f"{FEWEST_PAPERS} papers are too few to choose by (raise data.val_share)"
-    )
 
 
 def check_losses(losses: LossesConfig, train: Dataset) -> None:

@@ -138,13 +138,19 @@ def fit(
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
     keep_state.random = random_state()
-    done = 0 if state is None else state.batches_done
+    batches_done = 0 if state is None else state.batches_done
     if first:
-        say("\n".join([*summary, *([f"resuming after batch {done}"] if done else [])]))
+        say(
+            "\n".join(
+                [*summary, *([f"resuming after batch {batches_done}"] if batches_done else [])]
+            )
+        )
     if state is not None:
-        first_epoch = -(-done // sampler.batches)
-        run.check_history(first_epoch - (state.epoch_open or done % sampler.batches > 0))
-        if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
+        first_epoch = -(-batches_done // sampler.batches)
+        run.check_history(first_epoch - (state.epoch_open or batches_done % sampler.batches > 0))
+        if not state.epoch_open and (
+            batches_done >= sampler.batches * sampler.epochs or state.ended
+        ):
             return
     if first:
         if state is None:
@@ -215,12 +221,12 @@ def plan_batches(
 
 def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
     """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
-    limit, whole = trainer.limit_train_batches, sampler.batches
-    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
-    if most == 0:
+    limit, total = trainer.limit_train_batches, sampler.batches
+    count = int(limit * total) if isinstance(limit, float) else int(limit or 0)
+    if count == 0:
         key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
-        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
-    sampler.cut(most)
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
+    sampler.cut(count)
     steps = sampler.optimizer_steps
     return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
 

@@ -7,21 +7,19 @@ from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
-from claim2source.models import Weights
-from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.choose import choose_epoch
-from claim2source.training.data import TrainingData, load_splits
+from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import RerankerConfig
-from claim2source.training.reranker_data import FirstStage, RerankerPairs
+from claim2source.training.reranker_data import FirstStage, RerankerPairs, load_data
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import (
     PipelineOnVal,
@@ -29,7 +27,6 @@ from claim2source.training.reranker_module import (
     pipeline_scores,
 )
 from claim2source.training.session import Session, open_session
-from claim2source.training.teacher import read_teacher
 
 VAL, REPORTED = "val", "reported"
 REPORTED_DEPTH = 100
@@ -73,20 +70,14 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     run, world = session.run, session.world
     config.require_mined()
     config = run.with_seen_share(config)
-    data = load_splits(config)
-    if config.loss.scores is not None:
-        teacher = read_teacher(config.loss.scores, data.train, key="loss.scores")
-        data = replace(data, teacher=teacher)
+    data = load_data(config)
     # As deep as the report's recall of the first stage.
     first = FirstStage(config.first, max(config.first.depth, REPORTED_DEPTH))
     first.check()
     key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [config.model.name], data.val, config.data)
     require_held_out(key, first.models, data.val, config.data)
-    reranker = load_to_train(config)
-    if missing := reranker.too_long(config.rendering.claim_texts(data.train.claims)):
-        allowed = f"more: {missing} claims of train leave no room for a source"
-        raise ConfigError("model.max_length", config.model.max_length, allowed)
+    reranker = load_to_train(config, config.rendering.claim_texts(data.train.claims))
     begun_with = {
         "training data": data.train.fingerprint,
         "val data": data.val.fingerprint,
@@ -97,15 +88,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     if config.resume:
         session.read_state()
     run.require_inputs(begun_with)
-    manifest = RerankerManifest(
-        base=reranker.base,
-        weights=Weights(),
-        reranker=reranker.settings,
-        rendering=config.rendering,
-        depth=config.first.depth,
-        epoch=0,
-        **provenance(config, data, session),
-    )
+    manifest = reranker.manifest(provenance(config, data, session))
     evaluation = PipelineOnVal(session, manifest, data, reranker, config)
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}

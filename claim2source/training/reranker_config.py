@@ -14,6 +14,7 @@ from claim2source.core.config import (
     require,
     require_one_of,
 )
+from claim2source.core.errors import ConfigError
 from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
@@ -179,9 +180,9 @@ class RerankerConfig(RunConfig):
 
     def require_mined(self) -> Path:
         """Return the file of negatives. Raises `ConfigError` where none is named."""
-        allowed = "a file of train/mine.py, whose negatives are trained on"
-        require(self.mined is not None, "mined", self.mined, allowed)
-        assert self.mined is not None
+        if self.mined is None:
+            allowed = "a file of train/mine.py, whose negatives are trained on"
+            raise ConfigError("mined", None, allowed)
         return self.mined
 
     @property
@@ -195,8 +196,7 @@ class RerankerConfig(RunConfig):
         first = self.first
         return [
             ("model.name", self.model.name),
-            ("data.dataset", self.data.dataset),
-            ("mined", self.mined),
+            *super().inputs,
             ("loss.scores", self.loss.scores),
             ("first.checkpoint", first.checkpoint),
             ("first.models", first.models),

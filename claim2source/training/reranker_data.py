@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import Systems, read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.data import in_turn
-from claim2source.training.reranker_config import FirstStageConfig
-from claim2source.training.teacher import TeacherScores, run_hash, run_scores
+from claim2source.training.data import TrainingData, in_turn, load_splits
+from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig
+from claim2source.training.teacher import TeacherScores, read_teacher, run_hash, run_scores
 
 KEY = "first.run"
 PLAIN = "BM25"
@@ -154,6 +155,18 @@ class FirstStage:
             claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
         }
         return Run.from_lists(lists)
+
+
+def load_data(config: RerankerConfig) -> TrainingData:
+    """Load the splits, carve val out of train, and read the teacher's scores.
+
+    Raises `UserError` for a run or mined negatives that do not fit the claims.
+    """
+    data = load_splits(config)
+    if config.loss.scores is None:
+        return data
+    teacher = read_teacher(config.loss.scores, data.train, key="loss.scores")
+    return replace(data, teacher=teacher)
 
 
 class RerankerPairs:

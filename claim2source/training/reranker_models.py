@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from claim2source.core.config import require
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import atomic_folder
 from claim2source.models import Weights, tokenizer_files
 from claim2source.models.manifest import Base
@@ -129,6 +129,18 @@ class TrainedReranker(ABC):
         )
         names = "max_length", "instruction", "template"
         return replace(settings, **dict(zip(names, self.stage(1).prompt_settings, strict=False)))
+
+    def manifest(self, provenance: Mapping[str, Any]) -> RerankerManifest:
+        """Describe the re-ranker before training, with the fields that all checkpoints share."""
+        return RerankerManifest(
+            base=self.base,
+            weights=Weights(),
+            reranker=self.settings,
+            rendering=self.config.rendering,
+            depth=self.config.first.depth,
+            epoch=0,
+            **provenance,
+        )
 
     def stage(self, depth: int) -> Any:
         """Make the stage of checkpoints with the weights as they are now.
@@ -305,9 +317,15 @@ KINDS: Mapping[RerankerKind, Callable[[RerankerConfig], TrainedReranker]] = {
 }
 
 
-def load_to_train(config: RerankerConfig) -> TrainedReranker:
-    """Load the re-ranker of a config. Raises `UserError` for one that cannot be trained so."""
+def load_to_train(config: RerankerConfig, claims: Sequence[str]) -> TrainedReranker:
+    """Load the re-ranker of a config. Raises `UserError` for one that cannot be trained so.
+
+    `claims` are the texts to train on, which must leave room for a source.
+    """
     reranker = KINDS[config.model.kind](config)
     reranker.load()
     check_layers(reranker.model, config, own_code=reranker.loading.own_code)
+    if missing := reranker.too_long(claims):
+        allowed = f"more: {missing} claims of train leave no room for a source"
+        raise ConfigError("model.max_length", config.model.max_length, allowed)
     return reranker

@@ -24,7 +24,7 @@ from claim2source.core.config import MOST, Between, Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
-from claim2source.mining import MinedRow, Miner, MiningConfig, write_mined
+from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
@@ -101,12 +101,11 @@ def run(config: Config) -> Measured:
     return watch.ratio("peer", "hybrid") | dense | {"seconds": watch.medians}
 
 
-def mine_ours(inputs: Any, config: MiningConfig) -> list[MinedRow]:
-    """Mine from texts and vectors, and write the file that training reads."""
+def mine_ours(inputs: Any, config: MiningConfig) -> None:
+    """Mine from texts and vectors into the file that training reads, as train/mine.py does."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(Miner(inputs.dataset, inputs, Rendering(), config).mine())
+        rows = Miner(inputs.dataset, inputs, Rendering(), config).mine()
         write_mined(rows, Path(folder) / "mined.jsonl")
-    return rows
 
 
 def mine_peer(inputs: Any) -> Any:
@@ -132,11 +131,12 @@ def mine_peer(inputs: Any) -> Any:
 
 def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
-    data = (inputs := Inputs(config)).dataset
+    inputs: Any = Inputs(config)
+    data = inputs.dataset
     text_of = {s.id: s.abstract for s in data.sources} | {c.id: c.text for c in data.claims}
     ours = {
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
-        for row in mine_ours(inputs, DENSE)
+        for row in Miner(data, inputs, Rendering(), DENSE).mine()
     }
     if not len(negatives := mine_peer(inputs)):
         raise UserError("the peer found too few negatives for every claim checked")

@@ -16,6 +16,7 @@ from claim2source.core.lock import LOCK_FILE
 from claim2source.engines import Engine, open_index
 from claim2source.engines import files as module
 from claim2source.engines.manifest import MANIFEST
+from claim2source.find.finder import Finder
 from eval.find import main as find
 from eval.index import main as index
 from tests.engines.engines import WIDTH, Corpus, manifest_of
@@ -183,24 +184,61 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
         assert open_index(copy).stats().papers == PAPERS + 20
 
 
-@pytest.mark.parametrize("name", ["part_0_invert", "part_0_tokens", "part_0_docs"])
-def test_a_search_index_that_cannot_be_read_is_made_anew_by_the_next_build(
-    copy: Path, name: str
+def scramble(path: Path) -> None:
+    """Fill a fifth of a file with ones: LanceDB panics at some of these, and says so on stderr."""
+    data = bytearray(path.read_bytes())
+    start, end = len(data) // 5, 2 * len(data) // 5
+    data[start:end] = b"\xff" * (end - start)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [cut, flip, scramble])
+@pytest.mark.parametrize("name", ["part_0_invert", "part_0_tokens", "part_0_docs", "page_data"])
+def test_a_damaged_search_index_without_a_note_is_made_anew_by_the_next_run(
+    copy: Path, name: str, harm: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     (copy / "papers.files.json").unlink()  # as of a large index, of which not every bit is read
     for path in copy.glob(f"papers.lance/_indices/*/{name}.lance"):
-        cut(path)
+        harm(path)
     corpus = Corpus.drawn(PAPERS + 20)
     writer = open_index(copy)
-    writer.upsert(corpus.rows(range(PAPERS, PAPERS + 20)))
+    writer.upsert(corpus.rows(range(10, PAPERS + 20)))
     writer.build()
     writer.close()
     engine = open_index(copy)
-    assert engine.stats().unbuilt == 0
+    stats = engine.stats()
+    assert (stats.papers, stats.unbuilt) == (PAPERS + 20, 0)
     scores = corpus.lexical(["w1", "w2"])
     hits = engine.lexical(["w1", "w2"], PAPERS + 20)
     assert len(hits) == (scores > 0).sum() > 5
     assert [score for _, score in hits] == pytest.approx(sorted(scores[scores > 0])[::-1], rel=1e-4)
+    assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_sparse_file_is_refused_without_being_read(copy: Path, sealed: bool) -> None:
+    if not sealed:
+        (copy / "papers.files.json").unlink()
+    file = next(copy.glob("papers.lance/data/*.lance"))
+    os.truncate(file, 20 * 2**30)
+    with pytest.raises(InputError, match=f"{file.name}: is longer than what was written of it"):
+        open_index(copy)
+
+
+def test_a_damaged_abstention_is_refused_with_what_to_do(copy: Path, tmp_path: Path) -> None:
+    engine = open_index(copy)
+    engine.note(abstain={"weights": "many"})
+    manifest = (copy / MANIFEST).read_bytes()
+    (tmp_path / "more.jsonl").write_text('{"_id": "new", "title": "t", "text": "x y z"}')
+    advice = f"abstain.*fit abstention again: index --claims DATASET --out {copy}$"
+    for use in (
+        lambda: Finder(open_index(copy)),
+        lambda: index([str(tmp_path / "more.jsonl"), "--out", str(copy)]),
+        lambda: index(["--delete", str(tmp_path / "more.jsonl"), "--out", str(copy)]),
+    ):
+        with pytest.raises(InputError, match=advice):
+            use()
+    assert (copy / MANIFEST).read_bytes() == manifest
 
 
 def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:

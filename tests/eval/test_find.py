@@ -33,6 +33,7 @@ from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
+from claim2source.models.prepacked import PrepackedEncoder
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.stages.abstain import AbstainModel, Design, Tenth
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
@@ -568,7 +569,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
     (["a", "--model", "none/such"], "none/such"),
     (["x" * 2_000_001], "at most 2000000"),
-    (["a", "--top_k", "3"], "did you mean k?"),
+    (["--top_k", "3", "a"], "did you mean k?"),
     # Before a model is looked for.
     (["--input", "none.csv", "--model", "none/such"], "none.csv: no such file"),
 ]
@@ -605,6 +606,22 @@ def test_standard_input_is_a_post_of_any_bytes(
     for data, why in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
         with pytest.raises(UserError, match=why):
             said(data)
+
+
+def test_a_post_and_its_sentences_are_one_batch_without_transformers(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_index(index)
+    assert isinstance(engine.encoder, PrepackedEncoder)
+    encode, batches = engine.encoder.encode, list[list[str]]()
+
+    def watched(texts: list[str], *rest: object, **more: object) -> object:
+        batches.append([*texts])
+        return encode(texts, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.encoder, "encode", watched)
+    Finder(engine).find([Post("0", f"{POST}. Good morning.")], 3)
+    assert batches == [[f"{POST}. Good morning.", f"{POST}.", "Good morning."]]
 
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:

@@ -47,6 +47,14 @@ def test_many_systems_fit_a_screen(report: Report) -> None:
     assert "out/report.md" in lines[-1] and "claim2source report --reports out" in lines[-1]
 
 
+def test_cells_of_other_styles_are_no_rows_of_their_own(report: Report) -> None:
+    first, *rest = report.systems.values()
+    cells = {system.name: replace(system, style="S1C0") for system in rest}
+    text = render(summary_parts(replace(report, systems={first.name: first} | cells), Path("out")))
+    (row,) = (line for line in text.splitlines() if f"{first.macro['recall@100']:.4f} " in line)
+    assert "number 0" in row
+
+
 def test_wide_tables_are_left_to_the_files() -> None:
     wide = TextTable(["x" * (WIDTH + 1)], [["y"]])
     narrow, long = TextTable(["x"], [["y"]]), TextTable(["x"], [["y"]] * 99)

@@ -72,7 +72,9 @@ def html_report(
         verdict=verdict(scored, best, repeats, seed),
         sections=sections,
         claims=entries,
-        claims_note=f"{len(entries)} of {total} claims, those that systems differ on first. "
+        claims_note=f"{len(entries)} of {total} claims."
+        if len(systems) == 1
+        else f"{len(entries)} of {total} claims, those that systems differ on first. "
         f"Won by: the one system with the best {metric}.",
         languages=scored.dataset.languages,
         systems=list(systems),

@@ -45,36 +45,42 @@ def our_scores(
         for column in table.columns if mine else ():
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
-                same = _same_claims(column, system)
-                if (bounded := _bounded_score(column, system, same)) is not None:
-                    cell = _published_score(table, row.name, column, bounded, same)
+                same_claims = _same_claims(column, system)
+                if (bounded := _bounded_score(column, system, same_claims)) is not None:
+                    cell = _published_score(table, row.name, column, bounded, same_claims)
                     cells[row.name, column.name] = OurScore(cell, system)
                     break
     return cells
 
 
 def _published_score(
-    table: Table, row: str, column: Column, bounded: _Bounded, same: bool
+    table: Table, row: str, column: Column, bounded: _Bounded, same_claims: bool
 ) -> PublishedScore:
     """Set our score beside a cell; no difference where the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
-    inside = "unknown"
-    if low is not None and high is not None and published is not None and same:
-        inside = "yes" if low <= published <= high else "no"
+    is_inside = "unknown"
+    if low is not None and high is not None and published is not None and same_claims:
+        is_inside = "yes" if low <= published <= high else "no"
     return PublishedScore(
         *(table.id, row, column.name, published, table.reasons(row, column.name), ours),
-        *(ours - published if same and published is not None else None, low, high, inside, same),
+        *(
+            ours - published if same_claims and published is not None else None,
+            low,
+            high,
+            is_inside,
+            same_claims,
+        ),
         digits=column.digits,
     )
 
 
-def _bounded_score(column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
+def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _Bounded | None:
     """Return a report's score for a column and its bounds, in the paper's unit; None without it."""
     report, metric = system.report, str(column.metric)
     if metric == "seconds":
         # They are those of all claims that the system was given.
-        fits = same and list(report.languages) == [column.language]
+        fits = same_claims and list(report.languages) == [column.language]
         return (report.cost.seconds, None, None) if fits and report.cost is not None else None
     value = report.table.get(column.language, {}).get(metric)
     if value is None:

@@ -43,11 +43,11 @@ class PublishedTables:
 
         `rows` put systems into rows that names do not match (GritLM-F=NAME).
         """
-        chosen = selected_tables(tables)
-        rows_of_systems = named_rows(rows, chosen, systems)
-        cells = {table.id: our_scores(table, systems, rows_of_systems) for table in chosen}
-        used = {id(ours.system) for scores in cells.values() for ours in scores.values()}
-        return cls(chosen, cells, [system for system in systems if id(system) not in used])
+        selected = selected_tables(tables)
+        rows_of_systems = named_rows(rows, selected, systems)
+        cells = {table.id: our_scores(table, systems, rows_of_systems) for table in selected}
+        used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
+        return cls(selected, cells, [system for system in systems if id(system) not in used_ids])
 
     def text(self, form: Format) -> str:
         """Write all tables; CSV has one line a cell, absolute and in the paper's unit."""
@@ -71,9 +71,9 @@ class PublishedTables:
         rows = {}
         for table in self.tables:
             if cells := self.cells[table.id]:
-                heading, source, values, *more = table_parts(table, cells, markdown=True)
+                heading, source, values, *rest = table_parts(table, cells, markdown=True)
                 assert isinstance(values, TextTable) and isinstance(heading, str)
-                lines = [str(source), *(part for part in more if isinstance(part, str))]
+                lines = [str(source), *(part for part in rest if isinstance(part, str))]
                 rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
         return rows
 
@@ -132,7 +132,7 @@ def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -> list[list[str]]:
     """Show a row as printed, with its marks; ours below; then, where known, the differences."""
-    printed, ours, differences, inside = [row.name], ["  ours"], ["  difference"], []
+    printed, ours, differences, verdicts = [row.name], ["  ours"], ["  difference"], []
     for column in columns:
         flags = [*table.flags_of(row.name, column.name)]
         if table.empty and table.value(row.name, column.name) is None:
@@ -143,12 +143,12 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
         cell = cells.get((row.name, column.name))
         difference = cell.cell.difference if cell else None
         differences.append("-" if difference is None else f"{difference:+.{column.digits}f}")
-        inside.append("-" if cell is None or difference is None else cell.cell.inside)
+        verdicts.append("-" if cell is None or difference is None else cell.cell.inside)
     if not any(column.metric for column in columns):
         return [printed]
     if not any((row.name, column.name) in cells for column in columns):
         return [printed, ours]
-    return [printed, ours, differences, ["  inside interval", *inside]]
+    return [printed, ours, differences, ["  inside interval", *verdicts]]
 
 
 def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
@@ -170,18 +170,20 @@ def notes(table: Table, cells: Cells) -> list[Part]:
         lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
     if table.note:
         lines.append(f"Note: {table.note}")
-    others = (ours.system for ours in cells.values() if not ours.cell.same_claims)
-    if other := sorted({f"{system.name}: {system.report.queries}" for system in others}):
-        lines.append(f"* over other claims than the paper's, so not compared ({'; '.join(other)}).")
+    systems = (ours.system for ours in cells.values() if not ours.cell.same_claims)
+    if labels := sorted({f"{system.name}: {system.report.queries}" for system in systems}):
+        lines.append(
+            f"* over other claims than the paper's, so not compared ({'; '.join(labels)})."
+        )
     return ["\n".join(lines)] if lines else []
 
 
 def used_systems(cells: Cells) -> list[Part]:
     """Tabulate our systems in each row, and their costs."""
-    used = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
+    by_row = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
     rows = [
         [row, name, str(folder), *cost_cells(ours.system.report.cost)]
-        for (row, folder, name), ours in used.items()
+        for (row, folder, name), ours in by_row.items()
     ]
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
