@@ -152,12 +152,12 @@ class Engine(PaperTable):
                 raise InputError(files.uri, why=why)
             for other in others:
                 files.remove(other)
-            made = cls.beside(files, manifest, **options)
+            engine = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
             raise
-        made._lock = lock
-        return made
+        engine._lock = lock
+        return engine
 
     @classmethod
     def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
@@ -304,13 +304,13 @@ class Engine(PaperTable):
     def delete(self, ids: Sequence[str]) -> int:
         """Remove papers; return how many of them were there."""
         self.lock()
-        there = list(self.stamps(ids))
-        if there:
+        stored = list(self.stamps(ids))
+        if stored:
             self._mark_stale()
             with self._named():
-                self._table.delete(among(there))
+                self._table.delete(among(stored))
             self._write_seal()
-        return len(there)
+        return len(stored)
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
         """Update the retraction notices of all papers; return how many papers changed.

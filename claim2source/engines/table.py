@@ -174,9 +174,11 @@ class PaperTable:
         self, ids: Sequence[str]
     ) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
         """Read papers by id, and their sentences' stored vectors [sentences, d]."""
-        kept, width = self.manifest.sentences > 0, self.manifest.dimensions
-        rows = self._read_rows(ids, PAPER + [SENTENCES] * kept)
-        vectors = {row["id"]: half_of(row[SENTENCES], width) for row in rows} if kept else {}
+        has_sentences, width = self.manifest.sentences > 0, self.manifest.dimensions
+        rows = self._read_rows(ids, PAPER + [SENTENCES] * has_sentences)
+        vectors = (
+            {row["id"]: half_of(row[SENTENCES], width) for row in rows} if has_sentences else {}
+        )
         return {row["id"]: paper_of(row) for row in rows}, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Questions:
     `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
     """
 
-    asked: PairedResults
+    paired: PairedResults
     others: Sequence[str]
     elsewhere: Mapping[str, Result]
     kinds: np.ndarray
@@ -50,16 +50,16 @@ class Questions:
     @property
     def here(self) -> np.ndarray:
         """Tell where the paper is in the index, [2 x claims + posts]."""
-        return np.concatenate([self.asked.outcomes.present, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.outcomes.present, np.zeros(len(self.others), bool)])
 
     @property
     def first(self) -> np.ndarray:
         """Tell where the first paper is the right one, [2 x claims + posts]."""
-        return np.concatenate([self.asked.outcomes.right, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.outcomes.right, np.zeros(len(self.others), bool)])
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all of them, [2 x claims + posts, features]."""
-        parts = [self.asked.features(design), design.features(self.others, self.elsewhere)]
+        parts = [self.paired.features(design), design.features(self.others, self.elsewhere)]
         return np.concatenate(parts)
 
     def shares(self, model: AbstainModel) -> np.ndarray:
@@ -74,8 +74,8 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     Raises `UserError` where it has the papers of none.
     """
     golds = sorted(dataset.golds)
-    there = engine.stamps(golds)
-    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(there)]
+    stored = engine.stamps(golds)
+    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(stored)]
     if len(claims) > MOST:
         chosen = np.random.default_rng(seed).choice(len(claims), MOST, replace=False)
         claims = [claims[i] for i in sorted(chosen)]
@@ -103,7 +103,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     `UserError` where there are too few.
     """
     questions = ask_index(engine, dataset, seed)
-    paired, papers = questions.asked, engine.stats().papers
+    paired, papers = questions.paired, engine.stats().papers
     summary = (
         f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
@@ -127,7 +127,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
-    paired = ask_index(engine, dataset).asked
+    paired = ask_index(engine, dataset).paired
     stages = (paired.stages, paired.bare)
     shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
     return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
@@ -163,7 +163,7 @@ def _fit_model(
     questions: Questions, design: Design, penalty: float, rows: np.ndarray
 ) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
-    paired, claims = questions.asked, 2 * len(questions.asked.claim_ids)
+    paired, claims = questions.paired, 2 * len(questions.paired.claim_ids)
     those = rows[:claims]
     model = fit(design, paired.features(design)[those], paired.outcomes.present[those], penalty)
     run = questions.elsewhere[DENSE].run

@@ -106,11 +106,11 @@ class _Stages:
     """Hold the results of a search by stage, in order; the last is the answer."""
 
     searched: SearchResults
-    named: tuple[tuple[str, Result], ...]
+    results: tuple[tuple[str, Result], ...]
 
     @property
     def last(self) -> Result:
-        return self.named[-1][1]
+        return self.results[-1][1]
 
 
 class Finder:
@@ -206,40 +206,40 @@ class Finder:
         wanted, most = (runs[2:], k) if self._pipeline is None else (runs, None)
         ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, most)]
         papers, vectors = self.engine.fetch_with_sentences(list(dict.fromkeys(ids)))
-        named = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
+        by_stage = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
         if self._pipeline is not None:
-            named = self._pipeline.apply(claims, results, papers, self.on_part)
-        stages = _Stages(results, tuple(named))
+            by_stage = self._pipeline.apply(claims, results, papers, self.on_part)
+        stages = _Stages(results, tuple(by_stage))
         present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
-        shown = {
+        listed = {
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
             for claim in claims
         }
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, results, shown, sentences, papers, vectors)
+        nearest = self._nearest(claims, results, listed, sentences, papers, vectors)
         verdicts, measured = self._verdicts(claims, stages, present)
         if self._matching.bm25 != self.engine.manifest.bm25:
             self._matching = MatchingWords(self.engine.manifest.bm25)
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
-        scores = [(name, result.run) for name, result in stages.named]
+        scores = [(name, result.run) for name, result in stages.results]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
-            listed = [(name, run.scored(claim.id)) for name, run in scores]
-            last = listed[-1][1]
-            words = self._matching.of(claim, [papers[one] for one in shown[claim.id]])
+            own = [(name, run.scored(claim.id)) for name, run in scores]
+            last = own[-1][1]
+            words = self._matching.of(claim, [papers[one] for one in listed[claim.id]])
             matches = tuple(
                 Match(
                     rank,
                     papers[one],
                     last[one],
-                    {name: scored[one] for name, scored in listed if one in scored},
+                    {name: scored[one] for name, scored in own if one in scored},
                     *nearest.get((claim.id, one), ("", "")),
                     words[rank - 1],
                 )
-                for rank, one in enumerate(shown[claim.id], 1)
+                for rank, one in enumerate(listed[claim.id], 1)
             )
             answers.append(
                 Answer(
@@ -258,7 +258,7 @@ class Finder:
         return answers
 
     def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
-        own = [result for name, result in stages.named if name == _ABSTAIN]
+        own = [result for name, result in stages.results if name == _ABSTAIN]
         if own:
             read = {claim.id: presence(own[-1], claim.id) for claim in claims}
             return {claim: share for claim, share in read.items() if share is not None}
@@ -275,7 +275,7 @@ class Finder:
 
         Also count the held-out answers of each verdict, where the index's own model gave them.
         """
-        own = [result for name, result in stages.named if name == _ABSTAIN]
+        own = [result for name, result in stages.results if name == _ABSTAIN]
         marked = set(abstained(own[-1])) if own and self.threshold is None else set()
         fitted = self.abstain
         least, sure = (0.0, 0.0) if fitted is None else (fitted.threshold, fitted.sure)
@@ -388,7 +388,7 @@ def _several_sentences(claim: Claim) -> list[str]:
 def _verifier_notes(stages: _Stages, claim: Claim) -> str:
     notes = [
         result.notes.get(claim.id, "")
-        for name, result in stages.named
+        for name, result in stages.results
         if name.startswith(_VERIFY) and name != _ABSTAIN
     ]
     return "; ".join(filter(None, notes))

@@ -58,6 +58,8 @@ ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 # Of a re-ranker: the default, nothing of the stage before, is the first.
 MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+# Of known posts: the first leaves the order as it is.
+WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 # Of a verdict: the default first.
 THRESHOLDS = tuple(
     dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
@@ -490,16 +492,16 @@ def fusion_distance(config: FusionConfig) -> float:
     return changed + abs(middle) / len(alphas)
 
 
-def choose_mix(
-    runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
+def choose_share(
+    name: str, runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
 ) -> tuple[float, Choice]:
-    """Choose a re-ranker's mix with the stage before, by the runs of all mixes."""
+    """Choose a stage's `mix` or `weight` by the runs of all its values; near 0 is the default."""
     return choose(
-        "mix",
-        {mix: weighing.of(run) for mix, run in runs.items()},
+        name,
+        {value: weighing.of(run) for value, run in runs.items()},
         weighing,
-        settings=lambda mix: {"mix": mix},
-        distance=lambda mix: mix,
+        settings=lambda value: {name: value},
+        distance=lambda value: value,
         rule=rule,
         trials=True,
         note=note,

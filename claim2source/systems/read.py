@@ -20,7 +20,7 @@ from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.stages import SHARED
-from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, Grid
+from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, WEIGHTS, Grid
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
@@ -35,7 +35,7 @@ from claim2source.systems.nodes import (
     RouteNode,
     RunNode,
 )
-from claim2source.systems.stages import MIX, THRESHOLD, SystemStage
+from claim2source.systems.stages import MIX, THRESHOLD, WEIGHT, SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.views import PassageConfig
@@ -46,7 +46,7 @@ SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
 # In place of a setting: it is chosen on held-out claims.
 FIT = "fit"
 # The settings of a stage that may be, and what they are until then: the margin asks about all.
-_UNTIL_FIT = {MIX: MIXES[0], THRESHOLD: THRESHOLDS[0]}
+_UNTIL_FIT = {MIX: MIXES[0], WEIGHT: WEIGHTS[0], THRESHOLD: THRESHOLDS[0]}
 _ALL = 1.0
 # The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")

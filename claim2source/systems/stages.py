@@ -23,7 +23,13 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages.learned import Learned
-from claim2source.systems.choose import MIXES, choose_margin, choose_mix, choose_threshold
+from claim2source.systems.choose import (
+    MIXES,
+    WEIGHTS,
+    choose_margin,
+    choose_share,
+    choose_threshold,
+)
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
@@ -32,7 +38,7 @@ from claim2source.text.prompts import read_prompt
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
-MIX, THRESHOLD = "mix", "threshold"
+MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
 # Settings of stages that say how they are run: they change no score.
 _RUNTIME = (
     *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
@@ -322,7 +328,7 @@ def fit_stages(
     runtime: SystemRuntime,
     rule: Rule = "one_se",
 ) -> tuple[tuple[SystemStage, ...], list[Choice]]:
-    """Choose the `mix`, `threshold` and `when.margin_below` that are `fit` on claims of val.
+    """Choose on val the `mix`, `weight`, `threshold` and `when.margin_below` that are `fit`.
 
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
@@ -335,11 +341,13 @@ def fit_stages(
         return apply_stages([stage], results, data.claims, data.sources, runtime)[0]
 
     for number, stage in enumerate(stages):
-        if MIX in stage.fits:
-            runs = {mix: run(stage.with_setting(MIX, mix)).result.run for mix in MIXES}
-            mix, choice = choose_mix(runs, selection.weighing(data), rule, selection.note)
-            stage = stage.with_setting(MIX, mix)
-            choices.append(choice)
+        for name, values in ((MIX, MIXES), (WEIGHT, WEIGHTS)):
+            if name in stage.fits:
+                runs = {value: run(stage.with_setting(name, value)).result.run for value in values}
+                weighing = selection.weighing(data)
+                value, choice = choose_share(name, runs, weighing, rule, selection.note)
+                stage = stage.with_setting(name, value)
+                choices.append(choice)
         if THRESHOLD in stage.fits:
             if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
                 why = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"

@@ -64,7 +64,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     model = calibrate(engine, dataset)
     # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
     questions = fitted_on[0][0]
-    papers, claims = questions.asked.outcomes.groups, 2 * len(dataset.claims)
+    papers, claims = questions.paired.outcomes.groups, 2 * len(dataset.claims)
     held_out = np.zeros(claims + len(questions.kinds), int)
     for _, rows in fitted_on[:-1]:
         for groups, those in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):

@@ -1,0 +1,148 @@
+"""Rank papers higher that posts like this one are known to mean."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+
+from claim2source.core.config import Between, require
+from claim2source.core.errors import UserError
+from claim2source.core.files import content_hash
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.datasets import load
+from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.retrieve.dense import encoder_keys
+from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
+from claim2source.text import ClaimForm, Rendering
+
+# Posts that are compared at once with all others.
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posts(WithRuntime):
+    """Add to a source's score how near the claim is to the nearest known post that means it.
+
+    A cosine counts from where other papers' posts end: a known post's nearest post of another
+    paper has 0 on average, and 1 is one standard deviation of these cosines nearer. Papers without
+    known posts have 0: what helps papers with posts costs the others. The claims that are ranked
+    are never known posts themselves.
+
+    Args:
+        dataset: data set of the known posts: a folder, or a name in CLAIM2SOURCE_DATA.
+        split: its split.
+        model: a checkpoint, a folder, a packaged model or a name on the hub.
+        claims: the claim form that is encoded; a checkpoint has its own.
+        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its
+            rank below them.
+        weight: of the nearness beside the scores before, which are standardised over a claim's
+            first `depth`; `fit` chooses it on val, by the share of seen papers that is expected.
+    """
+
+    dataset: str
+    split: str = "train"
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    claims: ClaimForm = "bilingual"
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
+    weight: Annotated[float, Between(0, 100)] = 0.5
+
+    def check(self) -> None:
+        for key in ("dataset", "split", "model"):
+            require(bool(getattr(self, key).strip()), key, getattr(self, key), "a name or a folder")
+
+    @cached_property
+    def known(self) -> Sequence[Claim]:
+        """Load the posts that mean a known paper. Raises `UserError` where there are none."""
+        posts = [post for post in load(self.dataset, self.split).claims if post.golds]
+        if not posts:
+            raise UserError(f"{self.dataset}, {self.split}: no post means a known paper")
+        return posts
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """Load the model."""
+        return resolve(ModelConfig(self.model), self.runtime.device)
+
+    @property
+    def rendering(self) -> Rendering:
+        """Return how posts are written for the model."""
+        return self.resolved.rendering or Rendering(self.claims)
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model and the known posts."""
+        posts = [[post.id, list(post.golds)] for post in self.known]
+        texts = self.rendering.claim_texts(self.known)
+        keys = encoder_keys(self.resolved.encoder)
+        return {"encoder": keys, "posts": content_hash([posts, texts])}
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
+        started = time.perf_counter()
+        ids = {claim.id for claim in claims}
+        posts = [post for post in self.known if post.id not in ids]
+        vectors, read = self._vectors([*posts, *claims])
+        own, of_claims = vectors[: len(posts)], vectors[len(posts) :]
+        rows = posts_of_papers(posts)
+        mean, spread = other_papers_cosines(own, posts, rows)
+        ranked, notes = {}, {}
+        for claim, vector in zip(claims, of_claims, strict=True):
+            before = run.scored(claim.id)
+            first = list(before)[: self.depth]
+            cosines = own @ vector
+            nearest = [max(map(float, cosines[rows[s]])) if s in rows else mean for s in first]
+            near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
+            scores = np.array([before[source] for source in first], np.float64)
+            ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
+            notes[claim.id] = f"{int((near > 0).sum())} of {len(first)} sources have a near post"
+        cost = Cost(time.perf_counter() - started, len(claims), peak_memory(), read)
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+
+    def _vectors(self, posts: Sequence[Claim]) -> tuple[np.ndarray, int]:
+        texts = self.rendering.claim_texts(posts)
+        vectors, read = self.resolved.encoder.encode(texts, "claim", store=self.runtime.store)
+        vectors = np.asarray(vectors, np.float32)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.maximum(lengths, np.finfo(np.float32).tiny), read.tokens
+
+
+def posts_of_papers(posts: Sequence[Claim]) -> dict[str, list[int]]:
+    """Number the posts of each paper."""
+    rows = defaultdict[str, list[int]](list)
+    for row, post in enumerate(posts):
+        for gold in post.golds:
+            rows[gold].append(row)
+    return dict(rows)
+
+
+def other_papers_cosines(
+    vectors: np.ndarray, posts: Sequence[Claim], rows: Mapping[str, Sequence[int]]
+) -> tuple[float, float]:
+    """Measure each post's highest cosine with a post of another paper: mean and deviation.
+
+    `vectors` [posts, dimensions] have length 1. Without two papers no cosine is high: 1 and 1.
+    """
+    highest = np.empty(len(posts), np.float32)
+    for start in range(0, len(posts), _BLOCK):
+        cosines = vectors[start : start + _BLOCK] @ vectors.T
+        for row, post in enumerate(posts[start : start + _BLOCK]):
+            cosines[row, [other for gold in post.golds for other in rows[gold]]] = -np.inf
+        highest[start : start + _BLOCK] = cosines.max(axis=1)
+    highest = highest[np.isfinite(highest)]
+    if len(highest) < 2:
+        return 1.0, 1.0
+    return float(highest.mean()), max(float(highest.std()), 1e-6)
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Subtract the mean and divide by the deviation; scores that are all equal become 0."""
+    spread = scores.std() if len(scores) else 0.0
+    return (scores - scores.mean()) / spread if spread > 0 else np.zeros_like(scores)

@@ -1,0 +1,112 @@
+"""Known posts: papers whose posts are near the claim rise, by how unusual their nearness is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import claim2source as c2s
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim
+from claim2source.core.run import Run
+from claim2source.datasets.beir import write_beir
+from claim2source.stages.posts import Posts, other_papers_cosines, posts_of_papers
+from claim2source.systems.heldout import SelectionData
+from claim2source.systems.read import read_stage
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import fit_stages
+
+# Two posts mean each paper; the paper `none` has no post.
+POSTS = {
+    "coffee-1": "coffee every day and you live longer",
+    "coffee-2": "people who drink coffee die later",
+    "masks-1": "masks in schools cut outbreaks",
+    "masks-2": "far fewer outbreaks where pupils wore masks",
+    "sleep-1": "five hours in bed and your memory goes",
+    "sleep-2": "short nights make you forget things",
+}
+PAPERS = ("none", "coffee", "masks", "sleep")
+
+
+def paper_of(post: str) -> str:
+    return post.partition("-")[0]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, c2s.Dataset]:
+    papers = [{"id": paper, "title": paper, "abstract": "a study"} for paper in PAPERS]
+    posts = [{"id": post, "text": text} for post, text in POSTS.items()]
+    pairs = [{"claim": post, "source": paper_of(post)} for post in POSTS]
+    data = c2s.Dataset.from_frames(papers, posts, pairs, split="train")
+    folder = tmp_path_factory.mktemp("known") / "data"
+    write_beir(data, folder)
+    return str(folder), data
+
+
+def ranked(stage: Posts, claim: Claim) -> list[str]:
+    """Rank the papers anew that stood in the order of PAPERS."""
+    run = Run.from_lists({claim.id: [(paper, -i / 2) for i, paper in enumerate(PAPERS)]})
+    return stage.apply([claim], [], run).run.sources(claim.id)
+
+
+def test_papers_of_near_posts_rise(train: tuple[str, c2s.Dataset]) -> None:
+    stage, claim = Posts(dataset=train[0], weight=2), Claim("new", "pupils wore masks: no outbreak")
+    assert ranked(stage, claim) == ["masks", "none", "coffee", "sleep"]
+    # A post that is near to none leaves the order as it is, and so does a weight of 0.
+    assert ranked(stage, Claim("new", "the stock market fell on Monday")) == list(PAPERS)
+    assert ranked(Posts(dataset=train[0], weight=0), claim) == list(PAPERS)
+    assert ranked(Posts(dataset=train[0], weight=2, depth=2), claim) == list(PAPERS)
+
+
+def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None:
+    stage = Posts(dataset=train[0], weight=2)
+    own = Claim("masks-1", POSTS["masks-1"])
+    both = [own, Claim("masks-2", POSTS["masks-2"])]
+    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in both})
+    # Alone it is near the other post of its paper; together neither is known.
+    assert ranked(stage, own)[0] == "masks"
+    assert stage.apply(both, [], run).run.sources("masks-1") == list(PAPERS)
+
+
+def test_nearness_counts_from_the_posts_of_other_papers() -> None:
+    angles = np.deg2rad([0, 1, 30, 90])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    golds = (("a",), ("a", "b"), ("b",), ("c",))
+    posts = [Claim(str(i), "", golds=of) for i, of in enumerate(golds)]
+    # The first two mean `a`, the second and third `b`: 0 to 30 degrees, 1 to 90, 30 to 0, 90 to 30.
+    nearest = np.cos(np.deg2rad([30, 89, 30, 60]))
+    found = other_papers_cosines(vectors, posts, posts_of_papers(posts))
+    assert found == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
+
+
+@pytest.mark.parametrize(("share", "weight"), [(1.0, 4.0), (0.0, 0.0)])
+def test_the_weight_is_chosen_for_the_share_of_seen_papers(
+    train: tuple[str, c2s.Dataset], share: float, weight: float
+) -> None:
+    folder, data = train
+    # `masks-1` has another known post; the other claim's paper has none, and coffee's are near it.
+    papers = {"masks-3": "masks", "brew": "none"}
+    texts = {"masks-3": "pupils in masks, fewer outbreaks", "brew": "drink coffee, die later?"}
+    claims = tuple(Claim(c, texts[c], golds=(gold,)) for c, gold in papers.items())
+    val = c2s.Dataset(claims, data.sources, c2s.Qrels({c: {g: 1} for c, g in papers.items()}), "v")
+    first = {"masks-3": ("none", "masks"), "brew": ("none", "coffee")}
+    runs = {c: [(p, 1.0 - i) for i, p in enumerate(order)] for c, order in first.items()}
+    before = [("retrieve", c2s.Result(Run.from_lists(runs)))]
+    selection = SelectionData(val, val, "", frozenset({"masks-3"}), share)
+    entry = {"rerank": "posts", "dataset": folder, "weight": "fit"}
+    stages, (choice,) = fit_stages(
+        [read_stage(entry)], before, val, selection, SystemRuntime(), "best"
+    )
+    assert (choice.settings["weight"] > 0) == (weight > 0) and choice.compared == 6
+    assert stages[0].stage.weight == choice.settings["weight"]  # type: ignore[attr-defined]
+
+
+def test_without_known_posts_it_says_so(train: tuple[str, c2s.Dataset], tmp_path: Path) -> None:
+    claims = tuple(replace(claim, golds=()) for claim in train[1].claims)
+    blind = replace(train[1], claims=claims, qrels=c2s.Qrels({}))
+    write_beir(blind, tmp_path / "none")
+    with pytest.raises(UserError, match="no post"):
+        ranked(Posts(dataset=str(tmp_path / "none")), Claim("new", "coffee"))
