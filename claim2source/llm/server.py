@@ -433,7 +433,7 @@ class Server:
 
 
 def refused_part(error: Refusal, refused_names: Collection[str]) -> str | None:
-    """Name the part of `OPTIONAL` that a refusal is about, unless it is `refused_names`."""
+    """Name the part of `OPTIONAL` that a refusal is about, unless it is in `refused_names`."""
     words = f"{error.codes} {error.why}"
     if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None

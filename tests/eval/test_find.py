@@ -608,6 +608,7 @@ def test_standard_input_is_a_post_of_any_bytes(
 def test_a_post_and_its_sentences_are_one_batch_without_transformers(
     index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # with a GPU transformers runs
     engine = open_index(index)
     assert isinstance(engine.encoder, PrepackedEncoder)
     batches = batches_of(engine.encoder, monkeypatch)
