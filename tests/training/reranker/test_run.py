@@ -469,10 +469,7 @@ def test_chunks_do_not_change_the_training(
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_weights(
-    kind: str,
-    more: dict[str, Any],
-    made: dict[str, Path],
-    tmp_path: Path,
+    kind: str, more: dict[str, Any], made: dict[str, Path], tmp_path: Path
 ) -> None:
     """In the second epoch, between two saves; dropout is on, and negatives change with epochs."""
     more = {"model__kind": kind, **more}
