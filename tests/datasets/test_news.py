@@ -9,13 +9,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import load
-from claim2source.datasets.news import (
-    OUTLETS,
-    NewsFilters,
-    headline_share,
-    names_one,
-    prepare,
-)
+from claim2source.datasets.news import OUTLETS, NewsFilters, headline_share, names_one, prepare
 
 TRAIN = [
     "Dow drops 1,200 points to new low, CNN says\t7",

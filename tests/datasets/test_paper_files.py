@@ -79,11 +79,7 @@ def test_articles_of_pubmed(tmp_path: Path) -> None:
         "https://pubmed.ncbi.nlm.nih.gov/77/",
         "de",
     )
-    assert (second.doi, second.source.date, second.lang) == (
-        "10.1000/own",
-        "1998 Dec-1999 Jan",
-        "",
-    )
+    assert (second.doi, second.source.date, second.lang) == ("10.1000/own", "1998 Dec-1999 Jan", "")
     assert files.left_out == 1
 
 

@@ -70,10 +70,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
             load_rumors(path)
         assert len(caught.value.lines) == 1, caught.value.lines
         assert str(caught.value).startswith(f"{path}: {error}")
-    for text, error in [
-        ("[]", "holds no rumours"),
-        ('{"id": "r1"}\n{"id": ', ":2: broken JSON"),
-    ]:
+    for text, error in [("[]", "holds no rumours"), ('{"id": "r1"}\n{"id": ', ":2: broken JSON")]:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=r"dev\.json") as caught:
             load_rumors(path)

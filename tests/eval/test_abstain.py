@@ -16,11 +16,7 @@ from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.abstention import auroc, risk_coverage, safe_threshold
 from claim2source.io.store import Store
-from claim2source.pipeline.abstain import (
-    fit_abstention,
-    paired_results,
-    papers_of_claims,
-)
+from claim2source.pipeline.abstain import fit_abstention, paired_results, papers_of_claims
 from claim2source.retrieve import FusionConfig
 from claim2source.stages.abstain import NONE, AbstainModel, abstained
 from claim2source.systems.nodes import BM25Node, HybridNode

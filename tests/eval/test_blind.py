@@ -240,10 +240,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
         assert last[claim] == [ids[4], *ids[:4]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    programs("stages", "behind", "abstain", "fusion"),
-)
+@pytest.mark.parametrize("name", programs("stages", "behind", "abstain", "fusion"))
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
     file = world.folder / "new" / "mine.zip"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.report import Report
 from claim2source.io.trec import read_run
 from claim2source.pipeline.plan import vary_words
-from claim2source.training.finetune import finetune
 from eval.evaluate import main
-from tests.training.small import small_config, small_setup
 
 SYSTEMS = """\
 Plain: {{retrieve: {{bm25: {{k1: 1.2}}}}}}
@@ -211,16 +209,6 @@ def test_a_ranking_of_another_program_takes_the_first_stages_place(
     assert [system.languages for system in again.systems.values()] == [
         system.languages for system in own.systems.values()
     ]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    folder = tmp_path_factory.mktemp("trained")
-    model, data = small_setup(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLAIM2SOURCE_STORE", str(folder / "store"))
-        finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
-        yield folder / "run", data
 
 
 def test_a_training_run_gives_every_epoch_and_what_stands_on_it(

@@ -6,7 +6,6 @@ import ast
 import csv
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,24 +21,11 @@ from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.finetune import finetune
 from eval.evaluate import main
 from tests.shared_data import REPOSITORY
-from tests.training.small import small_config, small_setup
 
 HYBRID = REPOSITORY / "configs" / "systems" / "hybrid.yaml"
 EPOCHS = ["epoch-0", "epoch-1", "epoch-2"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """A finished run and its data; this file's store holds nothing of other files' tests."""
-    folder = tmp_path_factory.mktemp("trained")
-    model, data = small_setup(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLAIM2SOURCE_STORE", str(folder / "store"))
-        finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
-        yield folder / "run", data
 
 
 def evaluated(checkpoint: Path | str, data: Path, out: Path, *options: str) -> Report:

@@ -221,29 +221,34 @@ def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index:
         assert {one["sentence"] for one in record if one["id"].startswith("p")} == {best}
 
 
+def batches_of(encoder: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Record the texts of each call of `encode`."""
+    encode, batches = encoder.encode, list[list[str]]()
+
+    def watched(texts: list[str], *rest: object, **options: object) -> object:
+        batches.append([*texts])
+        return encode(texts, *rest, **options)
+
+    monkeypatch.setattr(encoder, "encode", watched)
+    return batches
+
+
 def test_sentences_that_an_index_keeps_are_not_encoded_again(
     index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = open_index(index)
-    encoded: list[str] = []
-    encode = engine.encoder.encode
-
-    def watched(texts: list[str], *rest: object, **options: object) -> object:
-        encoded.extend(texts)
-        return encode(texts, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(engine.encoder, "encode", watched)
+    batches = batches_of(engine.encoder, monkeypatch)
 
     def sentences() -> dict[str, str]:
-        encoded.clear()
+        batches.clear()
         (answer,) = Finder(engine).find([Post("0", POST)], 20)
         return {match.paper.source.id: match.sentence for match in answer.matches}
 
     expected = sentences()
-    assert encoded == [POST] and len(set(expected.values())) > 1
+    assert batches == [[POST]] and len(set(expected.values())) > 1
     for other in (0, SPLIT + 1):
         engine.manifest = replace(engine.manifest, sentences=other)
-        assert sentences() == expected and len(encoded) > 3
+        assert sentences() == expected and sum(map(len, batches)) > 3
 
 
 def test_an_index_of_all_sentences_answers_as_one_of_findings(
@@ -255,22 +260,15 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
     )
     assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
     encoder = engine.encoder
+    batches = batches_of(encoder, monkeypatch)
 
     def answer(texts: list[str]) -> tuple[list[str], list[str]]:
         stored = encoder.encode(texts, "source", store=None, progress=None)[0]
         read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, stored))  # noqa: E731
         monkeypatch.setattr(engine, "fetch_with_sentences", read)
-        encoded: list[str] = []
-        encode = encoder.encode
-
-        def watched(given: list[str], *rest: object, **options: object) -> object:
-            encoded.extend(given)
-            return encode(given, *rest, **options)  # type: ignore[arg-type]
-
-        with monkeypatch.context() as patched:
-            patched.setattr(encoder, "encode", watched)
-            (found,) = Finder(engine).find([Post("0", POST)], 3)
-        return [match.sentence for match in found.matches], encoded
+        batches.clear()
+        (found,) = Finder(engine).find([Post("0", POST)], 3)
+        return [match.sentence for match in found.matches], sum(batches, [])
 
     expected = answer(findings_of(paper))
     assert expected[1] == [POST] and answer(split(paper)) == expected
@@ -388,12 +386,8 @@ def test_many_posts_keep_their_order_dates_and_languages(
     assert lines[0]["papers"] == json.loads(ask(POST, "--json"))
     assert {line["date"] for line in lines[1]["papers"]} == {"1 April 2019", ""}
     rows = list(csv.DictReader(io.StringIO(ask("--input", str(file), "--csv", "--k", "2"))))
-    assert [(row["post"], row["rank"]) for row in rows[:4]] == [
-        ("x", "1"),
-        ("x", "2"),
-        ("y", "1"),
-        ("y", "2"),
-    ]
+    first = [("x", "1"), ("x", "2"), ("y", "1"), ("y", "2")]
+    assert [(row["post"], row["rank"]) for row in rows[:4]] == first
     assert len(rows) == 2 * len(posts)
     table = tmp_path / "posts.csv"
     with open(table, "w", newline="") as cells:
@@ -416,13 +410,14 @@ def test_many_posts_keep_their_order_dates_and_languages(
     assert [answer.lang for answer in answers] == ["de", "en"]
 
 
-def test_no_text_leaves_its_place(ask: Callable[..., str]) -> None:
-    """A paper's title with a formula, a colour, TeX and a line break, in every format."""
+def test_no_text_leaves_its_place_and_a_retraction_is_said(ask: Callable[..., str]) -> None:
+    """A title with a formula, a colour, TeX and a line break, a script for a link: every format."""
     words = (NASTY, "--k", "13")
     text = ask(*words)
     assert "\x1b" not in text and "\u202e" not in text and r"\x1b[31m" in text
+    assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
     table = ask(*words, "--csv")
-    assert "\x1b" not in table
+    assert "\x1b" not in table and "javascript" not in table
     rows = list(csv.reader(io.StringIO(table)))
     assert len(rows) == 14 and {len(row) for row in rows} == {len(rows[0])}
     row = dict(zip(rows[0], next(row for row in rows if "HYPERLINK" in row[3]), strict=True))
@@ -432,11 +427,14 @@ def test_no_text_leaves_its_place(ask: Callable[..., str]) -> None:
         cell[:1] in "=+-@" for row in rows for cell in row if cell[:1] and not _number(cell)
     )
     record = json.loads(ask(*words, "--json"))
-    assert NASTY in {one["title"] for one in record}
+    (bad,) = [one for one in record if one["retracted"]]
+    assert (bad["title"], bad["link"]) == (NASTY, "")
+    assert bad["retracted"] == "retracted, 2021-03-04, <b>"
     entries = ask(*words, "--bibtex")
     assert entries.count("@article{") == 13 and "\x1b" not in entries
     entry = next(one for one in entries.split("\n\n") if "HYPERLINK" in one)
     assert r"\{\textbackslash{}input\{x\}\} \& 5 \% claim" in entry
+    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
     assert entry.startswith("@article{_bad_id_,\n  title = {")
     assert "  author = {Ada Lovelace and Émile Zola and C and D}," in entries
     assert "  year = {2019}," in entries and "  doi = {10.1000/" in entries
@@ -480,10 +478,7 @@ def test_the_stages_of_a_pipeline_follow_the_index(
 
 
 def test_a_learned_fusion_counts_terms_over_the_whole_index(
-    ask: Callable[..., str],
-    index: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
     learned_fusion = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
@@ -615,13 +610,7 @@ def test_a_post_and_its_sentences_are_one_batch_without_transformers(
 ) -> None:
     engine = open_index(index)
     assert isinstance(engine.encoder, PrepackedEncoder)
-    encode, batches = engine.encoder.encode, list[list[str]]()
-
-    def watched(texts: list[str], *rest: object, **more: object) -> object:
-        batches.append([*texts])
-        return encode(texts, *rest, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(engine.encoder, "encode", watched)
+    batches = batches_of(engine.encoder, monkeypatch)
     Finder(engine).find([Post("0", f"{POST}. Good morning.")], 3)
     assert batches == [[f"{POST}. Good morning.", f"{POST}.", "Good morning."]]
 
@@ -632,19 +621,6 @@ def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine.fetch_with_sentences = lambda ids: whole([k for k in ids if k != "p1"])  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
-
-
-def test_a_retraction_is_said_and_a_script_is_no_link_in_every_form(
-    ask: Callable[..., str],
-) -> None:
-    words = (NASTY, "--k", "13")
-    (bad,) = [one for one in json.loads(ask(*words, "--json")) if one["retracted"]]
-    assert bad["retracted"] == "retracted, 2021-03-04, <b>" and bad["link"] == ""
-    entry = next(one for one in ask(*words, "--bibtex").split("\n\n") if "HYPERLINK" in one)
-    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
-    text = ask(*words)
-    assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
-    assert "javascript" not in ask(*words, "--csv")
 
 
 def test_an_answer_says_what_matched_and_of_which_state_it_is(
@@ -692,17 +668,9 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
     with pytest.raises(UserError, match="lang: 'xx' is not allowed; allowed: auto, or a language"):
         ask(POST, "--lang", "xx")
     finder = Finder(open_index(index))
-    posts = [
-        Post("a", "les masques marchent", "und"),
-        Post("b", "Masken wirken"),
-        Post("c", "12 !"),
-    ]
-    posts += [
-        Post(
-            "d", "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
-        ),
-        Post("e", "x", "fr"),
-    ]
+    spanish = "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
+    posts = [Post("a", "les masques marchent", "und"), Post("b", "Masken wirken")]
+    posts += [Post("c", "12 !"), Post("d", spanish), Post("e", "x", "fr")]
     assert [one.lang for one in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
     engine = open_index(index)
     model = replace(engine.manifest.model, name="sentence-transformers/all-MiniLM-L6-v2")  # type: ignore[type-var]

@@ -36,12 +36,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("main", "words"),
-    [
-        (evaluate, ["--checkpoint=."]),
-        (evaluate, []),
-        (report, ["--reports=."]),
-    ],
+    ("main", "words"), [(evaluate, ["--checkpoint=."]), (evaluate, []), (report, ["--reports=."])]
 )
 def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Path) -> None:
     """Its report is the training's own; so are its checkpoints' folders, and all below them."""

@@ -402,10 +402,7 @@ def test_failures_of_a_language_model_are_counted(
     evidence = read_evidence(tmp_path / "below" / name / "evidence.trec", load_rumors(path))
     assert max(evidence.scored("r2").values()) < 0
     (system,) = report["systems"].values()
-    assert system["failures"] == {
-        **counts,
-        "verify stance: weights of stances that sum to 0": 2,
-    }
+    assert system["failures"] == {**counts, "verify stance: weights of stances that sum to 0": 2}
 
 
 # --- the organisers' English dev set ------------------------------------------------------

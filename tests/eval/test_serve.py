@@ -26,12 +26,13 @@ from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.serve.server import TOKEN, listen
 from eval.serve import main
-from tests.eval.test_find import PIPELINE, index  # noqa: F401  the fixture
+from tests.eval import test_find
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.shared_data import REPOSITORY
 
 GOOD = "a-token-of-twenty-signs"
+index = test_find.index
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_what_cannot_be_served_is_said_in_one_line(
     words: list[str],
     token: str | None,
     why: str,
-    index: str,  # noqa: F811
+    index: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +77,7 @@ def test_answers_are_sent_at_once() -> None:
 
 
 @contextmanager
-def started(index: str, folder: Path, *words: str, **environment: str) -> Iterator[Any]:  # noqa: F811
+def started(index: str, folder: Path, *words: str, **environment: str) -> Iterator[Any]:
     """Start the program; yields the process, with its address as `url` and its stderr's file."""
     with open(folder / "stderr", "w") as errors:
         process: Any = subprocess.Popen(
@@ -112,10 +113,7 @@ BAD: list[bytes | None] = [
 
 
 @pytest.mark.slow
-def test_malformed_requests_harm_nobody(
-    index: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_malformed_requests_harm_nobody(index: str, tmp_path: Path) -> None:
     """1,000 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
     texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
     finder = Finder(open_index(index))
@@ -153,12 +151,10 @@ def test_malformed_requests_harm_nobody(
     assert "number" not in errors and "Traceback" not in errors
 
 
-@pytest.mark.slow
-def test_it_stops_when_what_it_is_answering_is_finished(
-    index: str,  # noqa: F811
-    tmp_path: Path,
-    llm_server: Callable[..., LLMServer],
-) -> None:
+def held_pipeline(
+    folder: Path, llm_server: Callable[..., LLMServer]
+) -> tuple[threading.Event, threading.Event]:
+    """Write own.yaml, whose verifier sets the second event and waits for the first."""
     go, begun = threading.Event(), threading.Event()
 
     def choose(asked: play.Question) -> int:
@@ -166,8 +162,16 @@ def test_it_stops_when_what_it_is_answering_is_finished(
         assert go.wait(60)
         return 0
 
-    server = llm_server(play.Verifier(choose))
-    (tmp_path / "own.yaml").write_text(PIPELINE.format(url=server.url))
+    url = llm_server(play.Verifier(choose)).url
+    (folder / "own.yaml").write_text(test_find.PIPELINE.format(url=url))
+    return go, begun
+
+
+@pytest.mark.slow
+def test_it_stops_when_what_it_is_answering_is_finished(
+    index: str, tmp_path: Path, llm_server: Callable[..., LLMServer]
+) -> None:
+    go, begun = held_pipeline(tmp_path, llm_server)
     (tmp_path / "token").write_text(f"{GOOD}\n")
     words = ["--pipeline", str(tmp_path / "own.yaml"), "--token_file", str(tmp_path / "token")]
     words += ["--places", "2", "--rate", "12", "--log_posts"]
@@ -212,19 +216,9 @@ def test_it_stops_when_what_it_is_answering_is_finished(
 
 @pytest.mark.slow
 def test_it_stops_although_an_answer_never_comes(
-    index: str,  # noqa: F811
-    tmp_path: Path,
-    llm_server: Callable[..., LLMServer],
+    index: str, tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    go, begun = threading.Event(), threading.Event()
-
-    def choose(asked: play.Question) -> int:
-        begun.set()
-        go.wait(60)
-        return 0
-
-    server = llm_server(play.Verifier(choose))
-    (tmp_path / "own.yaml").write_text(PIPELINE.format(url=server.url))
+    go, begun = held_pipeline(tmp_path, llm_server)
     words = ["--pipeline", str(tmp_path / "own.yaml"), "--grace", "1"]
     with started(index, tmp_path, *words) as process, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(
@@ -240,8 +234,7 @@ def test_it_stops_although_an_answer_never_comes(
 
 @pytest.mark.slow
 def test_schemathesis_finds_no_fault_in_what_the_api_says_of_itself(
-    index: str,  # noqa: F811
-    tmp_path: Path,
+    index: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("schemathesis")
     with started(index, tmp_path, "--rate", "0") as process:

@@ -5,13 +5,7 @@ import pytest
 from scipy import stats
 
 from claim2source.evaluation.anova import two_way_anova
-from claim2source.evaluation.families import (
-    INSIDE,
-    TOO_FEW,
-    Family,
-    compare_family,
-    holm,
-)
+from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family, holm
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,

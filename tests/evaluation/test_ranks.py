@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.ranks import (
-    BUCKETS,
-    NOT_FOUND,
-    bucket_changes,
-    bucket_of,
-    first_ranks,
-)
+from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, bucket_of, first_ranks
 
 inf = np.inf
 

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import InputError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.io.trec import (
-    read_qrels,
-    read_run,
-    write_beir_qrels,
-    write_trec_run,
-)
+from claim2source.io.trec import read_qrels, read_run, write_beir_qrels, write_trec_run
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 # Few distinct values, neighbours in float32 among them, so that ties are long.

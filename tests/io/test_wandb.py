@@ -17,11 +17,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.tables import TextTable
 from claim2source.io import wandb as library
-from claim2source.io.wandb import (
-    log_tables,
-    require_tracking,
-    wandb_mode,
-)
+from claim2source.io.wandb import log_tables, require_tracking, wandb_mode
 from tests.shared_data import REPOSITORY
 
 TABLES = {"a": TextTable(["x"], [[1]])}

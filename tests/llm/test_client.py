@@ -234,9 +234,7 @@ def test_where_a_server_refuses_the_form_replies_are_parsed(name: str, llm_serve
     assert [name in body for body in server.bodies] == [True] + [False] * 5
 
 
-def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(
-    llm_server: Start,
-) -> None:
+def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(llm_server: Start) -> None:
     full = "This model's maximum context length is 9 tokens."
     # A limit that is exceeded is no wish to be asked otherwise.
     large = "'max_tokens' or 'max_completion_tokens' is too large: 1024. The context is 512 tokens."

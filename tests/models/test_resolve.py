@@ -12,13 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
-from claim2source.models import (
-    EncoderSettings,
-    Manifest,
-    ModelConfig,
-    Template,
-    resolve,
-)
+from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template, resolve
 from claim2source.models.hub import PACKAGED, tokenizer_hash
 from claim2source.models.resolve import chosen_checkpoint
 from tests.models.layout import declare

@@ -112,10 +112,7 @@ SETTINGS: dict[str, Any] = {
 # What is changed, in a run with which settings.
 BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25Config]] = {
     **{name: (made(), BM25Config()) for name, made in DATA.items()},
-    "claim's language": (
-        {"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]},
-        BM25Config(),
-    ),
+    "claim's language": ({"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]}, BM25Config()),
     "venue": (VENUE, BM25Config(metadata=True)),
     **{f"setting {name}": ({}, BM25Config(**{name: value})) for name, value in SETTINGS.items()},
 }

@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.retrieve import topk as stage
-from claim2source.retrieve.topk import (
-    top_of,
-    top_of_rows,
-)
+from claim2source.retrieve.topk import top_of, top_of_rows
 
 
 @settings(max_examples=100, deadline=None)

@@ -26,19 +26,21 @@ from claim2source.models import ModelConfig
 from claim2source.retrieve import Dense
 from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
-from tests.eval.test_find import NASTY, POST, index  # noqa: F401  the fixture
+from tests.eval import test_find
+from tests.eval.test_find import NASTY, POST
 from tests.serve.servers import SlowFinder, serving
 
 TOKEN = "a-token-of-twenty-signs"
+index = test_find.index
 
 
 @pytest.fixture(scope="module")
-def finder(index: str) -> SlowFinder:  # noqa: F811
+def finder(index: str) -> SlowFinder:
     return SlowFinder(open_index(index))
 
 
 @pytest.fixture(scope="module")
-def alone(index: str) -> Finder:  # noqa: F811
+def alone(index: str) -> Finder:
     """Finds in this thread, as the program `find` does."""
     return Finder(open_index(index))
 
@@ -205,9 +207,7 @@ def test_hostile_text_is_shown_as_text(client: httpx.Client) -> None:
 
 
 def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
-    index: str,  # noqa: F811
-    tmp_path: Path,
-    save_tiny: Callable[..., Path],
+    index: str, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
     copy = shutil.copytree(index, tmp_path / "copy")
     old = open_index(index).manifest.model
@@ -215,10 +215,8 @@ def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
     new = ModelConfig(name=str(save_tiny(tmp_path / "new", seed=1)), pooling="mean", max_length=32)
 
     def asked(client: httpx.Client) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = client.post("/api/v1/find", json={"post": "zebras"}).json()[
-            "papers"
-        ]
-        return found
+        answer = client.post("/api/v1/find", json={"post": "zebras"}).json()
+        return list(answer["papers"])
 
     with (
         serving(Finder(open_index(copy))) as address,

@@ -15,12 +15,14 @@ from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
 from claim2source.serve.batcher import TOGETHER, RequestBatcher, SearchFailed, TooBusy, TooLate
-from tests.eval.test_find import index  # noqa: F401  the fixture
+from tests.eval import test_find
 from tests.serve.servers import SlowFinder
+
+index = test_find.index
 
 
 @pytest.fixture
-def batchers(index: str) -> Iterator[Callable[..., RequestBatcher]]:  # noqa: F811
+def batchers(index: str) -> Iterator[Callable[..., RequestBatcher]]:
     request_batchers: list[RequestBatcher] = []
 
     def make(**options: Any) -> RequestBatcher:
@@ -58,8 +60,7 @@ def ask(
 
 
 def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
-    batchers: Callable[..., RequestBatcher],
-    index: str,  # noqa: F811
+    batchers: Callable[..., RequestBatcher], index: str
 ) -> None:
     batcher = batchers()
     texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(TOGETHER + 4)]

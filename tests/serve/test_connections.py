@@ -13,12 +13,15 @@ import pytest
 from claim2source.engines import open_index
 from claim2source.serve import connections
 from claim2source.serve.connections import Sparse
-from tests.eval.test_find import POST, index  # noqa: F401  the fixture
+from tests.eval import test_find
+from tests.eval.test_find import POST
 from tests.serve.servers import SlowFinder, serving
+
+index = test_find.index
 
 
 @pytest.fixture(scope="module")
-def finder(index: str) -> SlowFinder:  # noqa: F811
+def finder(index: str) -> SlowFinder:
     return SlowFinder(open_index(index))
 
 

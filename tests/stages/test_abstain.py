@@ -9,14 +9,7 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim
 from claim2source.core.run import Result, Run
-from claim2source.stages.abstain import (
-    Abstain,
-    AbstainModel,
-    Design,
-    abstained,
-    fit,
-    margin_shares,
-)
+from claim2source.stages.abstain import Abstain, AbstainModel, Design, abstained, fit, margin_shares
 
 FIRST = Run.from_lists({"a": [("p", 9.0), ("q", 5.0), ("r", 1.0)], "b": [("q", 2.0)], "c": []})
 SECOND = Run.from_lists({"a": [("p", 0.5), ("q", 0.5)], "b": [("p", 0.9), ("q", 0.1)], "c": []})
@@ -35,13 +28,7 @@ def test_features_by_hand() -> None:
     features = design.features(["a", "b", "c"], STAGES)
     # Tied sources are ordered by id, descending: q is second's first for a.
     assert features[:, :7] == pytest.approx(
-        np.array(
-            [
-                [9, 5, 0.5, 0.5, 0.5, 0, 0],
-                [2, 2, 0.9, 0.1, 1, 1, 0],
-                [0, 0, 0, 0, 0, 0, 1],
-            ]
-        )
+        np.array([[9, 5, 0.5, 0.5, 0.5, 0, 0], [2, 2, 0.9, 0.1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 1]])
     )
     assert features[0, 7] == pytest.approx(np.log(0.25)) and np.isnan(features[1:, 7]).all()
     assert margin_shares(FIRST, ["c", "a"]).tolist() == [0, 0.5]

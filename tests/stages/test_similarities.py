@@ -92,9 +92,7 @@ def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
     assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
 
 
-def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(
-    tiny_folder: Path,
-) -> None:
+def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_folder: Path) -> None:
     model = ModelConfig(str(tiny_folder), pooling="cls", max_length=32, normalize=False)
     encoder = resolve(model, "cpu").encoder
 

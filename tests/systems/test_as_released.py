@@ -139,7 +139,4 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
         forms = ["original", "bilingual", "paired"]
         report = evaluate_systems(systems, data, forms, settings, repeats=0)
     found = {name: (s.claims, s.sources) for name, s in report.systems.items()}
-    assert found == {
-        "G.original": ("original", "released"),
-        "G.paired": ("paired", "released"),
-    }
+    assert found == {"G.original": ("original", "released"), "G.paired": ("paired", "released")}

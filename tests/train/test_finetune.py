@@ -105,10 +105,7 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
 @pytest.mark.slow
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
-    more: dict[str, object] = {
-        "optimisation__epochs": 1,
-        "wandb__mode": "auto",
-    }
+    more: dict[str, object] = {"optimisation__epochs": 1, "wandb__mode": "auto"}
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}
     done = run([*ONE, *arguments(*setup, tmp_path / "run", **more)], tmp_path, **home)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -15,14 +15,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.io.trec import read_run
-from claim2source.models import (
-    Base,
-    DataRecord,
-    EncoderSettings,
-    Manifest,
-    ModelConfig,
-    Weights,
-)
+from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.retrieve import BM25Config
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.similarities import ViewConfig

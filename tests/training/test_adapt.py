@@ -171,10 +171,7 @@ def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
     """Frozen, they get no gradient and no place in the optimizer; all else is trained as before."""
     for more, left_out in (
         ([], set()),
-        (
-            ["--optimisation.train_embeddings=false"],
-            {"embeddings.word_embeddings.weight"},
-        ),
+        (["--optimisation.train_embeddings=false"], {"embeddings.word_embeddings.weight"}),
     ):
         words = ["--tuning=full", "--model.bidirectional=null", *more]
         model = adapted(tiny_folder, *words).encoder.model

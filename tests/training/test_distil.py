@@ -111,10 +111,7 @@ def agreement(run: Run, teacher: Scores) -> float:
 
 @pytest.mark.slow
 def test_one_command_makes_a_student_that_agrees_with_its_teacher(
-    setup: tuple[Path, Path],
-    teacher: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, data = setup
     settings = {

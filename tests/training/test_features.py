@@ -20,11 +20,7 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
-from claim2source.training.losses import (
-    ConsistencyConfig,
-    LossesConfig,
-    combined,
-)
+from claim2source.training.losses import ConsistencyConfig, LossesConfig, combined
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import negatives_table
 from tests.training.small import (

@@ -185,12 +185,7 @@ def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None
     ],
 )
 def test_resuming_gives_the_same_losses_and_weights(
-    tuning: str,
-    batches: int,
-    accumulation: int,
-    cut: str,
-    setup: tuple[Path, Path],
-    tmp_path: Path,
+    tuning: str, batches: int, accumulation: int, cut: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """After a power cut in a save, and after a signal: the step is finished, then saved.
 

@@ -130,10 +130,7 @@ def gradients(checkpointing: bool, copies: bool) -> tuple[float, dict[str, torch
     model = mistral(2, 0.0, hidden=64)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    with (
-        torch.autocast("cpu", torch.bfloat16),
-        nullcontext() if copies else without_copies(model),
-    ):
+    with torch.autocast("cpu", torch.bfloat16), nullcontext() if copies else without_copies(model):
         loss = model(input_ids=IDS).last_hidden_state.float().sin().mean()
         loss.backward()
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}

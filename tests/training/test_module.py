@@ -35,6 +35,13 @@ class Gradients(pl.Callback):
         self.steps.append({n: p.grad.clone() for n, p in named if p.grad is not None})
 
 
+def quiet_trainer(**options: Any) -> pl.Trainer:
+    """Train for an epoch on the CPU; nothing is logged or kept."""
+    parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet: dict[str, Any] = dict.fromkeys(parts, False)
+    return pl.Trainer(max_epochs=1, accelerator="cpu", **quiet, **options)
+
+
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: Path) -> None:
     model, data = small_setup(tmp_path)
@@ -60,16 +67,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         encoder.model.zero_grad(set_to_none=True)
     module.window.terms.clear()
     gradients = Gradients()
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        accumulate_grad_batches=3,
-        callbacks=gradients,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(accumulate_grad_batches=3, callbacks=gradients)
     trainer.fit(module, BatchLoader(sampler, module.collate))
     assert module.steps_done == trainer.global_step == len(gradients.steps) == 2
     for step, of in zip(gradients.steps, (alone[:3], alone[3:]), strict=True):
@@ -135,10 +133,7 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
         module = RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
         sampler = BatchSampler(pairs.groups(), 10, epochs=1)
         gradients = Gradients()
-        more: dict[str, Any] = dict.fromkeys(
-            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-        )
-        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=gradients, **more)
+        trainer = quiet_trainer(callbacks=gradients)
         trainer.fit(module, BatchLoader(sampler, module.collate))
         ends.append((gradients, module, memory))
     (plain, expected, _), (again, module, memory) = ends
@@ -164,14 +159,7 @@ def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:
     encoder.model.requires_grad_(True)
     encoder.vectors = SmallMemory(encoder, 1, 1)  # type: ignore[method-assign]
     module = RetrieverModule(encoder, pairs, OptimisationConfig(), LossesConfig(), 5)
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer()
     sampler = BatchSampler(pairs.groups(), 10, epochs=1)
     with pytest.raises(UserError, match="out of memory"):
         trainer.fit(module, BatchLoader(sampler, module.collate))

@@ -15,9 +15,7 @@ from claim2source.training.batches import BatchSampler
 from claim2source.training.config import BatchesConfig
 
 PAIRS = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from(["de", "en", "fr"])),
-    min_size=4,
-    max_size=60,
+    st.tuples(st.integers(0, 9), st.sampled_from(["de", "en", "fr"])), min_size=4, max_size=60
 )
 
 
@@ -184,11 +182,7 @@ def test_few_pairs_are_left_out_for_many_processes(order: str) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_going_on_from_any_position(
-    pairs: list[tuple[int, str]],
-    order: str,
-    remine_every: int,
-    repeat: int,
-    data: st.DataObject,
+    pairs: list[tuple[int, str]], order: str, remine_every: int, repeat: int, data: st.DataObject
 ) -> None:
     more: dict[str, Any] = {"alpha": 0.5, "remine_every": remine_every, "repeat": repeat}
     batch_sampler = sampler(pairs, order, 3, **more)

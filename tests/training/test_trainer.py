@@ -145,10 +145,7 @@ def test_callbacks_that_contradict_the_run_are_refused_with_its_key(name: str) -
         ({"callbacks": [{"class_path": f"{__name__}.Doubled"}]}, r"callbacks: .*accumulation"),
         ({"plugins": [DOUBLE]}, r"plugins: 'DoublePrecision' .*optimisation\.precision"),
         ({"plugins": named("plugins.io.TorchCheckpointIO")}, r"plugins: 'Torch.* .*save_every"),
-        (
-            {"plugins": [named("plugins.environments.LightningEnvironment")]},
-            r"plugins: .*launcher",
-        ),
+        ({"plugins": [named("plugins.environments.LightningEnvironment")]}, r"plugins: .*launcher"),
         (
             {"strategy": named("strategies.DDPStrategy", model_averaging_period=4)},
             r"strategy: 'model_averaging_period' .*merge",

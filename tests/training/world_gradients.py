@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
@@ -28,7 +27,7 @@ from claim2source.training.losses import (
 )
 from claim2source.training.module import RetrieverModule
 from tests.training.small import mined_row, small_encoder
-from tests.training.test_module import Gradients
+from tests.training.test_module import Gradients, quiet_trainer
 
 PER_BATCH = 16
 
@@ -85,19 +84,13 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
     module: Any = RetrieverModule(encoder, pairs, optimisation, losses, 1)
     set_dropout(encoder.model, 0.0)  # it differs by process
     gradients = Gradients()
-    trainer = pl.Trainer(
-        max_epochs=1,
+    trainer = quiet_trainer(
         max_steps=1,
         accumulate_grad_batches=2,
-        accelerator="cpu",
         devices=world,
         strategy=chosen_strategy("ddp", World(world, world, rank)),
         callbacks=gradients,
-        logger=False,
         use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(module, BatchLoader(sampler, module.collate))
     (taken,) = gradients.steps

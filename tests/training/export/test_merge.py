@@ -20,19 +20,9 @@ from claim2source.models import Encoder, Manifest, ModelConfig, Template, resolv
 from claim2source.models.resolve import set_adapter_scale
 from claim2source.text import Rendering
 from claim2source.training.export import sentence_transformers as exporting
-from claim2source.training.export.weighted_sum import (
-    ScaledCheckpoint,
-    read_parts,
-    write_sum,
-)
+from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from tests.models import mistral as gritlm
-from tests.training.points import (
-    RENDERING,
-    TEMPLATE,
-    byte_level,
-    config,
-    write_point,
-)
+from tests.training.points import RENDERING, TEMPLATE, byte_level, config, write_point
 from train.merge import MergeConfig, merge
 
 TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]

@@ -6,12 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import BertConfig, BertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM
 
 from claim2source.core.config import read_config
 from claim2source.training.reranker_config import RerankerConfig

@@ -210,11 +210,11 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         ranked = first.rank({"dev": data}, data, str(made["data"]), Store(tmp_path / "s"))
         found[name] = ranked["dev"].run
     # A run does not go on over another fusion.
-    text = FirstStage(config.first).hash()
+    sha256 = FirstStage(config.first).hash()
     LearnedFusion((replace(view, weight=0.5),), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() != text
+    assert FirstStage(config.first).hash() != sha256
     LearnedFusion((view,), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() == text
+    assert FirstStage(config.first).hash() == sha256
     before, after = found["sparse"], found["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
@@ -469,10 +469,7 @@ def test_chunks_do_not_change_the_training(
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_weights(
-    kind: str,
-    more: dict[str, Any],
-    made: dict[str, Path],
-    tmp_path: Path,
+    kind: str, more: dict[str, Any], made: dict[str, Path], tmp_path: Path
 ) -> None:
     """In the second epoch, between two saves; dropout is on, and negatives change with epochs."""
     more = {"model__kind": kind, **more}
