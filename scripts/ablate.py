@@ -201,10 +201,7 @@ class Ablation:
         scores = evaluate(result.run, dataset.qrels, (METRIC,))
         languages = language_table(scores, dataset.claims)
         return Scores(
-            {
-                lang: scores[METRIC]
-                for lang, scores in {**languages, "macro": macro(languages)}.items()
-            },
+            {lang: row[METRIC] for lang, row in {**languages, "macro": macro(languages)}.items()},
             list(scores.claim_ids),
             scores[METRIC].tolist(),
             gold_groups(dataset.qrels, scores.claim_ids).tolist(),

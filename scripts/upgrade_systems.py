@@ -139,7 +139,7 @@ def _stage_to_entry(own: Values) -> Any:
 
 def _route(own: Values, value: Any) -> Any:
     if isinstance(value, list):
-        return [_route(own, value) for value in value]
+        return [_route(own, route) for route in value]
     part = value["retrieve"]
     return _stage_to_entry({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
 

@@ -31,6 +31,7 @@ README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
 ELSEWHERE = (
     *("systems", "evaluate", "translate", "rewrite", "style_grid", "verify", "news", "rumors"),
     "fusion",
+    "posts",
 )
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE

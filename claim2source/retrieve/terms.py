@@ -99,7 +99,7 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 class Analysis:
     """Turn texts into the ids of the sources' terms.
 
-    `whole`: terms are the words between white space. Otherwise they are those of
+    `whole_words`: terms are the words between white space. Otherwise they are those of
     `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
     `speller` makes different spellings of a word the same before texts are cut into words. A
     token never spans white space, so every distinct word is analysed once: ten thousand abstracts

@@ -255,7 +255,7 @@ class _Reader:
         try:
             system = self._system(name, entry)
         except ConfigError as error:
-            if error.key == name:  # it says all that there is to say
+            if error.key == name and name not in values:  # not of a file: it says it all
                 raise
             why = f"{error.key}: {error.why}".partition("; give --")[0]  # no flags in a file
             raise ConfigError(name, "", "", why).at(_line_of(values, name, error.key)) from None

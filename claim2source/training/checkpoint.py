@@ -215,7 +215,7 @@ def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 
 def _freeze_below(model: torch.nn.Module, layers: int) -> None:
-    """Freeze all weights before the last `kept` layers; no gradient goes through them."""
+    """Freeze all weights before the last `layers`; no gradient goes through them."""
     first = next(layers_of(model)[-layers].parameters())
     for parameter in model.parameters():
         if parameter is first:

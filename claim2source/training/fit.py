@@ -72,7 +72,7 @@ def lightning_trainer(
     device: torch.device,
     first: Sequence[pl.Callback],
 ) -> pl.Trainer:
-    """Make Lightning's trainer, with `own` callbacks before those that all trainings have.
+    """Make Lightning's trainer, with the `first` callbacks before those that all trainings have.
 
     Raises `ConfigError` for settings that Lightning, or the run, refuses.
     """

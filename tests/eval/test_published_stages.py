@@ -198,7 +198,7 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
         for node in system.first.walk():
             if isinstance(node, DenseNode):
                 models.setdefault(node.model.name, set()).add(repr(node.model))
-    assert len(models) > 10 and all(len(model) == 1 for model in models.values())
+    assert len(models) > 10 and all(len(readings) == 1 for readings in models.values())
     # The re-rankers and verifiers of the papers' files: one description of each model and task.
     stages: dict[object, set[str]] = {}
     for name, system in systems.items():
@@ -209,7 +209,7 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
                 )
                 if model is not None and not kind.endswith("attribution"):  # six fusions, one model
                     stages.setdefault((kind, model), set()).add(repr(stage))
-    assert all(len(stage) == 1 for stage in stages.values()), stages
+    assert all(len(readings) == 1 for readings in stages.values()), stages
 
 
 def test_the_papers_rerankers_are_there_as_released() -> None:

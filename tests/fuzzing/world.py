@@ -78,7 +78,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "report": Program(
         "eval/report",
-        "Config",
+        "ReportConfig",
         (
             ("--reports=reports", "--out=out", *DATA, *QUICK),
             ("--reports=reports", "--html=out.html", "--claims=5", *DATA, *QUICK),

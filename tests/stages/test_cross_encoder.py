@@ -51,11 +51,11 @@ def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
 
 
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
-    path = np.full(len(pairs), 7e7, dtype=np.float32)
+    scores = np.full(len(pairs), 7e7, dtype=np.float32)
     for batch in stage.score(pairs):
-        assert (path[list(batch.places)] == np.float32(7e7)).all()  # each once
-        path[list(batch.places)] = batch.scores
-    return path
+        assert (scores[list(batch.places)] == np.float32(7e7)).all()  # each once
+        scores[list(batch.places)] = batch.scores
+    return scores
 
 
 def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarray:

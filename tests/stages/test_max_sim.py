@@ -32,14 +32,14 @@ def test_scores_are_the_plain_definitions_whatever_is_in_the_batch(tiny_folder: 
     sources = ["a", "c b a paper works", "query passage vaccine " * 6, "claim ."]
     pairs = [Pair(claim, source) for claim in claims for source in sources][::-1]
     stage = MaxSim(model=str(tiny_folder), max_length=64)
-    path = np.full(len(pairs), np.nan)
+    scores = np.full(len(pairs), np.nan)
     tokens = 0
     for batch in stage.score(pairs):
-        path[list(batch.places)] = batch.scores
+        scores[list(batch.places)] = batch.scores
         tokens += batch.tokens
     expected = [plain(tiny_folder, *pair) for pair in pairs]
-    assert np.allclose(path, expected, atol=1e-5)
-    assert len(np.unique(path.round(4))) > 9
+    assert np.allclose(scores, expected, atol=1e-5)
+    assert len(np.unique(scores.round(4))) > 9
     # Each text is read once, however many pairs it is in.
     tokenizer = stage.encoder.tokenizer
     assert tokens == sum(len(tokenizer(text)["input_ids"]) for text in claims + sources)

@@ -197,6 +197,12 @@ def test_what_is_wrong_is_one_line_with_file_name_key_and_what_is_allowed(
     assert len(error.value.lines) == 1 and "\n" not in str(error.value)
 
 
+def test_a_file_that_is_called_as_a_key_is_named_too(tmp_path: Path) -> None:
+    file = write(tmp_path / "retrieve.yaml", "retrieve: {nosuch: 1}")
+    with pytest.raises(UserError, match=rf"^{file}:1: retrieve: retrieve: .*exactly one of bm25"):
+        read_systems([file])
+
+
 def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
     one = write(tmp_path / "one.yaml", "A: {retrieve: {bm25: {k1: 1.0}}}\n")
     two = "A: {retrieve: {bm25: {k1: 1.0}}}\nB: {retrieve: {bm25: {k1: 2.0}}}\n"

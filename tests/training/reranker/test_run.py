@@ -210,11 +210,11 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         ranked = first.rank({"dev": data}, data, str(made["data"]), Store(tmp_path / "s"))
         found[name] = ranked["dev"].run
     # A run does not go on over another fusion.
-    text = FirstStage(config.first).hash()
+    sha256 = FirstStage(config.first).hash()
     LearnedFusion((replace(view, weight=0.5),), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() != text
+    assert FirstStage(config.first).hash() != sha256
     LearnedFusion((view,), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() == text
+    assert FirstStage(config.first).hash() == sha256
     before, after = found["sparse"], found["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
