@@ -7,6 +7,8 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,6 +225,24 @@ def test_a_sparse_file_is_refused_without_being_read(copy: Path, sealed: bool) -
     os.truncate(file, 20 * 2**30)
     with pytest.raises(InputError, match=f"{file.name}: is longer than what was written of it"):
         open_index(copy)
+
+
+def test_a_mount_that_counts_no_blocks_has_no_sparse_files(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, stat = next(copy.glob("papers.lance/data/*.lance")), Path.stat
+
+    def without_blocks(path: Path, *, follow_symlinks: bool = True) -> Any:
+        status = stat(path, follow_symlinks=follow_symlinks)
+        size = 2 * 2**30 if path == file else status.st_size
+        mode, stamp = status.st_mode, status.st_mtime_ns
+        return SimpleNamespace(st_size=size, st_blocks=0, st_mode=mode, st_mtime_ns=stamp)
+
+    monkeypatch.setattr(Path, "stat", without_blocks)
+    assert (
+        module.Folder(copy).listed("papers.lance")[file.relative_to(copy).as_posix()][0]
+        == 2 * 2**30
+    )
 
 
 def test_a_damaged_abstention_is_refused_with_what_to_do(copy: Path, tmp_path: Path) -> None:
