@@ -24,6 +24,7 @@ from eval.index import main as index
 from tests.engines.engines import WIDTH, Corpus, manifest_of
 
 PAPERS = 40
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,10 @@ def scramble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, flip, scramble])
-@pytest.mark.parametrize("name", ["part_0_invert", "part_0_tokens", "part_0_docs", "page_data"])
+@pytest.mark.parametrize(
+    "name",
+    ["page_data", *(pytest.param(f"part_0_{s}", marks=SLOW) for s in ("invert", "tokens", "docs"))],
+)
 def test_a_damaged_search_index_without_a_note_is_made_anew_by_the_next_run(
     copy: Path, name: str, harm: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
