@@ -187,8 +187,7 @@ class DenseIndex:
             raise ConfigError("index.dimensions", dimensions, allowed)
         vectors = vectors[:, :dimensions]
         if self.encoder.settings.normalize:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+            vectors = unit_vectors(vectors)
         return vectors, cost
 
     def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
@@ -328,6 +327,13 @@ def of_model(keys: object) -> object:
     if not isinstance(keys, Mapping):
         return keys
     return {name: of_model(value) for name, value in keys.items() if name != "libraries"}
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors [n, d] to length 1; zero vectors stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
 
 
 def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:

@@ -18,8 +18,9 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.datasets import load
+from claim2source.datasets.grouping import connected_groups
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.retrieve.dense import encoder_keys
+from claim2source.retrieve.dense import encoder_keys, unit_vectors
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
 from claim2source.text import ClaimForm, Rendering
 
@@ -91,14 +92,17 @@ class Posts(WithRuntime):
         posts = [post for post in self.known if post.id not in ids]
         vectors, read = self._vectors([*posts, *claims])
         own, of_claims = vectors[: len(posts)], vectors[len(posts) :]
-        rows = posts_of_papers(posts)
-        mean, spread = other_papers_cosines(own, posts, rows)
+        rows = defaultdict[str, list[int]](list)
+        for row, post in enumerate(posts):
+            for gold in post.golds:
+                rows[gold].append(row)
+        mean, spread = other_papers_cosines(own, connected_groups(post.golds for post in posts))
         ranked, notes = {}, {}
         for claim, vector in zip(claims, of_claims, strict=True):
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
             cosines = own @ vector
-            nearest = [max(map(float, cosines[rows[s]])) if s in rows else mean for s in first]
+            nearest = [cosines[rows[s]].max() if s in rows else mean for s in first]
             near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
             scores = np.array([before[source] for source in first], np.float64)
             ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
@@ -109,35 +113,22 @@ class Posts(WithRuntime):
     def _vectors(self, posts: Sequence[Claim]) -> tuple[np.ndarray, int]:
         texts = self.rendering.claim_texts(posts)
         vectors, read = self.resolved.encoder.encode(texts, "claim", store=self.runtime.store)
-        vectors = np.asarray(vectors, np.float32)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(lengths, np.finfo(np.float32).tiny), read.tokens
+        return unit_vectors(vectors), read.tokens
 
 
-def posts_of_papers(posts: Sequence[Claim]) -> dict[str, list[int]]:
-    """Number the posts of each paper."""
-    rows = defaultdict[str, list[int]](list)
-    for row, post in enumerate(posts):
-        for gold in post.golds:
-            rows[gold].append(row)
-    return dict(rows)
-
-
-def other_papers_cosines(
-    vectors: np.ndarray, posts: Sequence[Claim], rows: Mapping[str, Sequence[int]]
-) -> tuple[float, float]:
+def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:
     """Measure each post's highest cosine with a post of another paper: mean and deviation.
 
-    `vectors` [posts, dimensions] have length 1. Without two papers no cosine is high: 1 and 1.
+    `vectors` [posts, dimensions] have length 1, `papers` [posts] number what they mean. Without two
+    papers no cosine is high: 1 and 1.
     """
-    highest = np.empty(len(posts), np.float32)
-    for start in range(0, len(posts), _BLOCK):
-        cosines = vectors[start : start + _BLOCK] @ vectors.T
-        for row, post in enumerate(posts[start : start + _BLOCK]):
-            cosines[row, [other for gold in post.golds for other in rows[gold]]] = -np.inf
-        highest[start : start + _BLOCK] = cosines.max(axis=1)
-    highest = highest[np.isfinite(highest)]
-    if len(highest) < 2:
+    numbers, highest = np.array(papers), np.empty(len(papers), np.float32)
+    for start in range(0, len(papers), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        cosines = vectors[block] @ vectors.T
+        cosines[numbers[block, None] == numbers] = -np.inf
+        highest[block] = cosines.max(axis=1)
+    if not len(highest) or not np.isfinite(highest).all():
         return 1.0, 1.0
     return float(highest.mean()), max(float(highest.std()), 1e-6)
 

@@ -18,7 +18,7 @@ from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
-from claim2source.retrieve.dense import encoder_keys, of_model
+from claim2source.retrieve.dense import encoder_keys, of_model, unit_vectors
 from claim2source.retrieve.terms import import_bm25s
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.max_sim import MaxSim
@@ -314,9 +314,7 @@ class Scorer:
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         if not len(vectors):
             return TextVectors({}, np.zeros((0, 1), np.float32))
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-        return TextVectors({text: row for row, text in enumerate(distinct)}, vectors)
+        return TextVectors({text: row for row, text in enumerate(distinct)}, unit_vectors(vectors))
 
     def _pair_scores(
         self,

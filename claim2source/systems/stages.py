@@ -87,7 +87,14 @@ class SystemStage:
             disagree = self.when is not None and self.when.disagree
             return replace(self, when=WhenConfig(value, disagree), fits=fits)
         stage = replace(self.stage, **{name: value})  # type: ignore[type-var]
+        if name in (MIX, WEIGHT):  # nothing that it has loaded depends on them
+            vars(stage).update({**vars(self.stage), name: value})
         return replace(self, stage=stage, fits=fits)
+
+    def with_runtime(self, runtime: SystemRuntime) -> SystemStage:
+        """Return the same stage with a store and a device, so that what it loads stays with it."""
+        stage = with_runtime(self.stage, runtime.store, runtime.device, runtime.progress)
+        return replace(self, stage=stage)
 
     def apply(
         self,
@@ -343,7 +350,10 @@ def fit_stages(
     for number, stage in enumerate(stages):
         for name, values in ((MIX, MIXES), (WEIGHT, WEIGHTS)):
             if name in stage.fits:
-                runs = {value: run(stage.with_setting(name, value)).result.run for value in values}
+                stage, runs = stage.with_runtime(runtime), {}
+                for value in values:
+                    stage = stage.with_setting(name, value)
+                    runs[value] = run(stage).result.run
                 weighing = selection.weighing(data)
                 value, choice = choose_share(name, runs, weighing, rule, selection.note)
                 stage = stage.with_setting(name, value)

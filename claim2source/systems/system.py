@@ -229,7 +229,7 @@ def _with_checkpoint(
                 allowed = f"none: val chooses among several for {language}"
                 raise ConfigError("checkpoint", path, allowed)
             part = _with_checkpoint(parts[0], own, None, read_as)
-            parts_of[language] = (replace(part, name=part.name or f"of {own}"),)
+            parts_of[language] = (replace(part, name=part.name or own),)
         return replace(unlabelled, routes=parts_of)
     if not isinstance(unlabelled, DenseNode):
         allowed = f"none: the first stage {node.display_name} has no dense model"

@@ -13,7 +13,9 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
 from claim2source.datasets.beir import write_beir
-from claim2source.stages.posts import Posts, other_papers_cosines, posts_of_papers
+from claim2source.models import resolve
+from claim2source.stages import posts
+from claim2source.stages.posts import Posts, other_papers_cosines
 from claim2source.systems.heldout import SelectionData
 from claim2source.systems.read import read_stage
 from claim2source.systems.runtime import SystemRuntime
@@ -74,18 +76,18 @@ def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None
 def test_nearness_counts_from_the_posts_of_other_papers() -> None:
     angles = np.deg2rad([0, 1, 30, 90])
     vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
-    golds = (("a",), ("a", "b"), ("b",), ("c",))
-    posts = [Claim(str(i), "", golds=of) for i, of in enumerate(golds)]
-    # The first two mean `a`, the second and third `b`: 0 to 30 degrees, 1 to 90, 30 to 0, 90 to 30.
-    nearest = np.cos(np.deg2rad([30, 89, 30, 60]))
-    found = other_papers_cosines(vectors, posts, posts_of_papers(posts))
-    assert found == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
+    # The first two mean one paper: 0 is nearest to 30 degrees, 1 to 30, 30 to 1, 90 to 30.
+    nearest = np.cos(np.deg2rad([30, 29, 29, 60]))
+    measured = other_papers_cosines(vectors, [0, 0, 1, 2])
+    assert measured == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
 
 
 @pytest.mark.parametrize(("share", "weight"), [(1.0, 4.0), (0.0, 0.0)])
 def test_the_weight_is_chosen_for_the_share_of_seen_papers(
-    train: tuple[str, c2s.Dataset], share: float, weight: float
+    train: tuple[str, c2s.Dataset], share: float, weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loaded = []
+    monkeypatch.setattr(posts, "resolve", lambda *named: loaded.append(1) or resolve(*named))
     folder, data = train
     # `masks-1` has another known post; the other claim's paper has none, and coffee's are near it.
     papers = {"masks-3": "masks", "brew": "none"}
@@ -101,6 +103,7 @@ def test_the_weight_is_chosen_for_the_share_of_seen_papers(
         [read_stage(entry)], before, val, selection, SystemRuntime(), "best"
     )
     assert (choice.settings["weight"] > 0) == (weight > 0) and choice.compared == 6
+    assert len(loaded) == 1  # for all weights
     assert stages[0].stage.weight == choice.settings["weight"]  # type: ignore[attr-defined]
 
 
