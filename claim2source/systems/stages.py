@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,13 +103,12 @@ class SystemStage:
         runtime: SystemRuntime,
     ) -> Result:
         """Apply the stage to the last of several results, for the claims that it is asked about."""
-        stage = with_history(self.stage, before, claims)
 
         def apply(claims: Sequence[Claim], run: Run) -> Result:
             store, device, progress = runtime.store, runtime.device, runtime.progress
             ranked = Result(run)
             return apply_stage(
-                stage, claims, sources, ranked, store, device=device, progress=progress
+                self.stage, claims, sources, ranked, store, device=device, progress=progress
             )
 
         run = before[-1].result.run
@@ -119,7 +117,7 @@ class SystemStage:
         earlier = before[-2].result.run if len(before) > 1 else None
         result = self.when.apply(claims, run, earlier, apply)
         when = {key: value for key, value in asdict(self.when).items() if value}
-        return replace(result, settings={**stage_settings(stage), "when": when})
+        return replace(result, settings={**stage_settings(self.stage), "when": when})
 
 
 @runtime_checkable
@@ -134,11 +132,78 @@ class UsesRuntime(Protocol):
 
 
 @runtime_checkable
-class UsesHistory(Protocol):
-    """Fit stages that read the results of all stages before them."""
+class UsesCorpusStats(Protocol):
+    """Fit stages whose scores depend on all sources there are, not on those to rank alone."""
 
-    def with_history(self, stages: Mapping[str, Result]) -> Stage:
-        """Return the same stage, which knows these results by the stages' names."""
+    @property
+    def counts_terms(self) -> bool:
+        """Tell whether this one's do."""
+        ...
+
+    def with_corpus_stats(self, pool: Sequence[Source]) -> Stage:
+        """Return the same stage, which counts over a pool."""
+        ...
+
+
+def counts_terms(stage: Stage) -> bool:
+    """Tell whether a stage's scores depend on all sources there are."""
+    return isinstance(stage, UsesCorpusStats) and stage.counts_terms
+
+
+def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
+    """Have a stage count over a pool, if it does."""
+    if not isinstance(stage, UsesCorpusStats) or not stage.counts_terms:
+        return stage
+    return stage.with_corpus_stats(pool)
+
+
+def models_of(stage: Stage) -> list[str]:
+    """Name the models of a stage, any of which may have been trained on claims."""
+    if isinstance(stage, Learned):
+        views = ((view.name, view.view.model) for view in stage.fusion.views)
+        return [stage.models.get(name, view.name) for name, view in views if view is not None]
+    model = getattr(stage, "model", None)
+    return [model] if isinstance(model, str) else []
+
+
+def with_runtime(self, runtime: SystemRuntime) -> SystemStage:
+        """Return the same stage with a store and a device, so that what it loads stays with it."""
+        stage = with_runtime(self.stage, runtime.store, runtime.device, runtime.progress)
+        return replace(self, stage=stage)
+
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        before: Sequence[StageResult],
+        runtime: SystemRuntime,
+    ) -> Result:
+        """Apply the stage to the last of several results, for the claims that it is asked about."""
+
+        def apply(claims: Sequence[Claim], run: Run) -> Result:
+            store, device, progress = runtime.store, runtime.device, runtime.progress
+            ranked = Result(run)
+            return apply_stage(
+                self.stage, claims, sources, ranked, store, device=device, progress=progress
+            )
+
+        run = before[-1].result.run
+        if self.when is None:
+            return apply(claims, run)
+        earlier = before[-2].result.run if len(before) > 1 else None
+        result = self.when.apply(claims, run, earlier, apply)
+        when = {key: value for key, value in asdict(self.when).items() if value}
+        return replace(result, settings={**stage_settings(self.stage), "when": when})
+
+
+@runtime_checkable
+class UsesRuntime(Protocol):
+    """Fit stages that keep more than their result in the store, or compute on a device."""
+
+    def with_runtime(
+        self, store: Store | None, device: str | None, progress: bool = False
+    ) -> Stage:
+        """Return the same stage with a store and a device."""
         ...
 
 
