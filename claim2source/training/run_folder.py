@@ -31,12 +31,9 @@ from claim2source.core.folders import (
     RUN_FILE,
     STATE_FILE,
     check_aside,
-    foreign_file,
-    is_finished_demo,
     is_run,
     is_unbegun,
     put_aside,
-    remove_folder,
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
@@ -118,8 +115,7 @@ class RunFolder:
         try:
             if run.replaces:
                 _refuse_inputs_within(folder, config)
-                if not _is_thrown_away(path):
-                    check_aside(folder, why_run_is_kept)
+                check_aside(folder, why_run_is_kept)
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
                 file = _read(path)
@@ -138,14 +134,11 @@ class RunFolder:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
         folder = _resolved(self.path)
         if self.replaces:
-            thrown_away = _is_thrown_away(folder)
-            if not thrown_away and self.lock is not None:
-                target = put_aside(folder)
+            target = put_aside(folder)
+            if self.lock is not None:
                 self.lock.moved(target)
-                print(f"{self.path}: the earlier run is in {target} now", flush=True)
+            print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
-            if thrown_away:
-                remove_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self.lock is None:
             self.lock = FolderLock(folder)
@@ -326,11 +319,6 @@ def _resolved(path: Path) -> Path:
 def _is_nothing(path: Path) -> bool:
     """Tell whether a file is the leftover of a killed process, not a user's."""
     return is_leftover(path) or path.name == LOCK_FILE
-
-
-def _is_thrown_away(path: Path) -> bool:
-    """Tell whether a run is replaced without a copy: a finished demo, and nothing else in it."""
-    return is_finished_demo(path) and foreign_file(path) is None
 
 
 def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
