@@ -31,7 +31,7 @@ _SET_BY_RUN = (
 _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
-def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
+def _read_file(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
 
     Claims are evaluated in the form that the run was trained with, and in those of FILE. Raises
@@ -63,11 +63,14 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
 
 
 @said_once()
-def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` before training for systems or files of `after` that do not exist."""
+def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
+    """Read the evaluation that follows a training; None without one.
+
+    Raises `UserError` before training for systems or files of `after` that do not exist.
+    """
     if config.after is None:
-        return
-    evaluation = read_after(config, config.after)
+        return None
+    evaluation = _read_file(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -78,34 +81,32 @@ def check_after(config: FinetuneConfig) -> None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
         raise InputError(str(config.after), None, error.key, error.why) from None
+    return evaluation
 
 
-def evaluate_after(config: FinetuneConfig, checkpoint: Path, *, trained: bool) -> None:
-    """Evaluate the kept checkpoints as FILE says, and name the next commands.
+def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
+    """Evaluate a run's checkpoints as `after` says; tell whether all was written.
 
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    folder, evaluated = config.out / FOLDER, False
-    if config.after is not None:
-        try:
-            evaluation = read_after(config, config.after)
-            say(f"\n{evaluate_table(evaluation, config.data.train_split)}")
-            page = ReportConfig(
-                reports=[folder],
-                html=folder / PAGE,
-                dataset=config.data.dataset,
-                split=config.data.report_split,
-                languages=config.languages,
-                lenient=config.data.lenient,
-                wandb=wandb_mode(config.wandb.mode),
-            )
-            say(f"\n{html_report(page)}")
-            evaluated = True
-        except Exception as error:
-            why = " ".join(str(error).split()) or type(error).__name__
-            log.warning("after the run: the evaluation: %s: %s", type(error).__name__, why)
-    say(next_steps(config, checkpoint, trained, evaluated))
+    page = ReportConfig(
+        reports=[evaluation.out],
+        html=evaluation.out / PAGE,
+        dataset=evaluation.dataset,
+        split=evaluation.split,
+        languages=evaluation.languages,
+        lenient=evaluation.lenient,
+        wandb=evaluation.wandb,
+    )
+    try:
+        say(f"\n{evaluate_table(evaluation, train_split)}")
+        say(f"\n{html_report(page)}")
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        log.warning("after the run: the evaluation: %s: %s", type(error).__name__, why)
+        return False
+    return True
 
 
 def next_steps(
