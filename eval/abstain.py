@@ -117,10 +117,10 @@ def abstain(config: AbstainConfig) -> str:
     tables: dict[str, TextTable] = {}
     if paired is not None:
         draws = {"repeats": config.repeats, "seed": config.seed}
-        more, tables["abstention"] = write_measures(
+        measures, tables["abstention"] = write_measures(
             paired, fitted, config.out, title, risk=config.risk, **draws
         )
-        parts += more
+        parts += measures
     else:
         parts += unjudged(dataset)
     parts += [f"{name}: {model}" for name, model in fitted.items()]

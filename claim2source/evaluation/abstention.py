@@ -66,7 +66,7 @@ class Curve:
         """Share of the answered claims that are answered wrongly, [points]."""
         return self.wrong / self.answered
 
-    def plain(self) -> dict[str, list[float]]:
+    def as_json(self) -> dict[str, list[float]]:
         """As JSON: a list for each of confidence, coverage and risk."""
         rows = {"confidence": self.confidence, "coverage": self.coverage, "risk": self.risk}
         return {name: row.tolist() for name, row in rows.items()}
@@ -134,7 +134,7 @@ def risk_coverage(confidence: np.ndarray, wrong: np.ndarray) -> Curve:
     """Draw the risk-coverage curve of a confidence, higher meaning surer; [claims] each."""
     order, weights = _Order(confidence), np.ones((1, len(wrong)))
     answered, failed = order.cumulate(weights)[0], order.cumulate(weights * wrong)[0]
-    values = np.asarray(confidence, np.float64)[order.places][order.ends]
+    values = np.asarray(confidence, np.float64)[order.positions][order.ends]
     return Curve(values, answered.astype(np.int64), failed.astype(np.int64))
 
 
@@ -300,13 +300,13 @@ class _Order:
         values = np.asarray(confidence, np.float64)
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
             raise ValueError("confidences must be finite numbers [claims], not empty")
-        self.places = np.argsort(-values, kind="stable")
-        ordered = values[self.places]
+        self.positions = np.argsort(-values, kind="stable")
+        ordered = values[self.positions]
         self.ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
 
     def cumulate(self, weights: np.ndarray) -> np.ndarray:
         """Sum weights [samples, claims] from the surest claim to each step, [samples, steps]."""
-        sums: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
+        sums: np.ndarray = weights[:, self.positions].cumsum(axis=1)[:, self.ends]
         return sums
 
     def auroc(self, weights: np.ndarray, present: np.ndarray) -> np.ndarray:

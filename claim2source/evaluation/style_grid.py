@@ -176,7 +176,7 @@ class StyleGrid:
             for comparison in test.comparisons
         }
 
-    def plain(self) -> dict[str, dict[str, dict[str, float]]]:
+    def as_json(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return retriever -> claim style -> source style -> macro MRR@5."""
         values: dict[str, dict[str, dict[str, float]]] = {}
         for retriever in self.retrievers:
@@ -302,7 +302,7 @@ def _shortened(cells: Sequence[str]) -> str:
 
 def write_grid(grid: StyleGrid, out: Path, title: str) -> None:
     """Write `grid.json` and a heat map for each language into a folder."""
-    write_json(out / "grid.json", grid.plain())
+    write_json(out / "grid.json", grid.as_json())
     for language in grid.languages:
         ending = "" if language == MACRO else f"_{language}"
         with atomic_path(out / f"heatmap{ending}.png") as temporary:

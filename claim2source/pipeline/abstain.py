@@ -84,7 +84,7 @@ class PairedResults:
 
     claim_ids: tuple[str, ...]
     stages: Mapping[str, Result]
-    bare: Mapping[str, Result]
+    absent: Mapping[str, Result]
     outcomes: Outcomes
 
     @classmethod
@@ -92,7 +92,7 @@ class PairedResults:
         cls,
         claims: Sequence[Claim],
         stages: Mapping[str, Result],
-        without_papers: Mapping[str, Result],
+        absent: Mapping[str, Result],
     ) -> Self:
         """Compare the last stage's first sources with the golds of the claims."""
         last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
@@ -101,11 +101,11 @@ class PairedResults:
         outcomes = Outcomes(
             np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
         )
-        return cls(tuple(claim.id for claim in claims), stages, without_papers, outcomes)
+        return cls(tuple(claim.id for claim in claims), stages, absent, outcomes)
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all claims twice, [2 x claims, features]."""
-        parts = (design.features(self.claim_ids, stages) for stages in (self.stages, self.bare))
+        parts = (design.features(self.claim_ids, stages) for stages in (self.stages, self.absent))
         return np.concatenate(list(parts))
 
     def single_scores(self) -> dict[str, np.ndarray]:
@@ -113,7 +113,9 @@ class PairedResults:
         scores = {}
         for name in self.stages:
             values = self.features(Design((name,), 1))[:, 0]
-            margins = [margin_shares(s[name].run, self.claim_ids) for s in (self.stages, self.bare)]
+            margins = [
+                margin_shares(s[name].run, self.claim_ids) for s in (self.stages, self.absent)
+            ]
             scores[f"{name}: first score"] = values
             scores[f"{name}: margin"] = np.concatenate(margins)
         return scores
@@ -127,7 +129,7 @@ class PairedResults:
                 for result in results.values()
                 for details in result.details.values()
             )
-            for results in (self.stages, self.bare)
+            for results in (self.stages, self.absent)
         )
 
 
@@ -145,8 +147,8 @@ def paired_results(
         )
     bare_of_papers = without(judged, papers_of_claims(judged))
     results = _stages(runner.run(system, form, judged), judged)
-    without_papers = _stages(runner.run(system, form, bare_of_papers), judged)
-    return PairedResults.of(judged.claims, results, without_papers)
+    absent = _stages(runner.run(system, form, bare_of_papers), judged)
+    return PairedResults.of(judged.claims, results, absent)
 
 
 def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
@@ -164,16 +166,16 @@ class FittedModel:
 
     model: AbstainModel
     safe: float | None
-    chosen: tuple[int, float]
-    tried: Mapping[tuple[int, float], float]
+    setting: tuple[int, float]
+    losses: Mapping[tuple[int, float], float]
     out_of_fold: np.ndarray
     target: Target = "present"
 
     def __str__(self) -> str:
         """Describe the choice of scores and penalty."""
-        scores, penalty = self.chosen
+        scores, penalty = self.setting
         losses = ", ".join(
-            f"{s} {min(v for k, v in self.tried.items() if k[0] == s):.4f}" for s in SCORES
+            f"{s} {min(v for k, v in self.losses.items() if k[0] == s):.4f}" for s in SCORES
         )
         return (
             f"fitted on {self.model.fitted}; the first {scores} scores of each stage, penalty "
@@ -265,7 +267,7 @@ def write_measures(
     curves = {
         name: risk_coverage(confidence, ~outcomes.right) for name, confidence in confidences.items()
     }
-    drawn = {name: curves[name] for name in (baseline, list(curves)[-len(fitted) - 1], *fitted)}
+    plotted = {name: curves[name] for name in (baseline, list(curves)[-len(fitted) - 1], *fitted)}
     papers = len(np.unique(outcomes.groups))
     table = abstention_table(figures, risk)
     parts: list[Part] = [
@@ -279,15 +281,15 @@ def write_measures(
         "on held-out papers:",
         thresholds_table(fitted, curves),
         "Risk by coverage:",
-        curve_table(drawn, SHARES),
+        curve_table(plotted, SHARES),
     ]
     with atomic_path(out / "curve.svg") as path:
-        draw_curves(drawn, title).savefig(path, format="svg")
+        draw_curves(plotted, title).savefig(path, format="svg")
     write_json(
         out / "abstention.json",
         {
             "measures": {name: asdict(figure) for name, figure in figures.items()},
-            "curves": {name: curve.plain() for name, curve in curves.items()},
+            "curves": {name: curve.as_json() for name, curve in curves.items()},
         },
     )
     return parts, table
@@ -298,8 +300,8 @@ def thresholds_table(fitted: Mapping[str, FittedModel], curves: Mapping[str, Cur
     columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
     rows: list[list[Cell]] = []
     for name, model in fitted.items():
-        for why, least in (("", model.model.threshold), (" (safe on train)", model.safe)):
-            at = point_at(curves[name], least)
-            start = "nowhere" if least is None else f"{least:.4f}"
+        for why, threshold in (("", model.model.threshold), (" (safe on train)", model.safe)):
+            at = point_at(curves[name], threshold)
+            start = "nowhere" if threshold is None else f"{threshold:.4f}"
             rows.append([name, start + why, at.coverage, at.risk, at.upper, at.answered, at.wrong])
     return TextTable(columns, rows, numeric=[False, False, *[True] * 5])

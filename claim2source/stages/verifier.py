@@ -98,7 +98,7 @@ class Poll:
         # Sums of probabilities in different orders are not exact.
         return (int(np.argmax(self.votes)) if lead > 1e-9 else None), lead
 
-    def needed(self, limit: int) -> int:
+    def votes_needed(self, limit: int) -> int:
         """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
 
         It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
@@ -243,7 +243,7 @@ class Verifier(LLMStage):
             asks: dict[str, VoteRequest] = {}
             for poll in polls:
                 remaining = self.votes - poll.asks
-                count = remaining if self.ranks_all else poll.needed(self.votes)
+                count = remaining if self.ranks_all else poll.votes_needed(self.votes)
                 for _ in range(0 if poll.closed else count):
                     ask = self._ask(poll, sources)
                     if ask is None:

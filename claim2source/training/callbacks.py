@@ -69,7 +69,7 @@ class TrainingProgress(pl.Callback):
     ) -> None:
         """Show the step that this batch closed."""
         assert isinstance(module, TrainingModule)
-        if steps := module.steps_done - self.progress.done:
+        if steps := module.steps_done - self.progress.count:
             self.progress.update(steps, f"loss {module.losses[-1]:.4g}")
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -125,7 +125,7 @@ class WandbTables(pl.Callback):
 
     def __init__(self, session: Session, train: Dataset, seed: int) -> None:
         self.session, self.train, self.seed = session, train, seed
-        self._shown: Path | None = None
+        self._logged_file: Path | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Log the first negatives."""
@@ -137,9 +137,9 @@ class WandbTables(pl.Callback):
 
     def _show(self, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        if self.session.run.mined == self._shown or not module.pairs.negatives:
+        if self.session.run.mined == self._logged_file or not module.pairs.negatives:
             return
-        self._shown = self.session.run.mined
+        self._logged_file = self.session.run.mined
         table = negatives_table(module.pairs.rows, self.train, self.seed)
         self.session.logs.table("mined negatives", table)
 
@@ -397,7 +397,7 @@ class KeepState(Checkpoint):
     """
 
     def __init__(self, session: Session, interval: int) -> None:
-        self.run, self.world, self.every = session.run, session.world, interval
+        self.run, self.world, self.interval = session.run, session.world, interval
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
@@ -427,7 +427,7 @@ class KeepState(Checkpoint):
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
-        due = self.every and module.steps_done % self.every == 0
+        due = self.interval and module.steps_done % self.interval == 0
         if self.epoch_open or module.stopping or due:
             self._save(trainer, module, between=self.epoch_open)
         if module.stopping:

@@ -30,7 +30,7 @@ from claim2source.training.reranker_config import FirstStageConfig, RerankerConf
 from claim2source.training.teacher import TeacherScores, read_teacher, run_hash, run_scores
 
 KEY = "first.run"
-PLAIN = "BM25"
+BM25_NAME = "BM25"
 
 
 def system_hash(system: System, folder: Path | None = None) -> str:
@@ -93,7 +93,7 @@ class FirstStage:
     def systems(self) -> Systems:
         """Read the systems."""
         if self.first.system is None:
-            return {PLAIN: System(PLAIN, BM25Node(name=PLAIN))}
+            return {BM25_NAME: System(BM25_NAME, BM25Node(name=BM25_NAME))}
         return read_systems(self.first.files or None)
 
     @cached_property
@@ -108,7 +108,7 @@ class FirstStage:
         """Name the first stage."""
         if self.first.run:
             return ", ".join(path.name for path in self.first.run)
-        return self.first.system or PLAIN
+        return self.first.system or BM25_NAME
 
     def hash(self) -> str:
         """Hash the system, or the runs, that decide the ranking beside the data."""

@@ -140,7 +140,7 @@ class RunFolder:
             thrown_away = _is_thrown_away(folder)
             if not thrown_away and self.lock is not None:
                 target = put_aside(folder)
-                self.lock.moved(target)
+                self.lock.set_folder(target)
                 print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
             if thrown_away:

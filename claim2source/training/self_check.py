@@ -28,7 +28,7 @@ from claim2source.training.resume import random_state, restore_random_state
 LAYERS, CLAIMS = 2, 16
 STEPS, _RATE = 2, 1e-4
 # How far two ways of computing the same may be apart, relative: losses, and gradients by norm.
-_SAME, _IN_16_BITS = (1e-4, 1e-3), (0.05, 0.1)
+_FULL, _HALF = (1e-4, 1e-3), (0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trial:
 class Comparison:
     """Hold how far two ways of computing the same are apart, and how far they may be."""
 
-    what: str
+    name: str
     loss: float
     gradient: float
     bounds: tuple[float, float]
@@ -56,7 +56,7 @@ class Comparison:
     def __str__(self) -> str:
         limits = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
         differences = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
-        return f"{self.what}: {differences} ({limits})"
+        return f"{self.name}: {differences} ({limits})"
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
@@ -100,10 +100,10 @@ def check_training(
         comparisons = []
         if small.packs:
             packed = _train_copy(small, texts, config, packed=True, half=False)
-            comparisons.append(_compare("packed against padded texts", packed, reference, _SAME))
+            comparisons.append(_compare("packed against padded texts", packed, reference, _FULL))
         if half:
             actual = _train_copy(small, texts, config, packed=small.packs, half=True)
-            comparisons.append(_compare("bfloat16 against float32", actual, reference, _IN_16_BITS))
+            comparisons.append(_compare("bfloat16 against float32", actual, reference, _HALF))
     finally:
         restore_random_state(state)
     seconds = time.perf_counter() - started

@@ -64,5 +64,5 @@ def test_lines_say_what_is_done_and_the_time_that_is_left(
                 part.update(texts if done else 0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "papers: 20 of 1000, 8 min left"  # ten seconds after the begin
-    assert lines[1].startswith("papers: 100 of 1000, ") and bar.done == 300
+    assert lines[1].startswith("papers: 100 of 1000, ") and bar.count == 300
     assert len(lines) == 3

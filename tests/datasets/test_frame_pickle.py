@@ -19,7 +19,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import frame_pickle
-from claim2source.datasets.frame_pickle import ADMITTED, MOST, RecordedCall, read_frame
+from claim2source.datasets.frame_pickle import ADMITTED, MAX_BYTES, RecordedCall, read_frame
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PICKLES = sorted(FIXTURES.glob("*.pkl"))
@@ -157,8 +157,8 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "frame.pkl"
     with open(path, "wb") as file:
-        file.truncate(MOST + 1)
-    assert f"a pickle is read up to {MOST}" in refusal(path)
+        file.truncate(MAX_BYTES + 1)
+    assert f"a pickle is read up to {MAX_BYTES}" in refusal(path)
     assert refusal(tmp_path / "none.pkl").endswith("no such file")
     assert "cannot be read" in refusal(tmp_path)
 

@@ -19,7 +19,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.engines import Engine, files, is_engine, open_index
 from claim2source.engines.files import Bucket, BucketLock
-from claim2source.find.answers import plain
+from claim2source.find.answers import json_rows
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from tests.engines.engines import WIDTH, Corpus, manifest_of
@@ -201,7 +201,7 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
             for answer in expected:
                 body = {"post": answer.post.text, "k": 10}
                 found = httpx.post(f"{address}/api/v1/find", json=body, timeout=60).json()["papers"]
-                listed = plain(answer)
+                listed = json_rows(answer)
                 assert [one["score"] for one in found] == pytest.approx(
                     [one["score"] for one in listed], abs=1e-4
                 )

@@ -170,9 +170,9 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
 def test_a_copy_of_the_folder_is_a_copy_of_the_index(
     engine: Engine, corpus: Corpus, tmp_path: Path
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in Path(engine.where).rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path(engine.location).rglob("*")}
     engine.lock()  # a writer's lock is copied too
-    shutil.copytree(Path(engine.where), tmp_path / "copy")
+    shutil.copytree(Path(engine.location), tmp_path / "copy")
     engine.close()
     shutil.move(tmp_path / "copy", tmp_path / "moved")
     copy = open_index(tmp_path / "moved")

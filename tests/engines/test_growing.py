@@ -21,7 +21,7 @@ from claim2source.engines.growing import (
     re_encode,
     undo_re_encoding,
 )
-from claim2source.engines.rows import MOST, SPLIT, findings_of, split
+from claim2source.engines.rows import MAX_SENTENCES, SPLIT, findings_of, split
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
 
@@ -155,7 +155,7 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
         '"So." End',
     ]
     assert findings_of(Paper(Source("p", "T. Title", abstract))) == ["[2] 3.7x fewer!"]
-    assert len(split(Paper(Source("p", "", "One. " * 60)))) == MOST == 40
+    assert len(split(Paper(Source("p", "", "One. " * 60)))) == MAX_SENTENCES == 40
 
 
 def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(

@@ -72,8 +72,8 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
         ]
         others = replace(dev, claims=tuple(bound))
         there = SystemRunner(others, mine).run(system).result.run
-        last = list(asked.bare)[-1]
-        assert rows_of(asked.bare[last].run) == rows_of(there), system.name
+        last = list(asked.absent)[-1]
+        assert rows_of(asked.absent[last].run) == rows_of(there), system.name
         plain = SystemRunner(dev, mine).run(system)
         assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), system.name
         # A filter of the fused list is not that: scores are relative to each list's first.
@@ -138,11 +138,11 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
     wanted = known.outcomes.present
     sure = np.where(wanted, fitted.out_of_fold, 1 - fitted.out_of_fold)
-    assert fitted.tried[fitted.chosen] == pytest.approx(-np.log(sure).mean())
-    assert fitted.tried[fitted.chosen] == min(fitted.tried.values()) and len(fitted.tried) == 16
+    assert fitted.losses[fitted.setting] == pytest.approx(-np.log(sure).mean())
+    assert fitted.losses[fitted.setting] == min(fitted.losses.values()) and len(fitted.losses) == 16
     # Held out: fitted on its own claims the model is surer of them.
     own = fitted.model.probabilities(known.features(fitted.model.design))
-    assert -np.log(np.where(wanted, own, 1 - own)).mean() < fitted.tried[fitted.chosen]
+    assert -np.log(np.where(wanted, own, 1 - own)).mean() < fitted.losses[fitted.setting]
     curve = risk_coverage(fitted.out_of_fold, ~known.outcomes.right)
     assert fitted.safe == safe_threshold(curve, 0.1)
 
@@ -195,7 +195,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
     # The judge says none, with 0.8, unless the gold is among the five that it sees.
     shown = asked.stages["fuse"].run
     seen = [titles[c.golds[0]] in {titles[s] for s in shown.sources(c.id, 5)} for c in dev.claims]
-    judge = asked.stages["verify letters"].details, asked.bare["verify letters"].details
+    judge = asked.stages["verify letters"].details, asked.absent["verify letters"].details
     said = [[float(str(one[c.id][NONE])) for c in dev.claims] for one in judge]
     assert said[0] == pytest.approx([0.2 / 5 if gold else 0.8 for gold in seen])
     assert said[1] == pytest.approx([0.8] * 50)

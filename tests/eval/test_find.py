@@ -314,7 +314,7 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
 def knowing(index: str, model: AbstainModel) -> Iterator[None]:
     """An index to which a model of abstention was fitted."""
     before = IndexManifest.read(files_of(index))
-    replace(before, abstain=model.plain()).write(files_of(index))
+    replace(before, abstain=model.as_json()).write(files_of(index))
     try:
         yield
     finally:
@@ -546,8 +546,8 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
         return {one["date"] for one in json.loads(ask(*address, "--json", "--k", "20", *words))}
 
     with serving() as server:
-        places = {"mastodon.social": server.place}
-        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, places=places))
+        base_urls = {"mastodon.social": server.place}
+        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, base_urls=base_urls))
         # What was published on 4 May 2021 or before, and what is not dated.
         assert dates() == {"1 April 2019", "2020", "2021", ""}
         assert "The post links to https://nature.com/a?b=1&c=2\n" in ask(*address)

@@ -170,7 +170,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     assert "abstention fitted on 60 claims of " in said(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
-    design = AbstainModel.of_plain(fitted, Path(out)).design
+    design = AbstainModel.of_json(fitted, Path(out)).design
     assert design.stages == ("lexical", "dense", "fused")
     # A copy has it too.
     shutil.copytree(out, tmp_path / "copy")

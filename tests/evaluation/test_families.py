@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from claim2source.evaluation.anova import two_way_anova
-from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family, holm
+from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family, holm
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
@@ -130,7 +130,7 @@ def test_a_family_is_tested_against_its_baseline():
         "better": "better",
         "near": TOO_FEW,
         "worse": "worse",
-        "other": INSIDE,
+        "other": WITHIN_NOISE,
     }
     better, near = by_name["better"], by_name["near"]
     assert better.difference == pytest.approx(0.3) and better.baseline_mean < better.mean

@@ -78,9 +78,9 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     assert absent.answers > 150 and absent.here / absent.answers < 0.1
     assert f'{found.here} of {found.answers} that are "found"' in reliability_line(model)
     assert model.papers == 60 and model.topic is not None
-    engine.note(abstain=model.plain())
+    engine.note(abstain=model.as_json())
     engine.close()
-    finder = Finder(open_index(engine.where))
+    finder = Finder(open_index(engine.location))
     posts = [Post("a", dataset.claims[0].text), Post("b", "Regen in Kiel, nie wieder Urlaub hier")]
     first, second = finder.find(posts)
     assert (first.verdict, first.measured) == ("found", found)
@@ -94,7 +94,7 @@ def test_abstention_of_an_index_is_measured_by_a_command(
     from claim2source.datasets import write_beir
 
     write_beir(dataset, tmp_path / "data")
-    words = ["--index", engine.where, "--dataset", str(tmp_path / "data"), "--split", "train"]
+    words = ["--index", engine.location, "--dataset", str(tmp_path / "data"), "--split", "train"]
     words += ["--out", str(tmp_path / "out")]
     with pytest.raises(UserError, match="no abstention is fitted: index --claims DATASET does"):
         main(words)
@@ -103,7 +103,7 @@ def test_abstention_of_an_index_is_measured_by_a_command(
     model = calibrate(engine, dataset)
     tenths = reliability(engine, model, dataset)
     assert sum(tenth.answers for tenth in tenths) == 2 * len(dataset.claims)
-    engine.note(abstain=model.plain())
+    engine.note(abstain=model.as_json())
     engine.close()
     main(words)
     text = capsys.readouterr().out

@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
 
 def fetcher(server: Server, **options: Any) -> Fetcher:
     places = dict.fromkeys((BLUESKY_API, "mastodon.social", "own.example"), server.place)
-    return Fetcher(places=places, **options)
+    return Fetcher(base_urls=places, **options)
 
 
 def test_a_post_of_bluesky_is_read_with_its_links(server: Server) -> None:
@@ -204,7 +204,7 @@ def test_what_a_server_must_not_do(server: Server) -> None:
         refused("redirects elsewhere")
     assert {asked for asked, _ in server.asked} == {path}
     server.say(path, json.dumps({**STATUS, "filler": "x" * 3000}).encode())
-    refused("answers more than 2000 bytes", most=2000)
+    refused("answers more than 2000 bytes", limit=2000)
     for status, why in ((404, "no such post"), (401, "not public"), (500, "answers 500")):
         server.say(path, {}, status)
         refused(why)

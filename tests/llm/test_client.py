@@ -140,7 +140,7 @@ def test_a_budget_of_requests_stops_cleanly(
         config = config_of(server, max_requests=7)
         llm = LLM(config, store)
         answers = llm.answer(requests, subject="posts")
-        assert server.requests == 7 == llm.budget.sent
+        assert server.requests == 7 == llm.budget.count
         good = [answer for answer in answers if answer.failure is None]
         assert 0 < len(good) == len(store) < 7
         why = "not asked: the budget of 7 requests (llm.max_requests) is spent"
@@ -162,9 +162,9 @@ def test_a_budget_of_tokens_is_never_exceeded(llm_server: Start) -> None:
     llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600))
     answers = llm.answer(requests)
     good = [answer for answer in answers if answer.failure is None]
-    assert llm.used.total == sum(answer.usage.total for answer in good) <= 600
+    assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
     # It goes near the end: what a reply did not use is given to the next.
-    assert 400 < llm.used.total and 0 < len(good) < 40
+    assert 400 < llm.usage.total and 0 < len(good) < 40
     assert {a.failure for a in answers} - {None} == {
         "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
     }

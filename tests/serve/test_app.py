@@ -19,7 +19,7 @@ from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import Where, grow, open_index
 from claim2source.engines.growing import re_encode
-from claim2source.find.answers import as_bibtex, plain
+from claim2source.find.answers import as_bibtex, json_rows
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
@@ -47,7 +47,7 @@ def alone(index: str) -> Finder:
 
 @pytest.fixture(scope="module")
 def client(finder: SlowFinder) -> Iterator[httpx.Client]:
-    with serving(finder, places=POSTS) as address:
+    with serving(finder, capacity=POSTS) as address:
         with httpx.Client(base_url=address, timeout=60) as client:
             yield client
 
@@ -67,11 +67,11 @@ def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
     (expected,) = alone.find([Post("0", POST, "de")], 4, where)
     asked = {"lang": "de", "date": "2020", "k": 4, "venue": "science", "paper_lang": "de"}
     found = client.post("/api/v1/find", json={"post": POST, **asked}).json()
-    assert found["papers"] and close(found["papers"], plain(expected))
+    assert found["papers"] and close(found["papers"], json_rows(expected))
     assert (found["lang"], found["abstained"], found["present"]) == ("de", False, None)
     (expected,) = alone.find([Post("0", NASTY)], 13)
     found = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
-    assert close(found["papers"], plain(expected)) and len(found["papers"]) == 13
+    assert close(found["papers"], json_rows(expected)) and len(found["papers"]) == 13
     for post in ("\x00", "NOT", "\u202e", "a" * CHARACTERS):
         answer = client.post("/api/v1/find", json={"post": post})
         assert answer.status_code == 200 and len(answer.json()["papers"]) == 10
@@ -96,7 +96,7 @@ def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) 
     assert [answer["post"] for answer in answers] == ["x", "x", ""]
     for post, found in zip(posts, answers, strict=True):
         (expected,) = alone.find([Post("0", post["text"], "", post.get("date", ""))], 12)
-        assert close(found["papers"], plain(expected))
+        assert close(found["papers"], json_rows(expected))
     assert {answer["date"] for answer in answers[1]["papers"]} == {"1 April 2019", ""}
 
 
@@ -106,15 +106,15 @@ ABSENT = ("lang", "date", "translation", "k", "venue", "paper_lang")
 
 @pytest.mark.parametrize("nothing", [None, "", "  "])
 def test_null_and_empty_text_mean_absent(client: httpx.Client, nothing: str | None) -> None:
-    plain = client.post("/api/v1/find", json={"post": POST}).json()
+    reply = client.post("/api/v1/find", json={"post": POST}).json()
     for name in ABSENT:
         answer = client.post("/api/v1/find", json={"post": POST, name: nothing})
-        assert answer.status_code == 200 and close(answer.json()["papers"], plain["papers"])
-        assert answer.json()["lang"] == plain["lang"]
+        assert answer.status_code == 200 and close(answer.json()["papers"], reply["papers"])
+        assert answer.json()["lang"] == reply["lang"]
     post = {"text": POST, **dict.fromkeys(("id", "lang", "date", "translation"), nothing)}
     answer = client.post("/api/v1/batch", json={"posts": [post], "k": nothing, "venue": nothing})
     (found,) = answer.json()["answers"]
-    assert found["post"] == "" and close(found["papers"], plain["papers"])
+    assert found["post"] == "" and close(found["papers"], reply["papers"])
     for body in ({"post": nothing}, {"post": POST, "date": 5}, {"post": POST, "k": False}):
         assert client.post("/api/v1/find", json=body).status_code == 422
 
@@ -234,7 +234,7 @@ def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
         writer.close()
         other = asked(client)
     assert other[0]["index"]["model"] != grown[0]["index"]["model"] == before[0]["index"]["model"]
-    expected = plain(Finder(open_index(copy)).find([Post("0", "zebras")])[0])
+    expected = json_rows(Finder(open_index(copy)).find([Post("0", "zebras")])[0])
     assert close(other, expected)
 
 
@@ -248,7 +248,7 @@ def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -
 
 
 def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowFinder) -> None:
-    with serving(finder, places=1) as address, httpx.Client(base_url=address) as client:
+    with serving(finder, capacity=1) as address, httpx.Client(base_url=address) as client:
         finder.go.clear()
         finder.begun.clear()
         responses: list[httpx.Response] = []
@@ -347,5 +347,5 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) 
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
     assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
     (expected,) = alone.find([Post("0", POST)], 3, Where("2019-12"))
-    assert not good.is_error and close(good.structured_content["papers"], plain(expected))
+    assert not good.is_error and close(good.structured_content["papers"], json_rows(expected))
     assert bad.is_error

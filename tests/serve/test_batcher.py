@@ -14,7 +14,7 @@ from claim2source.engines import Where, open_index
 from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
-from claim2source.serve.batcher import TOGETHER, RequestBatcher, SearchFailed, TooBusy, TooLate
+from claim2source.serve.batcher import MAX_BATCH, RequestBatcher, SearchFailed, TooBusy, TooLate
 from tests.eval import test_find
 from tests.serve.servers import SlowFinder
 
@@ -63,7 +63,7 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     batchers: Callable[..., RequestBatcher], index: str
 ) -> None:
     batcher = batchers()
-    texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(TOGETHER + 4)]
+    texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(MAX_BATCH + 4)]
 
     async def run() -> list[list[Answer]]:
         first = await held(batcher)
@@ -80,8 +80,8 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     answers = asyncio.run(run())
     assert slow(batcher).asked == [
         ["first"],
-        texts[:TOGETHER],
-        texts[TOGETHER:],
+        texts[:MAX_BATCH],
+        texts[MAX_BATCH:],
         ["other k"],
         ["other papers"],
     ]
@@ -100,7 +100,7 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
 def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
     batchers: Callable[..., RequestBatcher],
 ) -> None:
-    batcher = batchers(places=3)
+    batcher = batchers(capacity=3)
 
     async def run() -> None:
         first = await held(batcher)
@@ -134,7 +134,7 @@ def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
 def test_a_post_that_takes_too_long_is_given_up_and_leaves_its_place(
     batchers: Callable[..., RequestBatcher],
 ) -> None:
-    batcher = batchers(places=2, seconds=0.2)
+    batcher = batchers(capacity=2, seconds=0.2)
 
     async def run() -> None:
         first = await held(batcher)

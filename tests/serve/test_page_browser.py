@@ -47,7 +47,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
     engine = open_for_writing(folder, dense)
     grow(engine, [*papers, EVIL_PAPER], dense)
-    engine.note(abstain=calibrate(engine, data).plain())
+    engine.note(abstain=calibrate(engine, data).as_json())
     engine.close()
     engine = open_index(folder)
     engine.use(minilm.encoder)
@@ -56,7 +56,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
 
 @pytest.fixture(scope="module")
 def address(finder: SlowFinder) -> Iterator[str]:
-    with serving(finder, places=1) as url:
+    with serving(finder, capacity=1) as url:
         yield url
 
 

@@ -53,8 +53,8 @@ def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
     scores = np.full(len(pairs), 7e7, dtype=np.float32)
     for batch in stage.score(pairs):
-        assert (scores[list(batch.places)] == np.float32(7e7)).all()  # each once
-        scores[list(batch.places)] = batch.scores
+        assert (scores[list(batch.positions)] == np.float32(7e7)).all()  # each once
+        scores[list(batch.positions)] = batch.scores
     return scores
 
 
@@ -177,7 +177,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
         return np.float32([np.nan if row == 1 and len(rows) > 1 else row for row in rows])
 
     found = list(scored_alone([0, 1, 2, 3, 4], score, tokens=9))
-    scores = {p: float(s) for one in found for p, s in zip(one.places, one.scores, strict=True)}
+    scores = {p: float(s) for one in found for p, s in zip(one.positions, one.scores, strict=True)}
     assert scores == pytest.approx({0: 0, 1: 1, 2: 2, 3: float("nan"), 4: 4}, nan_ok=True)
     assert [one.why for one in found if one.why] == [{3: "no room at all"}]
     assert sum(one.tokens for one in found) == 9 and asked[0] == [0, 1, 2, 3, 4]

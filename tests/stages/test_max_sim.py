@@ -35,7 +35,7 @@ def test_scores_are_the_plain_definitions_whatever_is_in_the_batch(tiny_folder: 
     scores = np.full(len(pairs), np.nan)
     tokens = 0
     for batch in stage.score(pairs):
-        scores[list(batch.places)] = batch.scores
+        scores[list(batch.positions)] = batch.scores
         tokens += batch.tokens
     expected = [plain(tiny_folder, *pair) for pair in pairs]
     assert np.allclose(scores, expected, atol=1e-5)

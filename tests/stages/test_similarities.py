@@ -122,7 +122,7 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_fo
     view = ViewConfig(score="max_sim", model=replace_pooling(model))
     stage = MaxSim(model=str(tiny_folder), max_length=32)
     (batch,) = stage.score([Pair("a b works", "paper"), Pair("a b works", "c")])
-    by_place = dict(zip(batch.places, batch.scores.tolist(), strict=True))
+    by_place = dict(zip(batch.positions, batch.scores.tolist(), strict=True))
     found = scores(view, "a b works", ["b", "c"], pool)
     assert found == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
 

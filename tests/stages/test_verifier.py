@@ -150,7 +150,7 @@ def test_an_early_end_never_changes_what_all_votes_give(most: int) -> None:
 
     def settled(votes: tuple[int, ...], early: bool) -> tuple[int, int]:
         poll, done = Poll(CLAIMS[0], ["a", "b"]), 0
-        while done < most and (count := poll.needed(most) if early else most - done):
+        while done < most and (count := poll.votes_needed(most) if early else most - done):
             for vote in votes[done : done + count]:
                 poll.asks += 1
                 poll.count(np.eye(3)[vote], [0, 1], "")

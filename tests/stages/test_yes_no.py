@@ -170,7 +170,8 @@ def test_a_pair_is_cut_within_its_source_and_never_in_the_prompts_end() -> None:
     assert len(cut) == len(whole) - end + 20 and cut[-len(suffix) :] == suffix
     assert cut[: -len(suffix)] == whole[: len(cut) - len(suffix)]
     # A claim that fills the prompt fails alone, and says why.
-    found = {batch.places[0]: batch for batch in short.score([long, Pair("masks " * 200, "bats")])}
+    batches = short.score([long, Pair("masks " * 200, "bats")])
+    found = {batch.positions[0]: batch for batch in batches}
     assert np.isfinite(found[0].scores).all()
     assert np.isnan(found[1].scores).all() and "leaves no room" in found[1].why[1]
 

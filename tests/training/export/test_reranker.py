@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def logits_of(stage: CrossEncoder | YesNo) -> np.ndarray:
     found = np.zeros(len(PAIRS))
     for one in stage.with_runtime(None, "cpu").score(PAIRS):
-        found[list(one.places)] = one.scores
+        found[list(one.positions)] = one.scores
     return found
 
 
