@@ -182,9 +182,9 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
             and "repeated ids" in files.omissions()
             and ": 5 (first" in files.omissions()
         )
-    once = PaperFiles.of(str(path))
-    once.check = False
-    assert [one.source.abstract for one in once] == ["short", "", "the longest text"]
+    paper_files = PaperFiles.of(str(path))
+    paper_files.check = False
+    assert [paper.source.abstract for paper in paper_files] == ["short", "", "the longest text"]
 
 
 FOREIGN: list[tuple[str, bytes, str]] = [

@@ -62,26 +62,26 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
     mine = replace(RunSettings("demo"), depth=30)
     read = read_systems([systems])
     # Shallower than what is kept: the fusion's own depth is not what makes it right.
-    both = HybridNode(sparse=read["A"].first, dense=read["B"].first, fusion=FusionConfig(depth=5))
-    shallow = System("S", both)
+    hybrid = HybridNode(sparse=read["A"].first, dense=read["B"].first, fusion=FusionConfig(depth=5))
+    shallow = System("S", hybrid)
     for system in (read["A"], read["AB"], shallow):
-        asked = paired_results(SystemRunner(dev, mine), system, None, dev)
-        bound = [
+        pairs = paired_results(SystemRunner(dev, mine), system, None, dev)
+        claims = [
             replace(c, candidates=tuple(s.id for s in dev.sources if s.id not in papers[c.id]))
             for c in dev.claims
         ]
-        others = replace(dev, claims=tuple(bound))
-        there = SystemRunner(others, mine).run(system).result.run
-        last = list(asked.absent)[-1]
-        assert rows_of(asked.absent[last].run) == rows_of(there), system.name
-        plain = SystemRunner(dev, mine).run(system)
-        assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), system.name
+        other_claims = replace(dev, claims=tuple(claims))
+        rankings = SystemRunner(other_claims, mine).run(system).result.run
+        last = list(pairs.absent)[-1]
+        assert rows_of(pairs.absent[last].run) == rows_of(rankings), system.name
+        result = SystemRunner(dev, mine).run(system)
+        assert rows_of(pairs.stages[last].run) == rows_of(result.result.run), system.name
         # A filter of the fused list is not that: scores are relative to each list's first.
-        right = [bool({*plain.result.sources(c.id, 1)} & {*c.golds}) for c in dev.claims]
-        assert asked.outcomes.right.tolist() == right + [False] * 40
-    assert asked.outcomes.present.tolist() == [True] * 40 + [False] * 40
-    assert (asked.outcomes.groups[:40] == asked.outcomes.groups[40:]).all()
-    assert list(asked.stages) == ["A", "B", "fuse"]
+        right = [bool({*result.result.sources(c.id, 1)} & {*c.golds}) for c in dev.claims]
+        assert pairs.outcomes.right.tolist() == right + [False] * 40
+    assert pairs.outcomes.present.tolist() == [True] * 40 + [False] * 40
+    assert (pairs.outcomes.groups[:40] == pairs.outcomes.groups[40:]).all()
+    assert list(pairs.stages) == ["A", "B", "fuse"]
 
 
 def test_near_duplicates_of_a_gold_go_with_it() -> None:
@@ -104,7 +104,7 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
         paired_results(SystemRunner(dataset), System("A", BM25Node()), None, dataset)
 
 
-def few(folder: Path, *languages: str) -> str:
+def small_set(folder: Path, *languages: str) -> str:
     """The demo's dev, and its test in the place of the longer train."""
     dev, test = (load("demo", split, languages or None) for split in ("dev", "test"))
     write_beir([dev, replace(test, split="train")], folder)
@@ -115,7 +115,7 @@ def few(folder: Path, *languages: str) -> str:
 def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     tmp_path: Path, systems: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = few(tmp_path / "data")
+    data = small_set(tmp_path / "data")
     words = ["--files", str(systems), "--system", "AB", "--dataset", data, "--repeats", "40"]
     words += ["--store", str(tmp_path / "store")]
     main([*words, "--out", str(tmp_path / "out")])
@@ -133,35 +133,35 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     runner, system = SystemRunner(dev, settings), read_systems([systems])["AB"]
     train = runner.choosing_claims(system).val
     assert {claim.id for claim in train.claims} == {c.id for c in load(data, "train").claims}
-    known, asked = (paired_results(runner, system, None, one) for one in (train, dev))
-    fitted = fit_abstention(known)
+    on_train, on_dev = (paired_results(runner, system, None, dataset) for dataset in (train, dev))
+    fitted = fit_abstention(on_train)
     assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
-    wanted = known.outcomes.present
-    sure = np.where(wanted, fitted.out_of_fold, 1 - fitted.out_of_fold)
+    present = on_train.outcomes.present
+    sure = np.where(present, fitted.out_of_fold, 1 - fitted.out_of_fold)
     assert fitted.losses[fitted.setting] == pytest.approx(-np.log(sure).mean())
     assert fitted.losses[fitted.setting] == min(fitted.losses.values()) and len(fitted.losses) == 16
     # Held out: fitted on its own claims the model is surer of them.
-    own = fitted.model.probabilities(known.features(fitted.model.design))
-    assert -np.log(np.where(wanted, own, 1 - own)).mean() < fitted.losses[fitted.setting]
-    curve = risk_coverage(fitted.out_of_fold, ~known.outcomes.right)
+    own = fitted.model.probabilities(on_train.features(fitted.model.design))
+    assert -np.log(np.where(present, own, 1 - own)).mean() < fitted.losses[fitted.setting]
+    curve = risk_coverage(fitted.out_of_fold, ~on_train.outcomes.right)
     assert fitted.safe == safe_threshold(curve, 0.1)
 
-    shares = model.probabilities(asked.features(model.design))
+    shares = model.probabilities(on_dev.features(model.design))
     measures = json.loads((out / "abstention.json").read_text())
-    named = "logistic: paper present"
-    value = measures["measures"][named]["auroc"]["value"]
-    assert value == pytest.approx(auroc(shares, asked.outcomes.present))
-    assert value > 0.53 and named in (out / "curve.svg").read_text()
+    model_name = "logistic: paper present"
+    value = measures["measures"][model_name]["auroc"]["value"]
+    assert value == pytest.approx(auroc(shares, on_dev.outcomes.present))
+    assert value > 0.53 and model_name in (out / "curve.svg").read_text()
     # As a stage, on the plain split: the same probabilities, the ranking as it was.
-    more = tmp_path / "marked.yaml"
-    more.write_text(FILES + MARKED.format(model=out / "abstain.json"))
-    staged = read_systems([more])
-    found = runner.run(staged["Marked"])
-    assert rows_of(found.result.run) == rows_of(found.stages[-2].result.run)
-    said = [float(found.result.notes[claim].rpartition(" ")[2]) for claim in asked.claim_ids]
-    assert said == pytest.approx(shares[:150].tolist(), abs=6e-5)
-    assert set(abstained(found.result)) == {
-        claim for claim, share in zip(asked.claim_ids, shares, strict=False) if share < 0.5
+    marked_file = tmp_path / "marked.yaml"
+    marked_file.write_text(FILES + MARKED.format(model=out / "abstain.json"))
+    staged = read_systems([marked_file])
+    marked = runner.run(staged["Marked"])
+    assert rows_of(marked.result.run) == rows_of(marked.stages[-2].result.run)
+    noted = [float(marked.result.notes[claim].rpartition(" ")[2]) for claim in on_dev.claim_ids]
+    assert noted == pytest.approx(shares[:150].tolist(), abs=6e-5)
+    assert set(abstained(marked.result)) == {
+        claim for claim, share in zip(on_dev.claim_ids, shares, strict=False) if share < 0.5
     }
     with pytest.raises(UserError, match="fitted on the stage 'A'; the stages before are retrieve"):
         runner.run(staged["Wrong"])
@@ -171,10 +171,10 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
 def test_a_verifiers_none_tells_which_claims_have_no_paper(
     tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    folder = few(tmp_path / "data", "en")
+    folder = small_set(tmp_path / "data", "en")
     dev, test = load(folder, "dev"), load(folder, "train")
     titles = {source.id: source.title for source in dev.sources}
-    posts = {c.text: titles[c.golds[0]] for one in (dev, test) for c in one.claims}
+    posts = {c.text: titles[c.golds[0]] for part in (dev, test) for c in part.claims}
     server = llm_server(play.Verifier(play.perfect(posts)))
     file = tmp_path / "judged.yaml"
     file.write_text(
@@ -190,25 +190,25 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
     assert model.design.none and model.design.stages[-1] == "verify letters"
     asked_before = server.requests
     settings = RunSettings(str(tmp_path / "data"), store=Store(tmp_path / "store"))
-    asked = paired_results(SystemRunner(dev, settings), read_systems([file])["V"], None, dev)
+    pairs = paired_results(SystemRunner(dev, settings), read_systems([file])["V"], None, dev)
     assert server.requests == asked_before
     # The judge says none, with 0.8, unless the gold is among the five that it sees.
-    shown = asked.stages["fuse"].run
-    seen = [titles[c.golds[0]] in {titles[s] for s in shown.sources(c.id, 5)} for c in dev.claims]
-    judge = asked.stages["verify letters"].details, asked.absent["verify letters"].details
-    said = [[float(str(one[c.id][NONE])) for c in dev.claims] for one in judge]
-    assert said[0] == pytest.approx([0.2 / 5 if gold else 0.8 for gold in seen])
-    assert said[1] == pytest.approx([0.8] * 50)
+    listed = pairs.stages["fuse"].run
+    seen = [titles[c.golds[0]] in {titles[s] for s in listed.sources(c.id, 5)} for c in dev.claims]
+    judge = pairs.stages["verify letters"].details, pairs.absent["verify letters"].details
+    shares = [[float(str(details[c.id][NONE])) for c in dev.claims] for details in judge]
+    assert shares[0] == pytest.approx([0.2 / 5 if gold else 0.8 for gold in seen])
+    assert shares[1] == pytest.approx([0.8] * 50)
     # What follows is known surely of claims whose gold is seen, and of the others nothing.
     measures = json.loads((out / "abstention.json").read_text())["measures"]
     names = ["logistic: paper present", "logistic: paper present, with none"]
-    plain, judged = (measures[name]["auroc"]["value"] for name in names)
-    known = np.mean(seen)
-    assert 0.3 < known < 0.95
-    assert judged >= max(known + (1 - known) / 2, plain) - 0.03
-    again = server.requests
+    base_value, judged = (measures[name]["auroc"]["value"] for name in names)
+    share_found = np.mean(seen)
+    assert 0.3 < share_found < 0.95
+    assert judged >= max(share_found + (1 - share_found) / 2, base_value) - 0.03
+    calls = server.requests
     main([*words, "--out", str(tmp_path / "again")])
-    assert server.requests == again
+    assert server.requests == calls
 
 
 def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
@@ -221,9 +221,9 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
         main([*words, "--system", "A", "--risk", "1"])
     with pytest.raises(UserError, match="tests: is not read here"):
         main([*words, "--system", "A", "--no_tests"])
-    for more in (["--risk", "0.2"], ["--files", "x.yaml"], ["--target", "right"]):
-        with pytest.raises(UserError, match=f"{more[0][2:]}: is not read with --index"):
-            main(["--out", str(tmp_path / "out"), "--index", "idx", *more])
+    for extra in (["--risk", "0.2"], ["--files", "x.yaml"], ["--target", "right"]):
+        with pytest.raises(UserError, match=f"{extra[0][2:]}: is not read with --index"):
+            main(["--out", str(tmp_path / "out"), "--index", "idx", *extra])
     assert not (tmp_path / "out").exists()
     dev = load("demo", "dev")
     dataset = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)

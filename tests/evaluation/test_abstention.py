@@ -64,17 +64,17 @@ def test_coverage_at_risk_is_the_most_of_all_thresholds(rows, most) -> None:
     confidence, present, wrong = columns(rows)
     curve = risk_coverage(confidence, wrong)
     best = (0, 0)
-    for least in set(confidence):
-        answered = confidence >= least
+    for threshold in set(confidence):
+        answered = confidence >= threshold
         if wrong[answered].mean() <= most and answered.sum() > best[0]:
             best = int(answered.sum()), int(wrong[answered].sum())
-    found = coverage_at_risk(curve, most)
-    assert (found.answered, found.wrong) == best and found.coverage == best[0] / len(rows)
-    assert found.upper == upper_bound(best[1], best[0])
+    point = coverage_at_risk(curve, most)
+    assert (point.answered, point.wrong) == best and point.coverage == best[0] / len(rows)
+    assert point.upper == upper_bound(best[1], best[0])
     groups = np.arange(len(rows))
-    (one,) = measure({"c": confidence}, Outcomes(present, ~wrong, groups), None, most, 5).values()
-    assert one.coverage.value == found.coverage and one.point == found
-    assert one.augrc.value == augrc(confidence, wrong)
+    (table,) = measure({"c": confidence}, Outcomes(present, ~wrong, groups), None, most, 5).values()
+    assert table.coverage.value == point.coverage and table.point == point
+    assert table.augrc.value == augrc(confidence, wrong)
     assert point_at(curve, None).answered == point_at(curve, 9.0).answered == 0
 
 
@@ -92,13 +92,13 @@ def test_a_safe_threshold_is_tested_from_the_surest_claims_on() -> None:
     wrong = np.zeros(300, bool)
     assert safe_threshold(risk_coverage(confidence, wrong)) == -299
     # 28 flawless answers prove no risk of 10 %, 29 do.
-    few = [safe_threshold(risk_coverage(confidence[:n], wrong[:n])) for n in (28, 29)]
-    assert few == [None, -28.0]
+    thresholds = [safe_threshold(risk_coverage(confidence[:n], wrong[:n])) for n in (28, 29)]
+    assert thresholds == [None, -28.0]
     # It stops at the first failure: what comes after, flawless again, is not looked at.
     wrong[100:115] = True
-    chosen = safe_threshold(risk_coverage(confidence, wrong))
-    assert chosen is not None and -115 < chosen < -100
-    answered, failed = int(-chosen) + 1, int(wrong[: int(-chosen) + 1].sum())
+    threshold = safe_threshold(risk_coverage(confidence, wrong))
+    assert threshold is not None and -115 < threshold < -100
+    answered, failed = int(-threshold) + 1, int(wrong[: int(-threshold) + 1].sum())
     assert upper_bound(failed, answered) <= 0.1 < upper_bound(failed + 1, answered + 1)
     assert upper_bound(15, 300) <= 0.1
     with pytest.raises(ValueError, match="finite"):
@@ -109,19 +109,19 @@ def test_a_safe_threshold_is_tested_from_the_surest_claims_on() -> None:
 
 def test_intervals_are_drawn_by_paper() -> None:
     rng = np.random.default_rng(1)
-    papers, each = 12, 4
-    groups = np.tile(np.repeat(np.arange(papers), each), 2)
-    present = np.repeat([True, False], papers * each)
+    papers, claims_per_paper = 12, 4
+    groups = np.tile(np.repeat(np.arange(papers), claims_per_paper), 2)
+    present = np.repeat([True, False], papers * claims_per_paper)
     right = present & (rng.random(len(groups)) < 0.7)
     surer = rng.normal(size=len(groups)) + right
     noise = rng.normal(size=papers)[groups]
-    found = measure(
+    table = measure(
         {"base": noise, "surer": surer}, Outcomes(present, right, groups), "base", 0.3, 150, seed=3
     )
-    one = found["surer"]
+    best = table["surer"]
     samples = []
-    drawn = np.random.default_rng(3).integers(0, papers, (150, papers))
-    for sample in drawn:
+    samples_of_papers = np.random.default_rng(3).integers(0, papers, (150, papers))
+    for sample in samples_of_papers:
         # A paper that is drawn twice brings all of its claims twice.
         rows = np.concatenate([np.flatnonzero(groups == paper) for paper in sample])
         curve = risk_coverage(surer[rows], ~right[rows])
@@ -133,21 +133,21 @@ def test_intervals_are_drawn_by_paper() -> None:
             )
         )
     for bounded, column in zip(
-        (one.auroc, one.augrc, one.coverage), np.array(samples).T, strict=True
+        (best.auroc, best.augrc, best.coverage), np.array(samples).T, strict=True
     ):
         low, high = np.quantile(column, [0.025, 0.975])
         assert (bounded.low, bounded.high) == pytest.approx((low, high))
     # A confidence that only tells papers apart is the same with and without: exactly 0.5.
-    assert (found["base"].auroc.low, found["base"].auroc.high) == pytest.approx((0.5, 0.5))
-    assert one.better is not None and one.better.value == pytest.approx(one.auroc.value - 0.5)
-    assert one.better.low == pytest.approx(one.auroc.low - 0.5) and one.better.low > 0
-    assert found["base"].better is None
+    assert (table["base"].auroc.low, table["base"].auroc.high) == pytest.approx((0.5, 0.5))
+    assert best.better is not None and best.better.value == pytest.approx(best.auroc.value - 0.5)
+    assert best.better.low == pytest.approx(best.auroc.low - 0.5) and best.better.low > 0
+    assert table["base"].better is None
     # Another labelling of papers changes nothing; one group has no spread.
-    again = measure({"surer": surer}, Outcomes(present, right, groups * 7 + 5), None, 0.3, 150, 3)
-    assert again["surer"].auroc == one.auroc
-    alone = measure({"surer": surer}, Outcomes(present, right, groups * 0), repeats=9)["surer"]
-    assert alone.auroc.low == alone.auroc.high == alone.auroc.value
-    assert "coverage at risk 10 %" in abstention_table({"a": one}).columns
+    rerun = measure({"surer": surer}, Outcomes(present, right, groups * 7 + 5), None, 0.3, 150, 3)
+    assert rerun["surer"].auroc == best.auroc
+    solo = measure({"surer": surer}, Outcomes(present, right, groups * 0), repeats=9)["surer"]
+    assert solo.auroc.low == solo.auroc.high == solo.auroc.value
+    assert "coverage at risk 10 %" in abstention_table({"a": best}).columns
     # Each paper with one kind of claims: samples without one of them are left out.
     kinds = Outcomes(np.array([True, False]), np.array([True, False]), np.array([0, 1]))
     two = measure({"a": np.array([1.0, 0.0])}, kinds, repeats=50)["a"]

@@ -29,9 +29,9 @@ def test_a_source_scores_as_its_best_passage_at_every_depth(seed: int, n: int, k
     vectors = np.concatenate(list(parts.values())).astype(np.float32)
     index = PassageIndex(names, vectors, IndexConfig())
     claims = [Claim("a", ""), Claim("b", "", candidates=(*ids[: n // 2], "gone"))]
-    asked = draw.integers(0, 3, (2, 2)).astype(np.float32)
-    run = index.rank(claims, asked, k)
-    for claim, vector in zip(claims, asked, strict=True):
+    queries = draw.integers(0, 3, (2, 2)).astype(np.float32)
+    run = index.rank(claims, queries, k)
+    for claim, vector in zip(claims, queries, strict=True):
         pool = [s for s in ids if claim.candidates is None or s in claim.candidates]
         slow = {claim.id: [(s, float((parts[s] @ vector).max())) for s in pool]}
         assert run.scored(claim.id) == Run.from_lists(slow).top(k).scored(claim.id)
@@ -66,7 +66,7 @@ def test_the_recall_of_an_approximate_index_is_of_sources() -> None:
     names = [passage_id(f"s{i}", number) for i in range(80) for number in range(3)]
     vectors = draw.normal(size=(len(names), 8)).astype(np.float32)
     index, claims = PassageIndex(names, vectors, IndexConfig("hnsw")), [Claim("a", "")]
-    asked = draw.normal(size=(1, 8)).astype(np.float32)
-    notes = index.notes(claims, asked, index.rank(claims, asked, 5))
+    queries = draw.normal(size=(1, 8)).astype(np.float32)
+    notes = index.notes(claims, queries, index.rank(claims, queries, 5))
     # Compared by passages' ids, no source would be found.
     assert notes.compared == 1 and notes.recall[5] >= 0.8

@@ -75,10 +75,10 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
     model().write(path)
     claims = [Claim(id, id) for id in "abc"]
     stage = Abstain(model=str(path)).with_history(STAGES)
-    found = stage.apply(claims, [], SECOND)
-    assert list(found.run) == list(SECOND) and not found.failures
-    assert abstained(found) == ["b", "c"]
-    assert found.notes == {
+    result = stage.apply(claims, [], SECOND)
+    assert list(result.run) == list(SECOND) and not result.failures
+    assert abstained(result) == ["b", "c"]
+    assert result.notes == {
         "a": f"present {1 / (1 + np.exp(-6)):.4f}",
         "b": f"none of these: present {1 / (1 + np.exp(1)):.4f}",
         "c": f"none of these: present {1 / (1 + np.exp(3)):.4f}",
@@ -86,11 +86,11 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
     lax = Abstain(model=str(path), threshold=0.1).with_history(STAGES)
     assert abstained(lax.apply(claims, [], SECOND)) == ["c"]
     # The store knows a result by the file's content and by all earlier stages' scores.
-    known = stage.identity
+    identity = stage.identity
     run = Run.from_lists({**{c: list(FIRST.scored(c).items()) for c in "bc"}, "a": [("p", 8.0)]})
-    assert stage.with_history({**STAGES, "one": Result(run)}).identity != known
+    assert stage.with_history({**STAGES, "one": Result(run)}).identity != identity
     model(0.7).write(path)
-    assert stage.identity != known
+    assert stage.identity != identity
     with pytest.raises(UserError, match="fitted on the stage 'one'; the stages before are two"):
         Abstain(model=str(path)).with_history({"two": Result(SECOND)}).apply(claims, [], SECOND)
     with pytest.raises(ConfigError, match="model"):

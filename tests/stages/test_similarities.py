@@ -29,28 +29,28 @@ SOURCES = [
 ]  # fmt: skip
 
 
-def scores(view: ViewConfig, text: str, asked: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
-    (found,) = Scorer(pool).scores(view, [Claim("c", text)], [asked])
-    return found.tolist()
+def scores(view: ViewConfig, text: str, ids: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
+    (values,) = Scorer(pool).scores(view, [Claim("c", text)], [ids])
+    return values.tolist()
 
 
 def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
     config = BM25Config(k1=1.5, title_weight=2)
     own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
-    found = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
-    assert found == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
+    values = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
+    assert values == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
     # A claim's own candidates do not hide what is asked.
-    (bound,) = Scorer(SOURCES).scores(
+    (with_candidates,) = Scorer(SOURCES).scores(
         ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
     )
-    assert bound.tolist() == pytest.approx([found[1]])
+    assert with_candidates.tolist() == pytest.approx([values[1]])
 
 
 def test_parts_of_sources_are_read_alone() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
 
     def hits(part: str, text: str) -> list[bool]:
-        return [score > 0 for score in scores(ViewConfig(part=part), text, asked)]  # type: ignore[arg-type]
+        return [score > 0 for score in scores(ViewConfig(part=part), text, ids)]  # type: ignore[arg-type]
 
     assert hits("title", "people outbreaks") == [True, True, False]
     assert hits("abstract", "outbreaks") == [False, False, False]
@@ -58,19 +58,19 @@ def test_parts_of_sources_are_read_alone() -> None:
     assert hits("all", "lovelace nature") == [False, False, False]
     assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
     with_names = ViewConfig(bm25=BM25Config(metadata=True))
-    assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
+    assert [s > 0 for s in scores(with_names, "lovelace", ids)] == [True, False, False]
 
 
 def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
     pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x", venue="BMJ")]
     parts = ("title", "abstract", "metadata", "all")
-    known = {
+    known_parts = {
         part: [
             not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
         ]  # type: ignore[arg-type]
         for part in parts
     }
-    assert known == {
+    assert known_parts == {
         "title": [True, False, True],
         "abstract": [False, True, True],
         "metadata": [False, False, True],
@@ -79,17 +79,17 @@ def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
 
 
 def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
     # Stop words stand between words of a bigram, and words are compared by their stems.
     assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
     assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
-    found = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", asked)
-    assert found[0] > 0 and found[1:] == [0, 0]
+    values = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", ids)
+    assert values[0] > 0 and values[1:] == [0, 0]
     # No bigram goes from the title's last word to the abstract's first.
-    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", asked) == [0, 0, 0]
-    assert scores(ViewConfig(), "antivaccine", asked) == [0, 0, 0]
-    assert scores(ViewConfig(terms="characters"), "antivaccine", asked)[2] > 0
-    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", ids) == [0, 0, 0]
+    assert scores(ViewConfig(), "antivaccine", ids) == [0, 0, 0]
+    assert scores(ViewConfig(terms="characters"), "antivaccine", ids)[2] > 0
+    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", ids) == [0, 0, 0]
 
 
 def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_folder: Path) -> None:
@@ -106,25 +106,25 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_fo
         Source("c", "", "c"),
     ]
     claim = unit(["a b works"], "claim")[0]
-    asked = ["b", "a", "c"]
-    whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
+    ids = ["b", "a", "c"]
+    full = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
     view = ViewConfig(score="cosine", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
+    assert scores(view, "a b works", ids, pool) == pytest.approx(full.tolist(), abs=1e-5)
     titles = unit(["paper", "a vaccine"], "source") @ claim
     view = ViewConfig(score="cosine", part="title", model=model)
-    *found, unknown = scores(view, "a b works", asked, pool)
-    assert found == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
-    each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
-    expected = [whole[0], each.max(), whole[2]]
+    *values, unknown = scores(view, "a b works", ids, pool)
+    assert values == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
+    parts = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
+    expected = [full[0], parts.max(), full[2]]
     view = ViewConfig(score="best_sentence", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(expected, abs=1e-5)
-    assert each.max() - each.min() > 0.01
+    assert scores(view, "a b works", ids, pool) == pytest.approx(expected, abs=1e-5)
+    assert parts.max() - parts.min() > 0.01
     view = ViewConfig(score="max_sim", model=replace_pooling(model))
     stage = MaxSim(model=str(tiny_folder), max_length=32)
     (batch,) = stage.score([Pair("a b works", "paper"), Pair("a b works", "c")])
     by_place = dict(zip(batch.positions, batch.scores.tolist(), strict=True))
-    found = scores(view, "a b works", ["b", "c"], pool)
-    assert found == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
+    values = scores(view, "a b works", ["b", "c"], pool)
+    assert values == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
 
 
 def replace_pooling(model: ModelConfig) -> ModelConfig:
@@ -143,13 +143,13 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
         "max_sim": ViewConfig(score="max_sim", model=model),
         "cross_encoder": ViewConfig(score="cross_encoder", model=ModelConfig(str(cross))),
     }
-    claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
+    claims, lists = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
 
     def ask(scorer: Scorer, view: ViewConfig) -> None:
         scorer.key(view)
-        kept = scorer.scores(view, claims, asked)
-        fresh = scorer.scores(view, claims, asked, fresh=True)
-        assert np.concatenate(kept) == pytest.approx(np.concatenate(fresh))
+        cached = scorer.scores(view, claims, lists)
+        fresh = scorer.scores(view, claims, lists, fresh=True)
+        assert np.concatenate(cached) == pytest.approx(np.concatenate(fresh))
         scorer.key(view)
 
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
@@ -160,12 +160,12 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
         assert counts == {"encoders": turn, "cross-encoders": turn}
     # Several may stay; another length is another model, also where its name is the same.
     counts.clear()
-    every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
+    all_models = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
     for view in [*views.values()] * 2:
-        ask(every, view)
+        ask(all_models, view)
     assert counts == {"encoders": 1, "cross-encoders": 1}
     longer = replace(views["max_sim"], model=replace(model, max_length=16))
-    assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
+    assert all_models.key(longer) != all_models.key(views["max_sim"]) and counts["encoders"] == 2
 
 
 @pytest.mark.parametrize("module", ["stages.cross_encoder", "models.identity"])
@@ -178,14 +178,14 @@ def test_another_version_of_a_library_is_no_other_model(
     if module == "models.identity":
         view = ViewConfig(score="max_sim", model=ModelConfig(str(tiny_folder), max_length=32))
 
-    def known() -> tuple[str, object]:
+    def key_and_identity() -> tuple[str, object]:
         scorer = Scorer(SOURCES)
         return scorer.key(view), scorer.models.stage(view).identity
 
-    key, identity = known()
+    key, identity = key_and_identity()
     monkeypatch.setattr(f"claim2source.{module}.version", lambda name: "0")
-    now, other = known()
-    assert key == now and identity != other
+    now, changed = key_and_identity()
+    assert key == now and identity != changed
 
 
 def test_fresh_scores_are_neither_read_from_the_store_nor_written(
@@ -194,7 +194,7 @@ def test_fresh_scores_are_neither_read_from_the_store_nor_written(
     cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
     view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
-    asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
+    lists, scored, real = [["s1", "s2"]], [], CrossEncoder.score
 
     def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         scored.append(len(pairs))
@@ -203,13 +203,13 @@ def test_fresh_scores_are_neither_read_from_the_store_nor_written(
     monkeypatch.setattr(CrossEncoder, "score", score)
     for fresh, expected in ((True, [2]), (False, [2]), (False, []), (True, [2])):
         scored.clear()
-        scorer.scores(view, [Claim("c", "a b")], asked, fresh=fresh)
+        scorer.scores(view, [Claim("c", "a b")], lists, fresh=fresh)
         assert scored == expected
 
 
 def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
-    found = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
-    assert found[:2] == [2020.5, 2019.0] and math.isnan(found[2])
+    years = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
+    assert years[:2] == [2020.5, 2019.0] and math.isnan(years[2])
     assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
     # As people and registries write them, too.
     assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
@@ -219,8 +219,8 @@ def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> Non
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
     for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model), ViewConfig(score="max_sim", model=model), ViewConfig(score="year")):  # fmt: skip
-        found = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
-        assert [len(one) for one in found] == [0, 1], view
+        lists = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
+        assert [len(one) for one in lists] == [0, 1], view
 
 
 @pytest.mark.parametrize(

@@ -126,20 +126,20 @@ def names(text):
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("authors", "expected"),
     [
         ("", ""),
         ("ABCDEFG", "ABCEFG"),
         ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
     ],
 )
-def test_first_and_last_three_once_each_in_order(given, kept):
-    assert clean_authors(names(given)) == names(kept)
+def test_first_and_last_three_once_each_in_order(authors, expected):
+    assert clean_authors(names(authors)) == names(expected)
 
 
 def test_debris_takes_no_place_among_the_first_and_last():
-    given = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
-    assert clean_authors(given) == names("ABCEFG")
+    authors = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
+    assert clean_authors(authors) == names("ABCEFG")
     assert clean_authors(names("ABCD"), keep=1) == names("AD")
 
 
@@ -150,14 +150,14 @@ def test_every_word_is_in_a_passage_and_passages_overlap_as_asked(
     overlap = data.draw(st.integers(0, words - 1))
     source = Source("a", "Title", " ".join(map(str, range(count))), venue="V")
     (parts,) = cut_sources([source], PassageConfig(words, overlap))
-    cut = [[int(word) for word in part.abstract.split()] for part in parts]
+    passages = [[int(word) for word in part.abstract.split()] for part in parts]
     assert {part.id for part in parts} == {"a"} and {part.title for part in parts} == {"Title"}
     assert {part.venue for part in parts} == {"V"}
-    assert all(len(part) == words for part in cut[:-1]) and len(cut[-1]) <= words
-    assert sorted({word for part in cut for word in part}) == list(range(count))
-    for one, other in zip(cut, cut[1:], strict=False):
-        assert one[len(one) - overlap :] == other[:overlap]
-        assert other[-1] > one[-1]  # no passage lies within the one before it
+    assert all(len(part) == words for part in passages[:-1]) and len(passages[-1]) <= words
+    assert sorted({word for part in passages for word in part}) == list(range(count))
+    for passage, following in zip(passages, passages[1:], strict=False):
+        assert passage[len(passage) - overlap :] == following[:overlap]
+        assert following[-1] > passage[-1]  # no passage lies within the one before it
 
 
 def test_passages_overlap_by_less_than_their_length() -> None:

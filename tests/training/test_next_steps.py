@@ -28,8 +28,8 @@ CONFIG = FinetuneConfig(
 
 def commands(config: FinetuneConfig, trained: bool) -> list[list[str]]:
     text = next_steps(config, config.out / "checkpoints" / "epoch-1", trained)
-    _, chosen, following, *lines = text.split("\n")
-    assert chosen == f"chosen checkpoint: {config.out}/checkpoints/epoch-1"
+    _, checkpoint, following, *lines = text.split("\n")
+    assert checkpoint == f"chosen checkpoint: {config.out}/checkpoints/epoch-1"
     assert following == "next:" and len(lines) == 2
     return [shlex.split(line) for line in lines]
 
@@ -53,14 +53,14 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
 
 def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     folder = CONFIG.out / "evaluation"
-    done = [folder, folder / "report.html"]
-    chosen = CONFIG.out / "checkpoints" / "epoch-1"
-    text = next_steps(CONFIG, chosen, True, done)
+    paths = [folder, folder / "report.html"]
+    checkpoint = CONFIG.out / "checkpoints" / "epoch-1"
+    text = next_steps(CONFIG, checkpoint, True, paths)
     assert "evaluate.py" not in text and "report.py" not in text and "merge.py" in text
-    assert all(str(path) in text for path in done)
+    assert all(str(path) in text for path in paths)
     # Nothing is left to do; without the page, or the checkpoints' scores, that is.
-    assert "next:" not in next_steps(CONFIG, chosen, False, done)
-    (page,) = next_steps(CONFIG, chosen, False, done[:1]).split("next:\n")[1:]
+    assert "next:" not in next_steps(CONFIG, checkpoint, False, paths)
+    (page,) = next_steps(CONFIG, checkpoint, False, paths[:1]).split("next:\n")[1:]
     read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
-    assert read.reports == done[:1] and read.html == done[1]
-    assert "evaluate.py" in next_steps(CONFIG, chosen, True, done[1:])
+    assert read.reports == paths[:1] and read.html == paths[1]
+    assert "evaluate.py" in next_steps(CONFIG, checkpoint, True, paths[1:])
