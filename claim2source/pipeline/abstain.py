@@ -95,11 +95,13 @@ class PairedResults:
         absent: Mapping[str, Result],
     ) -> Self:
         """Compare the last stage's first sources with the golds of the claims."""
-        last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
+        last, missing = list(stages.values())[-1].run, np.zeros(len(claims), bool)
         right = np.array([bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in claims])
         groups = np.array(connected_groups(claim.golds for claim in claims))
         outcomes = Outcomes(
-            np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
+            np.concatenate([~missing, missing]),
+            np.concatenate([right, missing]),
+            np.tile(groups, 2),
         )
         return cls(tuple(claim.id for claim in claims), stages, absent, outcomes)
 

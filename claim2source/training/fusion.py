@@ -15,7 +15,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -84,7 +84,7 @@ def make_lists(
     for row, values in enumerate(gold):
         is_listed[row, : len(values)], golds[row, : len(values)] = True, values
     for number, column in enumerate(columns):
-        scores = [known(values) for values in column]
+        scores = [filled(values) for values in column]
         spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
         scale[number] = spread if spread > 1e-9 else 1.0
         for row, values in enumerate(scores):
