@@ -35,7 +35,7 @@ from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import mine_again, mined_state, mines_after, negatives_table
+from claim2source.training.negatives import log_negatives, mine_again, mined_state, mines_after
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -120,30 +120,6 @@ class Throughput(pl.Callback):
         module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
 
 
-class WandbTables(pl.Callback):
-    """Log a sample of the mined negatives, whenever they change."""
-
-    def __init__(self, session: Session, train: Dataset, seed: int) -> None:
-        self.session, self.train, self.seed = session, train, seed
-        self._logged_file: Path | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Log the first negatives."""
-        self._show(module)
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Log the negatives that were mined again."""
-        self._show(module)
-
-    def _show(self, module: pl.LightningModule) -> None:
-        assert isinstance(module, TrainingModule)
-        if self.session.run.mined == self._logged_file or not module.pairs.negatives:
-            return
-        self._logged_file = self.session.run.mined
-        table = negatives_table(module.pairs.rows, self.train, self.seed)
-        self.session.logs.table("mined negatives", table)
-
-
 class Remine(pl.Callback):
     """Mine again before an epoch, every `optimisation.remine_every` epochs (ANCE).
 
@@ -166,6 +142,7 @@ class Remine(pl.Callback):
             with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
                 rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
+        log_negatives(session, module.pairs.rows, self.train, self.config.optimisation.seed)
         if lines:
             say("\n".join(lines))
 

@@ -24,7 +24,7 @@ from claim2source.training.fit import (
     trained_encoder,
 )
 from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import mine_first, restore_mined
+from claim2source.training.negatives import log_negatives, mine_first, restore_mined
 from claim2source.training.report import report_run
 from claim2source.training.self_check import check_device
 from claim2source.training.session import Session, open_session
@@ -156,8 +156,8 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    loader = sampler.loader(module.collate)
-    fit(session, trainer, module, loader, summary)
+    log_negatives(session, pairs.rows, data.train, optimisation.seed)
+    fit(session, trainer, module, sampler.loader(module.collate), summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:

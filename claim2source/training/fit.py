@@ -26,7 +26,6 @@ from claim2source.training.callbacks import (
     StateFile,
     Throughput,
     TrainingProgress,
-    WandbTables,
 )
 from claim2source.training.config import BatchesConfig, RunConfig
 from claim2source.training.data import TrainingData, TrainingPairs
@@ -87,7 +86,6 @@ def lightning_trainer(
     world, optimisation, file = session.world, config.optimisation, StateFile()
     callbacks: list[pl.Callback] = [*first, Throughput()]
     if world.is_first:
-        callbacks.append(WandbTables(session, data.train, optimisation.seed))
         callbacks.append(TrainingProgress())
     # Lightning calls these two last, after those of the config.
     callbacks.append(KeepState(session, optimisation.save_every))

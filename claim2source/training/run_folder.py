@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -333,11 +334,12 @@ def _is_thrown_away(path: Path) -> bool:
 
 
 def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
-    for key, value in config.inputs:
-        if value is None or not Path(value).exists():
-            continue
-        if Path(value).resolve().is_relative_to(folder):
-            raise ConfigError(key, str(value), "a place outside the run that is replaced")
+    for key, value in _flattened(as_plain(config)).items():
+        values = value if isinstance(value, list) else [value]
+        names = [name for name in values if isinstance(name, str) and os.path.exists(name)]
+        inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
+        if inside and key not in ("out", "store"):
+            raise ConfigError(key, inside[0], "a place outside the run that is replaced")
 
 
 def refuse_changes(file: Path, config: RunConfig) -> None:

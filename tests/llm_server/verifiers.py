@@ -101,7 +101,4 @@ class Verifier:
         first = self.none if position is None else position
         if chat.schema is None:
             return "None" if position is None else f"{question.papers[position][0]}. It fits."
-        if "ranking" in chat.schema["properties"]:
-            order = [first, *(i for i in range(len(question.papers)) if i != first)]
-            return json.dumps({"reasoning": "It fits.", "ranking": [i + 1 for i in order]})
         return json.dumps({"reasoning": "It fits.", "selected_paper": first + 1})

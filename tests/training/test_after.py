@@ -279,14 +279,3 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
         with pytest.raises(UserError, match=why) as error:
             check(config)
         assert len(error.value.lines) == 1 and not (tmp_path / "run").exists()
-
-
-def test_what_it_names_is_an_input_of_the_run(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """So that it does not move away with a run that is replaced."""
-    file = tmp_path / "end.yaml"
-    file.write_text("systems: [a.yaml, b.yaml]\nstages: p.yaml\nmodels: m\n")
-    inputs = small_config(*setup, tmp_path / "run", after=file).inputs
-    systems = [("after: systems", "a.yaml"), ("after: systems", "b.yaml")]
-    assert inputs[-5:] == [
-        ("after", file), *systems, ("after: stages", "p.yaml"), ("after: models", "m")
-    ]  # fmt: skip
