@@ -19,7 +19,7 @@ from claim2source.engines import Engine, Where, is_engine, open_index
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
-from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, spoken
+from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, stamped
 from tests.shared_data import REPOSITORY
 
 FILTERS = [
@@ -70,7 +70,7 @@ def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30
     assert papers == {paper.source.id: paper for paper in corpus.papers[::9]}
     assert sentences.keys() == stamps.keys()
     for key, vectors in sentences.items():
-        np.testing.assert_array_equal(vectors, spoken(stamps[key]))
+        np.testing.assert_array_equal(vectors, stamped(stamps[key]))
         assert vectors.dtype == np.float16
 
 

@@ -7,13 +7,13 @@ from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
 from claim2source.io.submissions import lab_ids, write_submission
 from claim2source.io.trec import read_run
-from tests.io.test_trec import problems_of, written
+from tests.io.test_trec import problems_of, write
 from tests.shared_data import shared
 
 
 def test_preds_as_json_or_python_and_with_numbers(tmp_path):
     cells = ["['a', \"b'c\"]", '"[""a"", ""d""]"', "[1, 'a']", "[]", "[ 'a' ,\t'b' ]"]
-    path = written(
+    path = write(
         tmp_path, "post_id\tpreds\n" + "\n".join(f"{i}\t{cell}" for i, cell in enumerate(cells[:4]))
     )
     run = read_run(path).run
@@ -35,7 +35,7 @@ def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
         "[a, b]",
     ]
     lines = [f"{i}\t{cell}" for i, cell in enumerate(cells)]
-    path = written(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
+    path = write(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
     problems = problems_of(read_run, path)
     assert len(problems) == len(cells) and not marker.exists()
     for number, line in enumerate(problems, 2):

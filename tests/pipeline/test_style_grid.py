@@ -28,7 +28,7 @@ from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNod
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.styles import STYLES, StyleOrigin, originals, require_texts, write_style
-from tests.counting import counted
+from tests.counting import count_loads
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
 CLAIMS = {"a": "apple", "b": "pear", "c": "fig", "h": "moss", "d": "Birne"}
@@ -200,7 +200,7 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
         name: [{i: f"{text} {name}" for i, text in {**CLAIMS, **SOURCES}.items()}] for name in names
     }
     options = write_texts(dataset, tmp_path / "texts", styles)
-    counts, store = counted(monkeypatch), Store(tmp_path / "store")
+    counts, store = count_loads(monkeypatch), Store(tmp_path / "store")
 
     def costs(options: StyleOptions) -> tuple[dict[str, int], Report]:
         counts.clear()

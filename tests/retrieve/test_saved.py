@@ -17,7 +17,7 @@ from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import System, run_system
-from tests.io.test_released import claim_of, written
+from tests.io.test_released import claim_of, write
 
 GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
 CLAIMS = tuple(
@@ -35,7 +35,7 @@ def scores(folder: Path, lang: str, lists: dict[int, list[str]]) -> Path:
     for index, keys in lists.items():
         rows = ((key, 1 / i, None, None) for i, key in enumerate(keys, 1))
         entries.append(claim_of(index, GOLDS.get(f"dev-{lang}-{index}", "None"), *rows))
-    return written(folder, json.dumps(entries), f"{lang}.out")
+    return write(folder, json.dumps(entries), f"{lang}.out")
 
 
 def english(folder: Path) -> Path:

@@ -84,7 +84,7 @@ def applied(stage: Stage, store: Store | None = None) -> Result:
     return apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store, device="cpu")
 
 
-@pytest.mark.parametrize("made", [*MODELS, *ASKING], indirect=True)
+@pytest.mark.parametrize("stage_and_server", [*MODELS, *ASKING], indirect=True)
 def test_a_stage_reorders_its_depth_once_and_changes_nothing_else(
     stage_and_server: tuple[Stage, LLMServer], tmp_path: Path
 ) -> None:
@@ -131,7 +131,7 @@ def test_settings_are_checked_when_they_are_read(
     assert "u:p" not in str(error.value)
 
 
-@pytest.mark.parametrize("made", ASKING, indirect=True)
+@pytest.mark.parametrize("stage_and_server", ASKING, indirect=True)
 @pytest.mark.parametrize("bad", ["I cannot.", '{"score": null}', None])
 def test_what_a_language_model_fails_at_keeps_its_ranking_and_is_counted(
     stage_and_server: tuple[Stage, LLMServer], bad: str | None, tmp_path: Path
