@@ -53,41 +53,22 @@ log = logging.getLogger(__name__)
 _REPEATS = 2_000
 
 
-class TrainingProgress(pl.Callback):
-    """Count optimizer steps of all epochs on stderr, with the loss; a resumed run goes on."""
+class StepLog(pl.Callback):
+    """Log losses, claims and tokens per second and memory of every optimizer step.
+
+    Lightning gets the same numbers, so that other callbacks can monitor them. The first process
+    counts the steps of all epochs on stderr; a resumed run goes on.
+    """
 
     def __init__(self) -> None:
         self.progress = Progress(None, 0)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Begin where the run begins or resumes."""
+        """Begin to count where the run begins or resumes."""
         assert isinstance(module, TrainingModule)
-        self.progress = Progress("training", module.optimizer_steps, module.steps_done, quiet=0)
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
-    ) -> None:
-        """Show the step that this batch closed."""
-        assert isinstance(module, TrainingModule)
-        if steps := module.steps_done - self.progress.count:
-            self.progress.update(steps, f"loss {module.losses[-1]:.4g}")
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Remove the bar."""
-        self.progress.close()
-
-    def on_exception(
-        self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Remove the bar."""
-        self.progress.close()
-
-
-class Throughput(pl.Callback):
-    """Log losses, claims and tokens per second and memory of every optimizer step.
-
-    Lightning gets the same numbers, so that other callbacks can monitor them.
-    """
+        if trainer.is_global_zero:
+            steps = module.optimizer_steps, module.steps_done
+            self.progress = Progress("training", *steps, quiet=0)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
@@ -118,6 +99,17 @@ class Throughput(pl.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=module.steps_done)
         module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
+        self.progress.update(1, f"loss {module.losses[-1]:.4g}")
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Remove the bar."""
+        self.progress.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Remove the bar."""
+        self.progress.close()
 
 
 class Remine(pl.Callback):

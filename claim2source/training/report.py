@@ -19,7 +19,7 @@ from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
-from claim2source.evaluation.families import Family
+from claim2source.evaluation.families import Family, family_parts, family_table
 from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import (
@@ -32,7 +32,6 @@ from claim2source.pipeline.evaluate import (
     score_result,
 )
 from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.views import report_tables, tests_parts
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.choose import SEEN, UNSEEN
@@ -209,13 +208,13 @@ def run_tables(report: Report, training: TrainingReport) -> dict[str, TextTable]
     return {
         "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
         **val_parts,
-        "seen and unseen golds": golds_table(report),
-        **report_tables(replace(report, chosen=None)),
+        **run_scores(report),
+        **{f"Tests: {test.family}": family_table(test) for test in report.tests},
     }
 
 
-def golds_table(report: Report) -> TextTable:
-    """Tabulate scores on the report split, by whether the gold was seen in training."""
+def run_scores(report: Report) -> dict[str, TextTable]:
+    """Tabulate the report's scores: of all claims, and by whether the gold was seen in training."""
     metrics = list(report.systems[STEP_0].macro)
     rows: list[list[Cell]] = [
         [f"{part} golds", name, language, *(row[m] for m in metrics)]
@@ -223,7 +222,9 @@ def golds_table(report: Report) -> TextTable:
         for name in (STEP_0, CHOSEN)
         for language, row in report.systems[name].slices[part].items()
     ]
-    return TextTable(["golds", "model", "language", *metrics], rows)
+    scores = replace(report, chosen=None).score_table()
+    golds = TextTable(["golds", "model", "language", *metrics], rows)
+    return {**({"scores": scores} if scores else {}), "seen and unseen golds": golds}
 
 
 def history_table(report: Report, training: TrainingReport) -> TextTable:
@@ -262,9 +263,8 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
 
 def run_parts(report: Report, training: TrainingReport) -> list[Part]:
     """Describe a run: its epochs on val, the scores on the report split, tests and warnings."""
-    parts: list[Part] = [history_table(report, training)]
-    parts += filter(None, [replace(report, chosen=None).score_table()])
-    parts += [golds_table(report), *tests_parts(report)]
+    parts: list[Part] = [history_table(report, training), *run_scores(report).values()]
+    parts += [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
     if notes := choice_notes(training.choice) if training.choice else []:
         parts.append(f"Chosen on val: {'; '.join(notes)}.")
     if training.skipped_steps:
