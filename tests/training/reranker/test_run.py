@@ -23,7 +23,7 @@ from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker
-from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
@@ -87,71 +87,41 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
         assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
 
 
-def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
-    trained: Path, tiny: dict[str, Path], tmp_path: Path
+def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
+    trained: Path, made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A view of a learned fusion, and what is chosen over a stage: a mix, an abstention."""
-    train, dev = load(str(tiny["data"]), "train"), load(str(tiny["data"]), "dev")
+    """A learned fusion of the candidates that it has re-ranked, and a mix."""
+    train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
     _, val = carve_val(train, 0.4, 13)
-    views = {
-        "bm25": ViewConfig(),
-        "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
-    }
+    views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
     plain = System("S", BM25Node())
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
-    settings, scorer = RunSettings(str(tiny["data"])), Scorer(train.sources)
-    gathered = gather(views, Candidates(plain, 8), dev, settings, scorer)
-    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
-    # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
-    stage = CrossEncoder(model=str(trained), depth=8)
-    ranked = stage.apply(val.claims, val.sources, gathered.run).run
-    for claim, scores in zip(gathered.data.claims, gathered.columns["pairs"], strict=True):
-        ids = gathered.run.sources(claim.id)
-        assert scores == pytest.approx([ranked.scored(claim.id)[s] for s in ids], abs=1e-5)
+    settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
-    # Candidates that it has re-ranked are its own too.
-    lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
-    assert known_claims(lexical, Candidates(staged, 8), "dev", settings).val.claims == val.claims
-    # So is a view of a fusion whose model lies elsewhere now.
-    missing_view = replace(views["pairs"], model=ModelConfig("gone"))
+        assert known_claims(views, Candidates(system, 8), "dev", settings).val.claims == claims
+    gathered = gather(views, Candidates(staged, 8), dev, settings, scorer)
+    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
+    # So is what has a model that lies elsewhere now.
+    gone = ViewConfig(score="cosine", model=ModelConfig("gone"))
     fusion = tmp_path / "fusion.json"
-    LearnedFusion((LearnedView("v", missing_view, "", 1.0, 1.0),), FITTED).write(fusion)
-    entry = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
-    learned = System("L", plain.first, (read_stage(entry),))
+    LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
+    moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
+    learned = System("L", plain.first, (read_stage(moved),))
     assert SystemRunner(dev, settings).choosing_claims(learned).val.claims == val.claims
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
-    other_settings = replace(settings, dataset=str(tmp_path / "other"))
-    gathered = gather(views, Candidates(plain, 8), dev, other_settings, scorer)
+    other = replace(settings, dataset=str(tmp_path / "other"))
+    gathered = gather(views, Candidates(staged, 8), dev, other, scorer)
     held_out = {claim.id for claim in val.claims}
     mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
     assert [claim.id for claim in gathered.data.claims] == mine
     assert (
         "that training on other data saw" in gathered.note and "its training" not in gathered.note
     )
-    assert SystemRunner(dev, other_settings).choosing_claims(staged).note == gathered.note
-    with pytest.raises(ConfigError, match="model.*a yes_no model"):
-        wrong = replace(views["pairs"], score="yes_no")
-        scorer.scores(wrong, dev.claims[:1], [["a"]])
-
-
-def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(tiny: dict[str, Path]) -> None:
-    """A claim that leaves no room for a source: no number that its place in a list could be."""
-    model = ModelConfig(str(tiny["yes_no"]), max_length=200)
-    # Without a length the stage has its own.
-    stage = read_stage({"rerank": "yes_no", "model": model.name}).stage
-    loaded = Models().stage(ViewConfig(score="yes_no", model=ModelConfig(model.name)))
-    assert isinstance(stage, YesNo) and loaded.max_length == stage.max_length
-    train = load(str(tiny["data"]), "train")
-    claims = [train.claims[0], replace(train.claims[1], text="masks " * 400, translation=None)]
-    ids = [[source.id for source in train.sources[:3]]] * 2
-    scores, none = Scorer(train.sources).scores(
-        ViewConfig(score="yes_no", model=model), claims, ids
-    )
-    assert np.isfinite(scores).all() and len(scores) == len(none) == 3 and np.isnan(none).all()
+    assert SystemRunner(dev, other).choosing_claims(staged).note == gathered.note
 
 
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
