@@ -18,7 +18,7 @@ GROUPS = {
         "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
         "abstain": (
             "eval.abstain",
-            "fit and measure abstention: is the claim's paper there at all?",
+            "measure how often an index's probabilities hold that a paper is there",
         ),
     },
     "train": {
@@ -93,7 +93,7 @@ def _help() -> str:
     width = max(map(len, PROGRAMS))
     groups = (
         "\n".join(
-            [f"{group}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in programs.items())]
+            [f"{group}:", *(f"  {name:<{width}}  {text}" for name, (_, text) in programs.items())]
         )
         for group, programs in GROUPS.items()
     )

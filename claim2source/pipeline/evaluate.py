@@ -144,7 +144,7 @@ def score_result(
         name,
         cost=SystemCost.of(result.cost, result.stored),
         failures=result.failure_counts(),
-        index=result.index.plain() if result.index is not None else {},
+        index=result.index.as_json() if result.index is not None else {},
     )
     if not dataset.golds:
         return ScoredSystem(report, result.run)
@@ -209,24 +209,6 @@ def seen_and_unseen(
         table = language_table(scores, dataset.claims, among)
         parts[name] = {**table, MACRO: macro(table)} if table else {}
     return parts
-
-
-def evaluate_encoder(
-    encoder: Encoder,
-    dataset: Dataset,
-    rendering: Rendering,
-    *,
-    store: Store | None = None,
-    seen_golds: frozenset[str] | None = None,
-    progress: bool = False,
-) -> Report:
-    """Retrieve with an encoder for every claim of a split and score by language."""
-    settings = Scoring(METRICS, repeats=0, seen_golds=seen_golds)
-    scored = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
-    name = scored.report.name
-    return with_depth_notes(
-        make_report(dataset, {name: scored.report}, name), {name: scored}, dataset
-    )
 
 
 def score_encoder(

@@ -18,7 +18,7 @@ from claim2source.core.run import Cost, Run, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets.rumors import (
     LABELS,
-    MOST,
+    MAX_TWEETS,
     Rumors,
     Verdicts,
     load_rumors,
@@ -62,9 +62,6 @@ class RumorsConfig(ModelOptions):
         folds: parts of the rumours for cross-validation.
         rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
             to the default; or the `best`.
-        evidence: a TREC run of another program, to score beside the systems.
-        verification: its verdicts.
-        name: of that program, in reports.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
         device: none takes a GPU if there is one.
         submit: zip file for the lab's submission of the one system: its evidence and verdicts,
@@ -81,31 +78,20 @@ class RumorsConfig(ModelOptions):
     choose_on: Path | None = None
     folds: Annotated[int, Between(2, 1000)] = 8
     rule: Rule = "one_se"
-    evidence: Path | None = None
-    verification: Path | None = None
-    name: str = "given"
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     submit: Path | None = None
     repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
     seed: Seed = 0
 
-    def check(self) -> None:
-        fit = self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable()
-        require(fit, "name", self.name, "a name that is fit for a folder")
-
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold a system's evidence, verdicts and report.
-
-    `verdict_run` is the evidence that the verdicts name, where that is another file's.
-    """
+    """Hold a system's evidence, verdicts and report."""
 
     report: SystemReport
     run: Run
     verdicts: Verdicts
-    verdict_run: Run | None = None
     scores: RumorScores | None = None
 
 
@@ -116,25 +102,18 @@ def verify_rumors(config: RumorsConfig) -> str:
     Raises `UserError` for files, models and servers that cannot be used.
     """
     # Refuse what cannot be done before anything is run.
-    outputs = [file for file in (config.evidence, config.verification) if file is not None]
     require_output(config.out)
-    require(bool(outputs or config.systems), "systems", config.systems, "one or more files")
-    systems = named_systems(config.systems, config.only) if config.systems else {}
-    if outputs:
-        require(config.name not in systems, "name", config.name, "another than the systems'")
-    _require_outputs(config, [*systems, *([config.name] if outputs else [])], outputs)
+    require(bool(config.systems), "systems", config.systems, "one or more files")
+    systems = named_systems(config.systems, config.only)
+    _require_outputs(config, [*systems])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)
     _require_runnable(config, systems.values(), rumors, validation)
 
     # Run and score.
-    rows, not_run = _run(
-        config, systems, rumors, validation, is_single=len(systems) == 1 and not outputs
-    )
+    rows, not_run = _run(config, systems, rumors, validation)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
-    if outputs:
-        rows.append(_read_outputs(config, rumors))
     if rumors.is_labelled:
         rows = [_with_scores(row, rumors, config) for row in rows]
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
@@ -171,9 +150,8 @@ def _run(
     systems: Mapping[str, System],
     rumors: Rumors,
     validation: Rumors | None,
-    is_single: bool,
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run systems; list those that fail as not run, but for one that is `is_single`."""
+    """Run systems; list those that fail as not run, but for one alone."""
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
     for name, system in systems.items():
@@ -182,7 +160,7 @@ def _run(
         except ConfigError:
             raise
         except UserError as error:
-            if is_single:
+            if len(systems) == 1:
                 raise
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
@@ -202,9 +180,9 @@ def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
     return [f"{line}, {silent} of them without a verdict." if silent else f"{line}."]
 
 
-def _require_outputs(config: RumorsConfig, names: Sequence[str], outputs: Sequence[Path]) -> None:
+def _require_outputs(config: RumorsConfig, names: Sequence[str]) -> None:
     """Check all that is written, before anything is run. Raises `UserError`."""
-    inputs = [config.dataset, *filter(None, [config.choose_on]), *outputs, *config.systems]
+    inputs = [config.dataset, *filter(None, [config.choose_on]), *config.systems]
     files = [(config.out / ANOVA, "systems")]
     for name in names:
         files.append((config.out / name / EVIDENCE, "\tQ0\t"))
@@ -230,13 +208,13 @@ def _run_system(
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
     fitted_system = system.fit(runtime, held_out, data.languages)
     if validation is not None or not system.is_fit:
-        return fitted_system.index(data.sources).search(data.claims, MOST)
+        return fitted_system.index(data.sources).search(data.claims, MAX_TWEETS)
     folds = folds_of(rumors, config.folds, config.seed)
     parts = []
     for fold in folds:
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
         claims = [claim for claim in data.claims if claim.id in fold]
-        parts.append(fitted.index(data.sources).search(claims, MOST))
+        parts.append(fitted.index(data.sources).search(claims, MAX_TWEETS))
     choices = []
     for number, choice in enumerate(fitted_system.choices):
         different = len({repr(part.choices[number].settings) for part in parts})
@@ -283,22 +261,9 @@ def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
     return Row(with_whole(report, result, rumors.dataset), result.result.run, verdicts)
 
 
-def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
-    """Read the evidence and verdicts of another program."""
-    report = SystemReport(config.name, config.name, config.name, runs=config.name)
-    run = None if config.evidence is None else read_evidence(config.evidence, rumors)
-    if config.verification is None:
-        assert run is not None
-        return Row(report, run, {})
-    verdicts, evidence = read_verification(config.verification, rumors)
-    return Row(report, evidence if run is None else run, verdicts, evidence)
-
-
 def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
-    scores = score_rumors(
-        rumors, row.run, row.verdicts, config.repeats, config.seed, verdict_run=row.verdict_run
-    )
-    table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
+    scores = score_rumors(rumors, row.run, row.verdicts, config.repeats, config.seed)
+    table: Table = {rumors.language: {**scores.defined, "queries": len(rumors.rumors)}}
     report = replace(
         row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals
     )
@@ -318,7 +283,7 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> R
     )
     first = None if main is None else main.scores
     headline = {name: None if first is None else first.values[name] for name in HEADLINE}
-    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
+    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.defined)
     notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in metrics))
     report = replace(report, headline=headline, notes=notes)
     return with_published(report, [row.report for row in rows if not row.report.simulated])

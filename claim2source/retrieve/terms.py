@@ -80,7 +80,7 @@ class Terms:
         """Split the ids by text."""
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
-    def where(self, mask: np.ndarray) -> Terms:
+    def select(self, mask: np.ndarray) -> Terms:
         """Keep the ids where `mask` (bool [ids]) is true."""
         before = np.concatenate([[0], np.cumsum(mask)])
         return Terms(self.ids[mask], before[self.bounds])
@@ -88,7 +88,7 @@ class Terms:
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
         terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
-        return terms.where(terms.ids >= 0)
+        return terms.select(terms.ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ class Analysis:
         stemmer: Any | None,
         speller: Callable[[str], str] | None = None,
     ) -> None:
-        self._whole, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
+        self._whole_words, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
         self._speller = speller
         self.vocabulary: dict[str, int] = {}
 
@@ -156,9 +156,9 @@ class Analysis:
     def _tokens_of(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
         """List the distinct tokens; number each text's words, and each word's tokens."""
         spelled = texts if self._speller is None else map(self._speller, texts)
-        words, split = _words(spelled, lower=not self._whole)
+        words, split = _words(spelled, lower=not self._whole_words)
         number_of: dict[str, int] = {}
-        if self._whole:
+        if self._whole_words:
             parts = list(map(str.split, words))
             ids = _numbers(list(chain.from_iterable(parts)), number_of)
             return list(number_of), split, Terms(ids, _bounds(list(map(len, parts))))
@@ -338,7 +338,7 @@ class Postings:
 
         A repeated term counts each time.
         """
-        rare = claims.where(self._row_of[claims.ids] < 0)
+        rare = claims.select(self._row_of[claims.ids] < 0)
         # The postings of a claim's terms one after another are a row of repeated columns.
         entries = self._postings[rare.ids]
         shape = len(claims), len(self.counts.lengths)

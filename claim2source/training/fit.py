@@ -24,9 +24,7 @@ from claim2source.training.callbacks import (
     GatherWeights,
     KeepState,
     StateFile,
-    Throughput,
-    TrainingProgress,
-    WandbTables,
+    StepLog,
 )
 from claim2source.training.config import BatchesConfig, RunConfig
 from claim2source.training.data import TrainingData, TrainingPairs
@@ -85,13 +83,13 @@ def lightning_trainer(
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     world, optimisation, file = session.world, config.optimisation, StateFile()
-    callbacks: list[pl.Callback] = [*first, Throughput()]
-    if world.is_first:
-        callbacks.append(WandbTables(session, data.train, optimisation.seed))
-        callbacks.append(TrainingProgress())
-    # Lightning calls these two last, after those of the config.
-    callbacks.append(KeepState(session, optimisation.save_every))
-    callbacks.append(DropCheckpoints(session, config, data.weighing, file))
+    # Lightning calls the last two last, after those of the config.
+    callbacks: list[pl.Callback] = [
+        *first,
+        StepLog(),
+        KeepState(session, optimisation.save_every),
+        DropCheckpoints(session, config, data.weighing, file),
+    ]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
         "accelerator": "gpu" if device.type == "cuda" else "cpu",
@@ -111,8 +109,8 @@ def lightning_trainer(
     arguments |= trainer_arguments(config.trainer) | ours
     parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
     for name, part in parts.items():
-        others = arguments.get(name) or []
-        arguments[name] = part + (others if isinstance(others, list) else [others])
+        extra = arguments.get(name) or []
+        arguments[name] = part + (extra if isinstance(extra, list) else [extra])
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := config.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -226,7 +224,7 @@ def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
     if count == 0:
         key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
         raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
-    sampler.cut(count)
+    sampler.limit_batches(count)
     steps = sampler.optimizer_steps
     return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
 

@@ -17,7 +17,7 @@ from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.io.trec import read_run
-from eval import abstain, evaluate, report, style_grid
+from eval import evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.training.small import save_small_model, say_pooling, small_splits
@@ -42,8 +42,8 @@ stages:
 """
 
 
-def last_shown(asked: play.Question) -> int:
-    return len(asked.papers) - 1
+def last_shown(question: play.Question) -> int:
+    return len(question.papers) - 1
 
 
 class World:
@@ -75,8 +75,8 @@ class World:
         self.pipeline.write_text(STAGES.format(url=server.url, model=self.model))
 
     def run(self, main: Main, split: str, out: str, *words: object) -> Path:
-        said = [f"--dataset={self.data}", f"--split={split}", f"--out={self.folder / out}"]
-        main([*said, f"--store={self.folder / 'store'}", *map(str, words)])
+        arguments = [f"--dataset={self.data}", f"--split={split}", f"--out={self.folder / out}"]
+        main([*arguments, f"--store={self.folder / 'store'}", *map(str, words)])
         return self.folder / out
 
     def listed(self, folder: Path) -> Listed:
@@ -86,13 +86,13 @@ class World:
 
 def read_listed(files: Mapping[str, str]) -> Listed:
     """Language and index -> sources, of the contents of a submission's files."""
-    found = {}
+    lists = {}
     for name, text in files.items():
         rows = list(csv.reader(text.splitlines(), delimiter="\t"))
         assert rows[0] == ["index", "preds"]
         lang = name.removeprefix("predictions_").removesuffix(".tsv")
-        found |= {(lang, index): ast.literal_eval(ids) for index, ids in rows[1:]}
-    return found
+        lists |= {(lang, index): ast.literal_eval(ids) for index, ids in rows[1:]}
+    return lists
 
 
 def zipped(file: Path) -> Listed:
@@ -151,7 +151,6 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
             ],
             ["BM25.original", "styles/runs/BM25.original.S0C1"],
         ),
-        "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
             fusion.main,
             [f"--views={world.folder / 'views.yaml'}", files, "--system=BM25"],
@@ -175,7 +174,7 @@ def programs(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-ALL = "stages vary checkpoint styles systems style_grid abstain fusion".split()
+ALL = "stages vary checkpoint styles systems style_grid fusion".split()
 
 
 @pytest.mark.parametrize("name", programs(*ALL))
@@ -194,8 +193,8 @@ def test_a_blind_split_is_ranked_and_said_to_be_blind(
         listed = world.listed(out / folder)
         assert set(listed) == world.claims
         assert all(set(ids) <= world.pool for ids in listed.values())
-    runs = {one.runs for one in found.systems.values()}
-    assert all(read_run(out / place / "de.trec").run.claim_ids for place in runs)
+    runs = {system.runs for system in found.systems.values()}
+    assert all(read_run(out / runs_path / "de.trec").run.claim_ids for runs_path in runs)
 
 
 @pytest.mark.slow
@@ -204,8 +203,7 @@ def test_languages_without_judgements_are_ranked_and_not_scored(
     world: World, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     main, words, folders = words_of(world, name)
-    repeats = [] if name == "abstain" else ["--repeats=20"]
-    out = world.run(main, "part", "out", *words, *repeats)
+    out = world.run(main, "part", "out", *words, "--repeats=20")
     found = Report.read(out)
     assert found.scored and not found.not_run
     for system in found.scored:
@@ -222,8 +220,8 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     out = world.run(main, "part", "out", *words)
     report.main([f"--reports={out}", f"--html={world.folder / 'page.html'}", "--repeats=20"])
     assert "6 claims with a gold" in (world.folder / "page.html").read_text()
-    said = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
-    report.main(said)
+    arguments = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
+    report.main(arguments)
     assert "Words.original" in (world.folder / "compared" / "compare.md").read_text()
     blind = world.run(main, "test", "blind", *words, "--wandb=offline")
     with pytest.raises(UserError, match="scores"):
@@ -240,7 +238,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
         assert last[claim] == [ids[4], *ids[:4]]
 
 
-@pytest.mark.parametrize("name", programs("stages", "behind", "abstain", "fusion"))
+@pytest.mark.parametrize("name", programs("stages", "behind", "fusion"))
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
     file = world.folder / "new" / "mine.zip"
@@ -262,18 +260,18 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     with pytest.raises(ConfigError, match="--only and --claims"):
         world.run(main, "test", "out", *words, file)
     assert not world.server.requests and not (world.folder / "out").exists()
-    one = [words[0], "--only", "Chosen", "--claims", "translated", file]
-    out = world.run(main, "test", "out", *one)
+    extra = [words[0], "--only", "Chosen", "--claims", "translated", file]
+    out = world.run(main, "test", "out", *extra)
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
     # Rows that are read back, not made again, have no scores by language, but their lists.
-    world.run(main, "test", "out", *one)
+    world.run(main, "test", "out", *extra)
     assert zipped(world.folder / "mine.zip") == rows
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "match"),
+    ("name", "extra", "match"),
     [
         ("stages", "--submit={}/mine.tsv", "ends in .zip"),
         ("stages", "--submit={}/data", "ends in .zip"),
@@ -283,11 +281,11 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     ],
 )
 def test_what_cannot_be_submitted_is_known_before_anything_is_paid(
-    world: World, name: str, more: str, match: str
+    world: World, name: str, extra: str, match: str
 ) -> None:
     (world.folder / "other.zip").write_bytes(b"a user's own")
     main, words, _ = words_of(world, name)
     with pytest.raises(UserError, match=match):
-        world.run(main, "test", "out", *words, *more.format(world.folder).split())
+        world.run(main, "test", "out", *words, *extra.format(world.folder).split())
     assert not world.server.requests and not (world.folder / "out").exists()
     assert (world.folder / "other.zip").read_bytes() == b"a user's own"
