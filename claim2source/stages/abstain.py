@@ -180,7 +180,7 @@ class AbstainModel:
         return values
 
     @classmethod
-    def of_plain(cls, values: Mapping[str, object], path: Path) -> Self:
+    def of_plain(cls, values: Mapping[str, object], path: str | Path) -> Self:
         """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 
