@@ -18,7 +18,7 @@ GROUPS = {
         "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
         "abstain": (
             "eval.abstain",
-            "fit and measure abstention: is the claim's paper there at all?",
+            "measure how often an index's probabilities hold that a paper is there",
         ),
     },
     "train": {

@@ -37,7 +37,7 @@ TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 CASES: dict[str, str] = TABLE["cases"]
 # Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
 ROWS = (".trec", ".tsv", ".jsonl")
-WHOLE = {"fusion.json", "abstain.json", "verification.json", "grid.json", "anova.json"}
+WHOLE = {"fusion.json", "verification.json", "anova.json"}
 MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's
 COSTS = {"cost", "seconds", "speed", "milliseconds", "batch_milliseconds", "peak_memory_bytes"}
 CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha mix"

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-BESIDE = ("sources", "rendering", "passages", "index")
+BESIDE = ("sources", "rendering", "index")
 FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
 RUMORS = {"rerank", "stance", "verdict", "choose"}
 Values = Mapping[str, Any]

@@ -14,7 +14,7 @@ MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
 # What each program needs to be read at all; those that write have inputs that are not there.
 WORDS = {
-    "eval.abstain": "--system S --dataset absent --out OUT",
+    "eval.abstain": "--index absent --out OUT",
     "eval.evaluate": f"--systems {CT25} --dataset absent --out OUT",
     "eval.encode": "--dataset d",
     "eval.find": "--post p --index i",

@@ -100,14 +100,6 @@ def read_run(folder: Path) -> dict[str, object]:
     return values if isinstance(values, dict) else {}
 
 
-def is_finished_demo(folder: Path) -> bool:
-    """Tell whether a run trained on the packaged demo set to its end: minutes, not days."""
-    if not is_run(folder) or not isinstance(read_run(folder).get("chosen"), str):
-        return False
-    data = run_settings(folder).get("data")
-    return isinstance(data, dict) and data.get("dataset") == "demo"
-
-
 def foreign_file(run: Path) -> str | None:
     """Find something in a run's folder that no program of ours wrote; None where all is ours."""
     return next((name for name in _files(run) if not _OURS.fullmatch(name)), None)

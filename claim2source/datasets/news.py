@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from claim2source.core.config import Settings, Share
 from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
@@ -21,48 +17,8 @@ from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
 SPLITS = ("train", "dev", "test")
 TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
-Filter = Literal["outlets", "retweets", "headlines"]
-FILTERS: tuple[Filter, ...] = ("outlets", "retweets", "headlines")
-# The paper's table 2, and its section 3.1.
-OUTLETS = tuple(
-    (
-        "bloomberg, cbs, cnbc, cnn, forbes, nypost, reuters, sfgate, theatlantic, wsj, abc news, "
-        "chicago tribune, fox news, new york post, new york times, ny times, the atlantic, the "
-        "daily beast, the guardian, us news, usa today, washington post"
-    ).split(", ")
-)
+# The paper's section 3.1.
 RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
-
-_WORDS = re.compile(r"\w+").findall
-_RETWEET = re.compile(r"\s*RT\s*@", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class NewsFilters(Settings):
-    """Choose which posts are left out; the released files have been through all three.
-
-    Args:
-        outlets: keep posts that name one of the paper's 22 outlets.
-        retweets: leave out posts that begin with "RT @".
-        headlines: leave out posts that nearly repeat the headline of their article.
-        headline_similarity: share of a headline's words, in their order, from which on a post
-            repeats it.
-    """
-
-    outlets: bool = False
-    retweets: bool = False
-    headlines: bool = False
-    headline_similarity: Share = 0.9
-
-    def why_not(self, post: str, title: str) -> Filter | None:
-        """Name the filter that leaves out a post whose article has this title."""
-        if self.retweets and _RETWEET.match(post):
-            return "retweets"
-        if self.outlets and not names_one(post, OUTLETS):
-            return "outlets"
-        if self.headlines and headline_share(post, title) >= self.headline_similarity:
-            return "headlines"
-        return None
 
 
 def names_one(text: str, words: Iterable[str]) -> bool:
@@ -71,24 +27,9 @@ def names_one(text: str, words: Iterable[str]) -> bool:
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
-def headline_share(post: str, title: str) -> float:
-    """Compute the share of a headline's words that a post has in their order; 0 without any.
-
-    Case and punctuation aside.
-
-    Example:
-        >>> headline_share("Wow! Dow drops 1,200 points, again", "Dow drops 1,200 points")
-        1.0
-    """
-    words, post_words = (_WORDS(nfkc(text).casefold()) for text in (title, post))
-    blocks = SequenceMatcher(None, words, post_words, autojunk=False).get_matching_blocks()
-    return sum(block.size for block in blocks) / len(words) if words else 0.0
-
-
 def prepare(
     source: str | Path,
     target: str | Path,
-    filters: NewsFilters | None = None,
     *,
     overwrite: bool = False,
 ) -> PreparedSplits:
@@ -101,7 +42,7 @@ def prepare(
     line, `dev-17`. Raises `InputError` on bad input, a line per problem, and `UserError` where
     `target` holds anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
-    source, target, filters = Path(source), Path(target), filters or NewsFilters()
+    source, target = Path(source), Path(target)
     check_folders(source, target, overwrite)
     problems = Problems()
     splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
@@ -113,13 +54,8 @@ def prepare(
     notes = [_add_bodies(source / ARTICLES, articles, problems)]
     distractors, note = _distractors(source / RSS, articles, problems)
     notes.append(note)
-    left: Counter[str] = Counter()
-    claims = {
-        split: _posts(source / f"{split}.tsv", articles, filters, left, problems)
-        for split in splits
-    }
+    claims = {split: _posts(source / f"{split}.tsv", articles, problems) for split in splits}
     problems.raise_if_any()
-    notes += [f"{count} posts were left out: {_MESSAGES[name]}" for name, count in left.items()]
     notes += [f"no {split}.tsv" for split in SPLITS if split not in splits]
     sources = (*articles.values(), *distractors)
     parts = []
@@ -128,13 +64,6 @@ def prepare(
         parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
     write_beir(parts, target, overwrite=overwrite)
     return PreparedSplits(parts, [note for note in notes if note])
-
-
-_MESSAGES: dict[str, str] = {
-    "retweets": "retweets",
-    "outlets": "no outlet is named",
-    "headlines": "they nearly repeat their headline",
-}
 
 
 def _titles(path: Path, problems: Problems) -> dict[str, Source]:
@@ -148,23 +77,15 @@ def _titles(path: Path, problems: Problems) -> dict[str, Source]:
     return titles
 
 
-def _posts(
-    path: Path,
-    articles: dict[str, Source],
-    filters: NewsFilters,
-    left: Counter[str],
-    problems: Problems,
-) -> list[Claim]:
+def _posts(path: Path, articles: dict[str, Source], problems: Problems) -> list[Claim]:
     before, posts = len(problems), []
     for line, text, news in _texts_and_ids(path, ("text", "news id"), problems):
         if news not in articles:
             problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
-        elif why := filters.why_not(text, articles[news].title):
-            left[why] += 1
         else:
             posts.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
     if not posts and len(problems) == before:
-        problems.add(path, None, None, "no posts, or none that the filters leave")
+        problems.add(path, None, None, "no posts")
     return posts
 
 

@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 from claim2source.core.config import (
     Between,
     Settings,
-    Share,
     flag,
     list_field,
     read_config,
@@ -49,8 +48,6 @@ class PrepareConfig(Settings):
         revision: of the data set on the hub: a commit, branch or tag.
         translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
             "split", "translation"}, or "id" (such as dev-de-7) in place of the first three.
-        headline_similarity: share of a headline's words, in their order, from which on a post
-            repeats it.
         distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
             all of them. Val is scored over all sources, so that fewer of them save time.
     """
@@ -61,12 +58,6 @@ class PrepareConfig(Settings):
     hub: str | None = None
     revision: str | None = None
     translations: Path | None = None
-    filters: list[news.Filter] = list_field(
-        [],
-        help="news alone: posts to leave out: outlets (none of the 22 is named), retweets, "
-        "headlines (nearly repeated); the released files need none",
-    )
-    headline_similarity: Share = news.NewsFilters.headline_similarity
     distractors: Annotated[int, Between(0, 10**9)] | None = None
     sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
     overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
@@ -75,7 +66,6 @@ class PrepareConfig(Settings):
         for key, task in (("hub", "checkthat2026"), ("translations", "checkthat2026")):
             value = getattr(self, key)
             require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
-        require(not self.filters or self.task == "news", "filters", self.filters, "none: of news")
         allowed = "two or more data sets with mixed, otherwise none"
         require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
         is_mixed_or_unset = self.distractors is None or self.task == "mixed"
@@ -108,9 +98,7 @@ def prepare(config: PrepareConfig) -> PreparedSplits:
         return checkthat.prepare_2026(
             config.input, target, config.translations, overwrite=overwrite
         )
-    flags = {name: name in config.filters for name in news.FILTERS}
-    filters = news.NewsFilters(**flags, headline_similarity=config.headline_similarity)
-    return news.prepare(config.input, target, filters, overwrite=overwrite)
+    return news.prepare(config.input, target, overwrite=overwrite)
 
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:

@@ -47,7 +47,7 @@ class IndexManifest:
     terms. What follows is of the last build: `papers`; where
     the vectors are divided into `partitions` (one: they are compared all), of which `probes` are
     searched with the sampled `recall`, on `trained` papers. `stale`: papers were replaced or
-    removed since then. `abstain` is the model of abstention (`stages.abstain.AbstainModel`) that
+    removed since then. `abstain` is the model of abstention (`find.abstention.AbstainModel`) that
     was fitted to the index.
     `names` is the weight of authors and venues in the lexical search. `table` is where the papers
     are. `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose

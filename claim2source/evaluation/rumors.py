@@ -63,20 +63,16 @@ def score_rumors(
     verdicts: Verdicts,
     repeats: int = 0,
     seed: int = 0,
-    *,
-    verdict_run: Run | None = None,
 ) -> RumorScores:
     """Score the first five tweets of every rumour, and the verdicts, where there are any.
 
-    `verdict_run` is the evidence that the verdicts name, where it is not that of `run`. `repeats`
-    is the number of draws of the intervals, 0 for none. Raises ValueError where the rumours have
-    no labels.
+    `repeats` is the number of draws of the intervals, 0 for none. Raises ValueError where the
+    rumours have no labels.
     """
     if not rumors.is_labelled:
         raise ValueError("no labels to score by")
     ids = [rumor.id for rumor in rumors.rumors]
     qrels, top = rumors.dataset.qrels, run.top(MOST)
-    said_by = top if verdict_run is None else verdict_run.top(MOST)
     judged = [claim for claim in ids if qrels.golds(claim)]
     # NaN: not in the mean.
     by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}
@@ -94,7 +90,7 @@ def score_rumors(
         labels = [str(verdicts.get(claim)) for claim in ids]
         evidenced = [
             rumor.label == UNVERIFIABLE
-            or not {*qrels.golds(rumor.id)}.isdisjoint(said_by.sources(rumor.id))
+            or not {*qrels.golds(rumor.id)}.isdisjoint(top.sources(rumor.id))
             for rumor in rumors.rumors
         ]
         measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))

@@ -10,13 +10,9 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
-from claim2source.core.tables import Part
+from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.engines import Engine
-from claim2source.evaluation.abstention import reliability_table
-from claim2source.find.elsewhere import posts_from_elsewhere
-from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
-from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
-from claim2source.stages.abstain import (
+from claim2source.find.abstention import (
     DEEPEST,
     AbstainModel,
     Design,
@@ -24,6 +20,9 @@ from claim2source.stages.abstain import (
     fit,
     tenths_of,
 )
+from claim2source.find.elsewhere import posts_from_elsewhere
+from claim2source.find.paired import FOLDS, PairedResults, choose_design, papers_of_claims
+from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
 
 # More claims tell little more.
 MOST = 1_000
@@ -50,12 +49,12 @@ class Questions:
     @property
     def here(self) -> np.ndarray:
         """Tell where the paper is in the index, [2 x claims + posts]."""
-        return np.concatenate([self.paired.outcomes.present, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.present, np.zeros(len(self.others), bool)])
 
     @property
     def first(self) -> np.ndarray:
         """Tell where the first paper is the right one, [2 x claims + posts]."""
-        return np.concatenate([self.paired.outcomes.right, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.right, np.zeros(len(self.others), bool)])
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all of them, [2 x claims + posts, features]."""
@@ -104,14 +103,14 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     """
     questions = ask_index(engine, dataset, seed)
     paired, papers = questions.paired, engine.stats().papers
-    summary = (
-        f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
+    design, penalty = choose_design(paired, seed)
+    fitted = (
+        f"{len(paired.claim_ids)} claims of {len(np.unique(paired.groups))} papers of "
+        f"{dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(paired, seed=seed, on=summary)
-    design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
-    groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]
+    groups = [_deal_folds(one, rng) for one in (paired.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
     for one in range(FOLDS):
@@ -120,9 +119,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         ]
     model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
     tenths = tenths_of(shares, questions.here, questions.first)
-    return replace(
-        model, threshold=NOT_HERE, fitted=chosen.model.fitted, papers=papers, tenths=tenths
-    )
+    return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
 
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
@@ -130,7 +127,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     paired = ask_index(engine, dataset).paired
     stages = (paired.stages, paired.bare)
     shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
-    return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
+    return tenths_of(shares, paired.present, paired.right)
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:
@@ -144,6 +141,24 @@ def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) 
         head = "On papers and kinds of other posts that it was not fitted on"
         parts += [f"{head} ({model.fitted}):", reliability_table(model.tenths)]
     return parts
+
+
+def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
+    """Tabulate how often the paper was there, by tenths of the probability that it is."""
+    from scipy import stats
+
+    rows: list[list[Cell]] = []
+    for number, row in enumerate(tenths):
+        if row.answers:
+            missing = row.answers - row.here
+            low = stats.beta.ppf(0.025, row.here, missing + 1) if row.here else 0.0
+            high = stats.beta.ppf(0.975, row.here + 1, missing) if missing else 1.0
+            share, first = row.here / row.answers, row.first / row.answers
+            tenth, bounds = f"{number / 10} to {(number + 1) / 10}", f"{low:.2f} to {high:.2f}"
+            gap = share - row.share
+            rows.append([tenth, row.answers, row.share, share, gap, bounds, first])
+    columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
+    return TextTable(columns, rows, numeric=[False, *[True] * 6])
 
 
 def reliability_line(model: AbstainModel) -> str:
@@ -165,7 +180,7 @@ def _fit_model(
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
     paired, claims = questions.paired, 2 * len(questions.paired.claim_ids)
     those = rows[:claims]
-    model = fit(design, paired.features(design)[those], paired.outcomes.present[those], penalty)
+    model = fit(design, paired.features(design)[those], paired.present[those], penalty)
     run = questions.elsewhere[DENSE].run
     firsts = [run.rows(other).start for other in questions.others]
     first = run.scores[firsts][rows[claims:]]

@@ -16,6 +16,7 @@ from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.rows import SPLIT, findings_with_vectors
+from claim2source.find.abstention import DEEPEST, AbstainModel, Tenth
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.find.rankings import (
     DENSE,
@@ -28,7 +29,6 @@ from claim2source.find.rankings import (
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import ENGLISH
-from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.text.clean import sentences_of
 from claim2source.text.findings import with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
@@ -48,7 +48,7 @@ SEARCH, SENTENCES = "search", "sentences"
 _SAMPLE, _SENTENCES = 5_000, 20
 # Growth of an index after which its abstention is stale.
 GROWN = 2
-_VERIFY, _ABSTAIN = "verify", "verify abstain"
+_VERIFY = "verify"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Finder:
             from claim2source.find.pipeline import PipelineStages
 
             self._pipeline = PipelineStages(engine, pipeline, store, device, progress)
-        judges = self.abstain is not None or _ABSTAIN in self.stage_names
+        judges = self.abstain is not None
         allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
@@ -210,7 +210,7 @@ class Finder:
         if self._pipeline is not None:
             by_stage = self._pipeline.apply(claims, results, papers, self.on_part)
         stages = _Stages(results, tuple(by_stage))
-        present = self._presence(claims, stages)
+        present = self._presence(claims, results)
         # Another process may have removed a paper meanwhile.
         listed = {
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
@@ -218,7 +218,7 @@ class Finder:
         }
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, results, listed, sentences, papers, vectors)
-        verdicts, measured = self._verdicts(claims, stages, present)
+        verdicts, measured = self._verdicts(present)
         if self._matching.bm25 != self.engine.manifest.bm25:
             self._matching = MatchingWords(self.engine.manifest.bm25)
         of = IndexState(
@@ -257,44 +257,36 @@ class Finder:
             )
         return answers
 
-    def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
-        own = [result for name, result in stages.results if name == _ABSTAIN]
-        if own:
-            read = {claim.id: presence(own[-1], claim.id) for claim in claims}
-            return {claim: share for claim, share in read.items() if share is not None}
+    def _presence(self, claims: Sequence[Claim], results: SearchResults) -> dict[str, float]:
         if self.abstain is None:
             return {}
         ids = [claim.id for claim in claims]
-        shares = self.abstain.shares(ids, stages_of(stages.searched))
+        shares = self.abstain.shares(ids, stages_of(results))
         return dict(zip(ids, shares.tolist(), strict=True))
 
     def _verdicts(
-        self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
+        self, present: Mapping[str, float]
     ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
         """Judge answers "found", "uncertain" or "not here" by the fitted or given thresholds.
 
-        Also count the held-out answers of each verdict, where the index's own model gave them.
+        Also count the held-out answers of each verdict.
         """
-        own = [result for name, result in stages.results if name == _ABSTAIN]
-        marked = set(abstained(own[-1])) if own and self.threshold is None else set()
         fitted = self.abstain
-        least, sure = (0.0, 0.0) if fitted is None else (fitted.threshold, fitted.sure)
-        if own:
-            least, sure = 0.0, SURE
+        if fitted is None:
+            return {}, {}
+        least, sure = fitted.threshold, fitted.sure
         if self.threshold is not None:
             least, sure = self.threshold, max(sure, self.threshold)
 
-        def verdict(claim: str, share: float) -> Verdict:
-            if claim in marked or share < least:
+        def verdict(share: float) -> Verdict:
+            if share < least:
                 return "not here"
             return "found" if share >= sure else "uncertain"
 
-        measured: dict[str, Tenth] = {}
-        if fitted is not None and fitted.tenths and not own:
-            edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
-            counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
-            measured = {name: tenth for name, tenth in counted.items() if tenth.answers}
-        return {claim: verdict(claim, share) for claim, share in present.items()}, measured
+        edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
+        counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
+        measured = {name: tenth for name, tenth in counted.items() if tenth.answers}
+        return {claim: verdict(share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
         if post.lang in CODES:
@@ -389,6 +381,6 @@ def _verifier_notes(stages: _Stages, claim: Claim) -> str:
     notes = [
         result.notes.get(claim.id, "")
         for name, result in stages.results
-        if name.startswith(_VERIFY) and name != _ABSTAIN
+        if name.startswith(_VERIFY)
     ]
     return "; ".join(filter(None, notes))

@@ -6,8 +6,8 @@ from claim2source.core.errors import InputError
 from claim2source.core.run import Result
 from claim2source.engines import Engine, SearchResults
 from claim2source.engines.manifest import MANIFEST
+from claim2source.find.abstention import DEEPEST, AbstainModel
 from claim2source.retrieve import FusionConfig, fuse
-from claim2source.stages.abstain import DEEPEST, AbstainModel
 from claim2source.text.language import READ
 
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"

@@ -211,24 +211,6 @@ def seen_and_unseen(
     return parts
 
 
-def evaluate_encoder(
-    encoder: Encoder,
-    dataset: Dataset,
-    rendering: Rendering,
-    *,
-    store: Store | None = None,
-    seen_golds: frozenset[str] | None = None,
-    progress: bool = False,
-) -> Report:
-    """Retrieve with an encoder for every claim of a split and score by language."""
-    settings = Scoring(METRICS, repeats=0, seen_golds=seen_golds)
-    scored = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
-    name = scored.report.name
-    return with_depth_notes(
-        make_report(dataset, {name: scored.report}, name), {name: scored}, dataset
-    )
-
-
 def score_encoder(
     encoder: Encoder,
     dataset: Dataset,

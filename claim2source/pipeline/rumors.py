@@ -62,9 +62,6 @@ class RumorsConfig(ModelOptions):
         folds: parts of the rumours for cross-validation.
         rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
             to the default; or the `best`.
-        evidence: a TREC run of another program, to score beside the systems.
-        verification: its verdicts.
-        name: of that program, in reports.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
         device: none takes a GPU if there is one.
         submit: zip file for the lab's submission of the one system: its evidence and verdicts,
@@ -81,31 +78,20 @@ class RumorsConfig(ModelOptions):
     choose_on: Path | None = None
     folds: Annotated[int, Between(2, 1000)] = 8
     rule: Rule = "one_se"
-    evidence: Path | None = None
-    verification: Path | None = None
-    name: str = "given"
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     submit: Path | None = None
     repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
     seed: Seed = 0
 
-    def check(self) -> None:
-        fit = self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable()
-        require(fit, "name", self.name, "a name that is fit for a folder")
-
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold a system's evidence, verdicts and report.
-
-    `verdict_run` is the evidence that the verdicts name, where that is another file's.
-    """
+    """Hold a system's evidence, verdicts and report."""
 
     report: SystemReport
     run: Run
     verdicts: Verdicts
-    verdict_run: Run | None = None
     scores: RumorScores | None = None
 
 
@@ -116,25 +102,18 @@ def verify_rumors(config: RumorsConfig) -> str:
     Raises `UserError` for files, models and servers that cannot be used.
     """
     # Refuse what cannot be done before anything is run.
-    outputs = [file for file in (config.evidence, config.verification) if file is not None]
     require_output(config.out)
-    require(bool(outputs or config.systems), "systems", config.systems, "one or more files")
-    systems = named_systems(config.systems, config.only) if config.systems else {}
-    if outputs:
-        require(config.name not in systems, "name", config.name, "another than the systems'")
-    _require_outputs(config, [*systems, *([config.name] if outputs else [])], outputs)
+    require(bool(config.systems), "systems", config.systems, "one or more files")
+    systems = named_systems(config.systems, config.only)
+    _require_outputs(config, [*systems])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)
     _require_runnable(config, systems.values(), rumors, validation)
 
     # Run and score.
-    rows, not_run = _run(
-        config, systems, rumors, validation, is_single=len(systems) == 1 and not outputs
-    )
+    rows, not_run = _run(config, systems, rumors, validation)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
-    if outputs:
-        rows.append(_read_outputs(config, rumors))
     if rumors.is_labelled:
         rows = [_with_scores(row, rumors, config) for row in rows]
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
@@ -171,9 +150,8 @@ def _run(
     systems: Mapping[str, System],
     rumors: Rumors,
     validation: Rumors | None,
-    is_single: bool,
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run systems; list those that fail as not run, but for one that is `is_single`."""
+    """Run systems; list those that fail as not run, but for one alone."""
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
     for name, system in systems.items():
@@ -182,7 +160,7 @@ def _run(
         except ConfigError:
             raise
         except UserError as error:
-            if is_single:
+            if len(systems) == 1:
                 raise
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
@@ -202,9 +180,9 @@ def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
     return [f"{line}, {silent} of them without a verdict." if silent else f"{line}."]
 
 
-def _require_outputs(config: RumorsConfig, names: Sequence[str], outputs: Sequence[Path]) -> None:
+def _require_outputs(config: RumorsConfig, names: Sequence[str]) -> None:
     """Check all that is written, before anything is run. Raises `UserError`."""
-    inputs = [config.dataset, *filter(None, [config.choose_on]), *outputs, *config.systems]
+    inputs = [config.dataset, *filter(None, [config.choose_on]), *config.systems]
     files = [(config.out / ANOVA, "systems")]
     for name in names:
         files.append((config.out / name / EVIDENCE, "\tQ0\t"))
@@ -283,21 +261,8 @@ def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
     return Row(with_whole(report, result, rumors.dataset), result.result.run, verdicts)
 
 
-def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
-    """Read the evidence and verdicts of another program."""
-    report = SystemReport(config.name, config.name, config.name, runs=config.name)
-    run = None if config.evidence is None else read_evidence(config.evidence, rumors)
-    if config.verification is None:
-        assert run is not None
-        return Row(report, run, {})
-    verdicts, evidence = read_verification(config.verification, rumors)
-    return Row(report, evidence if run is None else run, verdicts, evidence)
-
-
 def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
-    scores = score_rumors(
-        rumors, row.run, row.verdicts, config.repeats, config.seed, verdict_run=row.verdict_run
-    )
+    scores = score_rumors(rumors, row.run, row.verdicts, config.repeats, config.seed)
     table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
     report = replace(
         row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals

@@ -25,7 +25,6 @@ from claim2source.evaluation.style_grid import (
     grid_parts,
     grid_tables,
     mean_scores,
-    write_grid,
 )
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import language_table, macro
@@ -152,8 +151,8 @@ def add_styles(
     """Run systems over the grid of styles; every cell becomes a row of their report.
 
     S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
-    table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
-    the report, what is to be shown, and the tables for W&B.
+    table and the cells' runs go to the folder `styles` of `out`. Returns the report, what is to be
+    shown, and the tables for W&B.
     """
     dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
     read: dict[bool, StyleViews] = {}
@@ -201,7 +200,6 @@ def add_styles(
     if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    write_grid(grid, out / FOLDER, title)
     parts = [*notes, *grid_parts(grid, wide=True), *comparison_parts(grid)]
     write_markdown(out / FOLDER, title, parts)
     tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}

@@ -23,10 +23,9 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
-from claim2source.retrieve.faiss_index import IndexConfig, PassageIndex, VectorIndex, passage_id
+from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
 from claim2source.retrieve.index_folder import IndexFolder, write_folder
 from claim2source.text import Rendering
-from claim2source.text.views import PassageConfig, cut_sources
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -62,11 +61,10 @@ class Dense:
 
     `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; an
     encoder; or a `SentenceTransformer`, as it is when it encodes. Records are rendered as a
-    checkpoint was trained; `rendering` chooses for other models. With `passages` long sources are
-    cut, and score as their best passage. With a `store` and weights that have a name, vectors and
-    runs are kept: the same claims and sources are neither encoded nor searched again. Raises
-    `UserError` where the model cannot be loaded, or another `rendering` is asked for than a
-    checkpoint's own.
+    checkpoint was trained; `rendering` chooses for other models. With a `store` and weights that
+    have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
+    searched again. Raises `UserError` where the model cannot be loaded, or another `rendering` is
+    asked for than a checkpoint's own.
 
     Example:
         >>> import claim2source as c2s
@@ -83,7 +81,6 @@ class Dense:
         rendering: Rendering | None = None,
         store: Store | None = None,
         index: IndexConfig | None = None,
-        passages: PassageConfig | None = None,
         device: str | None = None,
         progress: bool = False,
     ) -> None:
@@ -103,7 +100,6 @@ class Dense:
             self.encoder = cast(TextEncoder, model)
         self.rendering = rendering or Rendering()
         self.store, self.config, self.progress = store, index or IndexConfig(), progress
-        self.passages = passages
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Return the index of these sources; its first search encodes them."""
@@ -113,7 +109,6 @@ class Dense:
             self.rendering,
             store=self.store,
             config=self.config,
-            passages=self.passages,
             progress=self.progress,
             model=self.model,
         )
@@ -136,12 +131,10 @@ class DenseIndex:
         *,
         store: Store | None = None,
         config: IndexConfig | None = None,
-        passages: PassageConfig | None = None,
         progress: bool = False,
         model: object = None,
     ) -> None:
         self.rendering, self.config = rendering or Rendering(), config or IndexConfig()
-        self.passages = passages
         self._sources, self._encoder, self._model = sources, encoder, model
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
@@ -162,15 +155,10 @@ class DenseIndex:
         """Return the index of the vectors, and the cost of building it just now."""
         if self._vectors is not None:
             return self._vectors, Cost()
-        sources, ids = self._sources, [source.id for source in self._sources]
-        if self.passages is not None:
-            parts = cut_sources(sources, self.passages)
-            sources = [part for passages in parts for part in passages]
-            ids = [passage_id(p[0].id, number) for p in parts for number in range(len(p))]
-        texts = self.rendering.source_texts(sources)
+        texts = self.rendering.source_texts(self._sources)
         vectors, cost = self._encode(texts, "source", self._store)
-        kind = VectorIndex if self.passages is None else PassageIndex
-        self._vectors = kind(ids, vectors, self.config)
+        ids = [source.id for source in self._sources]
+        self._vectors = VectorIndex(ids, vectors, self.config)
         return self._vectors, cost
 
     def _encode(
@@ -255,8 +243,6 @@ class DenseIndex:
             **encoders,
             "vectors": "float32",
             "index": asdict(self.config),
-            # Absent without passages, so that a run of an earlier version is found.
-            **({} if self.passages is None else {"passages": asdict(self.passages)}),
             "versions": {
                 "faiss": faiss.__version__,
                 **{name: version(name) for name in ("torch", "transformers")},
@@ -281,7 +267,6 @@ class DenseIndex:
             "encoders": encoders,
             "rendering": self.rendering,
             "search": self.config,
-            "passages": self.passages,
             "sources": len(index.ids),
             "dimensions": index.vectors.shape[1],
         }
@@ -310,13 +295,11 @@ class DenseIndex:
 
         rendering = folder.settings("rendering", Rendering)
         config = folder.settings("search", IndexConfig)
-        passages = None
         if folder.values.get("passages") is not None:
-            passages = folder.settings("passages", PassageConfig)
+            raise folder.wrong("passages", "papers in passages are no longer read; build it again")
         model = folder.values.get("model")
-        index = cls((), checked, rendering, config=config, passages=passages, model=model)
-        kind = VectorIndex if passages is None else PassageIndex
-        index._vectors = kind.read(folder, config)
+        index = cls((), checked, rendering, config=config, model=model)
+        index._vectors = VectorIndex.read(folder, config)
         return index
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import IndexNotes, Run
 from claim2source.retrieve.index_folder import IndexFolder, write_strings
-from claim2source.retrieve.topk import SourceIds, candidate_pool, top_of
+from claim2source.retrieve.topk import SourceIds, top_of
 
 Kind = Literal["exact", "ivf_pq", "hnsw"]
 # FAISS's GPU searches return no longer lists.
@@ -28,8 +27,6 @@ CHUNK = 4096
 _GPU_PARTS = frozenset((1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96))
 _GPU_PART_DIMENSIONS = frozenset((1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32))
 _GPU_CODE_BITS = 8
-# Between a source's id and a passage's number: passages are ordered as their sources are.
-_SEPARATOR = "\0"
 log = logging.getLogger(__name__)
 # Vectors that FAISS wants for every cell it trains.
 _PER_CELL = 39
@@ -307,60 +304,3 @@ def why_not_on_gpu(dimensions: int, parts: int, code_bits: int) -> str:
         return ""
     allowed = f"{fitting[0]} or fewer" if fitting else "none of this many dimensions"
     return f"index.parts {parts}: a GPU takes {allowed}"
-
-
-def passage_id(source: str, number: int) -> str:
-    """Name a source's passage."""
-    return f"{source}{_SEPARATOR}{number:06}"
-
-
-def source_of_passage(passage: str) -> str:
-    """Name the source of a passage."""
-    return passage.partition(_SEPARATOR)[0]
-
-
-class PassageIndex(VectorIndex):
-    """Rank sources by the vectors of their passages, whose ids are those of `passage_id`."""
-
-    @cached_property
-    def _passages(self) -> dict[str, list[str]]:
-        passages: dict[str, list[str]] = {}
-        for passage in self.ids.ids:
-            passages.setdefault(source_of_passage(passage), []).append(passage)
-        return passages
-
-    def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
-        """Rank the best `k` sources of every claim by their best passages.
-
-        The first k times the most passages of a source hold k sources at least; fewer do mostly,
-        so that the search goes deeper only for the claims that need it.
-        """
-        limit = k * max(map(len, self._passages.values()), default=1)
-        by_passage = [self._of_passages(claim) for claim in claims]
-        ranked: dict[str, list[tuple[str, float]]] = {claim.id: [] for claim in claims}
-        remaining, depth = list(range(len(claims))), 2 * k
-        while remaining:
-            depth = min(depth, limit, len(self.ids))
-            searched = super().rank(
-                [by_passage[row] for row in remaining], vectors[remaining], depth
-            )
-            last = depth in (limit, len(self.ids))
-            lacking = []
-            for row in remaining:
-                best: dict[str, float] = {}
-                passages = searched.scored(claims[row].id)
-                for passage, score in passages.items():
-                    best.setdefault(source_of_passage(passage), score)
-                ranked[claims[row].id] = list(best.items())[:k]
-                if len(best) < k and len(passages) == depth and not last:
-                    lacking.append(row)
-            remaining, depth = lacking, 4 * depth
-        return Run.from_lists(ranked, pool=candidate_pool(claims))
-
-    def _of_passages(self, claim: Claim) -> Claim:
-        def passages(sources: Iterable[str]) -> tuple[str, ...]:
-            lists = (self._passages.get(source, ()) for source in sources)
-            return tuple(passage for part in lists for passage in part)
-
-        candidates = None if claim.candidates is None else passages(claim.candidates)
-        return replace(claim, candidates=candidates, excluded=passages(claim.excluded))

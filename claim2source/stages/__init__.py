@@ -4,5 +4,5 @@
 SHARED = {
     "cosine": "max_sim",
     **dict.fromkeys(("attribution", "entities", "relevance"), "facts"),
-    **dict.fromkeys(("select", "order", "letters"), "verifier"),
+    **dict.fromkeys(("select", "letters"), "verifier"),
 }

@@ -20,13 +20,11 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.stage import MOST_VERSIONS, LLMCost, RewritingStage, Task
 from claim2source.llm.work import TEXTS, Answer, Request, object_schema
 from claim2source.stages.llm_scores import ListScores, LLMScores, numbered, post_values
-from claim2source.stages.pairs import DEEPEST, min_max
+from claim2source.stages.pairs import DEEPEST
 from claim2source.text.prompts import read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim
 
 Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
-First = Literal["as_is", "min_max"]
-FirstOrSigmoid = Literal["sigmoid", First]
 # Of q, n and a: the companion paper's six.
 FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
     "q": lambda q, n, a: q,
@@ -86,11 +84,9 @@ class Attribution(VersionedScores):
         extractor: the language model that takes posts apart; none: `llm`, which judges, at
             temperature 0.1.
         claims: the claim form that is taken apart.
-        fusion: how the score q of the stage before and the support rate n are fused: `q`, `n`,
-            `q+n`, `q*n`, `q*(1+n)` or `a*q+(1-a)*n`.
+        fusion: how q, the sigmoid of the stage before's raw logit (a yes/no re-ranker's P(yes)),
+            and the support rate n are fused: `q`, `n`, `q+n`, `q*n`, `q*(1+n)` or `a*q+(1-a)*n`.
         alpha: the last one's a.
-        first: what q is of the scores before: `sigmoid` of raw logits (a yes/no re-ranker's
-            P(yes)), `as_is`, or `min_max` over the sources that are judged.
         facts_prompt: a prompt's name or YAML file with the variable post.
         support_prompt: the same with count, facts and paper.
     """
@@ -99,7 +95,6 @@ class Attribution(VersionedScores):
     claims: ClaimForm = "translated"
     fusion: Fusion = "a*q+(1-a)*n"
     alpha: Share = 0.7
-    first: FirstOrSigmoid = "sigmoid"
     facts_prompt: str = "facts"
     support_prompt: str = "support"
 
@@ -145,7 +140,7 @@ class Attribution(VersionedScores):
             record.append(float(np.mean([int(label) for label in labels])))
         for entry, own, versions in zip(lists, rates, facts, strict=True):
             n = means(own)
-            q = first_scores(list(entry.before.values())[: len(n)], self.first)
+            q = sigmoid(list(entry.before.values())[: len(n)])
             # What could not be judged keeps its rank, by whatever fusion.
             entry.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
             entry.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
@@ -220,12 +215,9 @@ class Relevance(LLMScores, RewritingStage):
     Each source is rewritten k times, so that one wording has less weight; the mean counts.
 
     Args:
-        first: what the score before is: `as_is`, without bound beside 0 to 5, or `min_max` over
-            the sources that are scored, the model's score being divided by 5.
         prompt: a prompt's name or YAML file with the variables rumor and tweet.
     """
 
-    first: First = "as_is"
     sources: SourceForm = "title_abstract"
     prompt: str = "rumor_relevance"
 
@@ -252,8 +244,8 @@ class Relevance(LLMScores, RewritingStage):
             record.append(score_of(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
-            first = first_scores(list(entry.before.values())[: len(averages)], self.first)
-            entry.scores = first + (averages if self.first == "as_is" else averages / MOST_RELEVANT)
+            first = np.array(list(entry.before.values())[: len(averages)], np.float64)
+            entry.scores = first + averages
             entry.note = f"relevance by {prompt.name}"
 
 
@@ -272,12 +264,10 @@ def means(values: Sequence[Sequence[float]]) -> np.ndarray:
     return np.array([np.mean(own) if own else np.nan for own in values])
 
 
-def first_scores(scores: Sequence[float], kind: FirstOrSigmoid) -> np.ndarray:
-    """Make q of the scores of the stage before."""
-    q = np.array(scores, dtype=np.float64)
-    if kind == "sigmoid":
-        return np.asarray(1 / (1 + np.exp(-np.clip(q, -700, 700))))
-    return min_max(q) if kind == "min_max" and len(q) else q
+def sigmoid(logits: Sequence[float]) -> np.ndarray:
+    """Turn logits into probabilities, [sources] float64."""
+    values = np.array(logits, dtype=np.float64)
+    return np.asarray(1 / (1 + np.exp(-np.clip(values, -700, 700))))
 
 
 def matched(data: Mapping[str, object], count: int) -> np.ndarray:

@@ -20,10 +20,8 @@ from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
 from claim2source.models.hub import one_line
 from claim2source.text.views import (
     ClaimForm,
-    PassageConfig,
     Rendering,
     SourceForm,
-    cut_sources,
     missing_translations,
 )
 
@@ -133,8 +131,6 @@ class Reranker(WithRuntime, ABC):
         claims: the claim form that is scored: original, translated, bilingual or paired.
         sources: how sources are written: `metadata` with authors and venue, `title_abstract`
             without, or another of `rendering.sources`.
-        passages: how long sources are cut, of which the best passage is the score; none: a pair is
-            cut at the model's length.
         mix: weight of the first stage, 0 to 1, both scores being min-max normalised over the
             sources that are scored; 0 leaves the raw scores in the run.
     """
@@ -142,7 +138,6 @@ class Reranker(WithRuntime, ABC):
     depth: Annotated[int, Between(1, DEEPEST)] = 100
     claims: ClaimForm = "translated"
     sources: SourceForm = "metadata"
-    passages: PassageConfig | None = None
     mix: Share = 0.0
 
     @property
@@ -199,26 +194,23 @@ class Reranker(WithRuntime, ABC):
         rendering = self.rendering
         wanted_ids = {source for ids in candidates for source in ids}
         ranked_sources = [source for source in sources if source.id in wanted_ids]
-        shortened = (
-            [[s] for s in ranked_sources]
-            if self.passages is None
-            else cut_sources(ranked_sources, self.passages)
+        texts = dict(
+            zip(
+                [source.id for source in ranked_sources],
+                rendering.source_texts(ranked_sources),
+                strict=True,
+            )
         )
-        texts = {parts[0].id: rendering.source_texts(parts) for parts in shortened}
         pairs: dict[Pair, int] = {}
         rows = [
-            [
-                [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
-                for source in ids
-            ]
+            [pairs.setdefault(Pair(text, texts[source]), len(pairs)) for source in ids]
             for text, ids in zip(rendering.claim_texts(claims), candidates, strict=True)
         ]
         scored = self.pair_scores(list(pairs), fresh=fresh)
         scores, why = scored.scores, scored.why
         return SourceScores(
-            # The best passage; NaN only where none has a score.
-            [np.array([float(np.fmax.reduce(scores[parts])) for parts in row]) for row in rows],
-            [[why[i] for parts in row for i in parts if i in why] for row in rows],
+            [scores[row].astype(np.float64) for row in rows],
+            [[why[i] for i in row if i in why] for row in rows],
             scored.tokens,
             scored.reused,
         )

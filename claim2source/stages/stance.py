@@ -1,22 +1,20 @@
 """Judge whether posts support or deny a rumour, and give a verdict (Axolotl, 2024, section 3.5).
 
-A stance, -2 to 2, is judged in three ways: the cosine of two embeddings, as the paper has it, which
-says how alike two texts are and never denies anything; a language model; and, ours, a cross-encoder
-for natural language inference, which has the post as the premise and the rumour as the hypothesis.
+A stance, -2 to 2, is judged by the cosine of two embeddings, which says how alike two texts are and
+never denies anything, or by a language model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 
 from claim2source.core.config import Between, require
-from claim2source.core.errors import InputError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -24,76 +22,16 @@ from claim2source.datasets.rumors import MOST, REFUTES, SUPPORTS, UNVERIFIABLE, 
 from claim2source.io.store import Store
 from claim2source.llm.stage import LLMCost, RewritingStage, Task
 from claim2source.llm.work import Request
-from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.facts import score_of, score_schema
-from claim2source.stages.load import load_cross_encoder
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.pairs import Pair, RawScores, Runtime
+from claim2source.stages.pairs import Pair, Runtime, min_max
 from claim2source.text.prompts import read_prompt
 
-if TYPE_CHECKING:
-    import torch
-    from sentence_transformers import CrossEncoder as Model
-
 HIGHEST = 2
-Weights = Literal["raw", "positive", "min_max", "equal"]
+Weights = Literal["raw", "min_max"]
 MEAN = "stance"  # in a result's details
 NO_STANCE = "no stance for any evidence"
 NO_WEIGHT = "weights of stances that sum to 0"
-# Counted up when the same settings would give other scores.
-_NLI_FORMAT = 1
-LABELS = 3
-_SUPPORTS, _DENIES = "entail", "contra"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NLI(CrossEncoder):
-    """Score pairs of a rumour and a post by 2 * (P(entailment) - P(contradiction)), -2 to 2.
-
-    `model` classifies pairs in three classes that its config names (`id2label`): one begins with
-    "entail", one with "contra", in any order.
-    """
-
-    model: str = "cross-encoder/nli-deberta-v3-base"
-
-    @cached_property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the model's files and settings."""
-        return {**super().identity, "reranker": "nli", "nli": _NLI_FORMAT}
-
-    @cached_property
-    def network(self) -> Model:
-        """Load the model."""
-        folder, _, settings = self.files
-        return load_cross_encoder(folder, settings, self.max_length, LABELS)
-
-    @cached_property
-    def label_columns(self) -> tuple[int, int]:
-        """Find the logits of entailment and of contradiction. Raises `InputError`."""
-        config: Any = self.network.config
-        names = {int(i): str(label) for i, label in config.id2label.items()}
-        columns = [
-            [i for i, label in names.items() if label.casefold().startswith(front)]
-            for front in (_SUPPORTS, _DENIES)
-        ]
-        if [len(numbers) for numbers in columns] != [1, 1]:
-            why = f"{', '.join(names.values())}: entailment and contradiction must be among them"
-            raise InputError(self.files[0] / "config.json", field="id2label", why=why)
-        return columns[0][0], columns[1][0]
-
-    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs with the post as the premise."""
-        self.label_columns  # noqa: B018  wrong labels are said before anything is scored
-        yield from super().score([Pair(pair.source, pair.claim) for pair in pairs])
-
-    def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turn logits [rows, 3] into stances [rows]."""
-        shares = logits.softmax(dim=-1)
-        supports, denies = self.label_columns
-        return 2 * (shares[:, supports] - shares[:, denies])
-
-
-_SCORERS: Mapping[str, type[Cosine] | type[NLI]] = {"cosine": Cosine, "nli": NLI}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,21 +55,20 @@ class Stance(RewritingStage):
     sources; a claim's note is its verdict, its detail `stance` the mean.
 
     Args:
-        by: `cosine` of embeddings, as published, which cannot deny; `llm`, the mean over its
-            versions of both texts; `nli`, a cross-encoder for natural language inference.
-        model: the encoder or cross-encoder; none: that stage's own default.
+        by: `cosine` of embeddings, which cannot deny; `llm`, the mean over its versions of both
+            texts.
+        model: the encoder; none: that stage's own default.
         depth: sources that are evidence.
         threshold: above 0, at most 2; `fit` chooses it on other claims with verdicts.
-        weights: scores as they are, negative ones too (`raw`, as published). Our repairs, since a
-            score below 0 turns its stance round: below 0 counts as 0 (`positive`), scaled over a
-            claim's evidence to 0 to 1 (`min_max`), or all `equal`.
+        weights: scores as they are, negative ones too, which turn their stance round (`raw`, as
+            published); ours, scaled over a claim's evidence to 0 to 1 (`min_max`).
         drop_unverifiable: give no evidence where the verdict is NOT ENOUGH INFO.
         summaries: versions are summaries.
         summary_prompt: a prompt's name or YAML file with the variable post.
         prompt: the same with rumor and tweet.
     """
 
-    by: Literal["cosine", "llm", "nli"] = "llm"
+    by: Literal["cosine", "llm"] = "llm"
     model: str | None = None
     depth: Annotated[int, Between(1, MOST)] = MOST
     threshold: Annotated[float, Between(0, HIGHEST, above=True)] = 0.4
@@ -155,18 +92,17 @@ class Stance(RewritingStage):
         return copy
 
     @cached_property
-    def scorer(self) -> Cosine | NLI | None:
+    def scorer(self) -> Cosine | None:
         """Make the scorer of pairs; None where a language model judges them."""
-        kind = _SCORERS.get(self.by)
-        if kind is None:
+        if self.by == "llm":
             return None
         runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
-        scorer = kind() if self.model is None else kind(model=self.model)
+        scorer = Cosine() if self.model is None else Cosine(model=self.model)
         return scorer.with_runtime(runtime.store, runtime.device, runtime.progress)
 
     @cached_property
     def identity(self) -> Mapping[str, object] | None:
-        """Describe the encoder or cross-encoder; None of a language model."""
+        """Describe the encoder; None of a language model."""
         return None if self.scorer is None else self.scorer.identity
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
@@ -206,7 +142,7 @@ class Stance(RewritingStage):
             self._ask_llm(pairs) if self.scorer is None else self._score_pairs(pairs, self.scorer)
         )
 
-    def _score_pairs(self, pairs: Sequence[Pair], scorer: Cosine | NLI) -> Stances:
+    def _score_pairs(self, pairs: Sequence[Pair], scorer: Cosine) -> Stances:
         started = time.perf_counter()
         distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
         scored = scorer.pair_scores(list(distinct))
@@ -272,12 +208,7 @@ def mean_stance(
     """
     own, shares = np.array(stances, np.float64), np.array(scores, np.float64)
     own, shares = own[~np.isnan(own)], shares[~np.isnan(own)]
-    if weights == "equal":
-        shares = np.ones_like(shares)
-    elif weights == "min_max" and len(shares):
-        low, high = shares.min(), shares.max()
-        shares = (shares - low) / (high - low) if high > low else np.ones_like(shares)
-    elif weights == "positive":
-        shares = np.maximum(shares, 0.0)
+    if weights == "min_max" and len(shares):
+        shares = min_max(shares)
     total = shares.sum()
     return float(own @ shares / total) if total else None

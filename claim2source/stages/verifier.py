@@ -1,7 +1,7 @@
 """Have a language model choose among the first sources of every claim, as the 2026 paper's stage 3.
 
 `select` names one paper: by the published structured prompt, or by the short one (`reply: number`).
-`order` ranks all that are shown. `letters` reads the probabilities of one token.
+`letters` reads the probabilities of one token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ DEEPEST = 100
 MOST_VOTES = 100
 OVER_BUDGET = "the prompt has more tokens than max_prompt_tokens"
 NO_NUMBER = "begins with no number of a paper, nor with None"
-REPEATED = "names a paper twice"
 NO_LOGPROBS = "no log-probabilities of the letters"
 # A server gives the log-probabilities of this many tokens at most: the papers' and that of none.
 MOST_TOKENS = 20
@@ -186,11 +185,6 @@ class Verifier(LLMStage):
         """Name the prompt and its version."""
         return f"{self._prompt.name} {self._prompt.version}"
 
-    @property
-    def ranks_all(self) -> bool:
-        """Tell whether all sources that were shown are ordered by their votes."""
-        return False
-
     def labels(self, count: int) -> list[str]:
         """Name the papers in the order in which they are shown."""
         return [str(number + 1) for number in range(count)]
@@ -242,9 +236,7 @@ class Verifier(LLMStage):
         while True:
             asks: dict[str, VoteRequest] = {}
             for poll in polls:
-                remaining = self.votes - poll.asks
-                count = remaining if self.ranks_all else poll.needed(self.votes)
-                for _ in range(0 if poll.closed else count):
+                for _ in range(poll.needed(self.votes)):
                     ask = self._ask(poll, sources)
                     if ask is None:
                         poll.fail(OVER_BUDGET, close=True)
@@ -308,10 +300,6 @@ class Verifier(LLMStage):
         leader, _ = poll.lead()
         if leader == poll.none:
             return order, f"none of the first {len(poll.ids)} fits: ranking unchanged"
-        if self.ranks_all:
-            rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
-            count = sum(row != rank for rank, row in enumerate(rows))
-            return _reordered(order, rows), f"{count} of the first {len(rows)} have another rank"
         if leader is None:
             return order, "the vote is a tie: ranking unchanged"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
@@ -359,58 +347,15 @@ class Select(Verifier):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(Verifier):
-    """Order the first papers as a language model does: {"reasoning", "ranking"}.
-
-    Papers that it does not name follow in their order. Several votes are joined by their ranks.
-    """
-
-    prompt: str = "verify_order"
-
-    @property
-    def ranks_all(self) -> bool:
-        """Return true: all papers are ordered."""
-        return True
-
-    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Request the numbers of all papers, the best first."""
-        number = {"type": "integer", "minimum": 1, "maximum": count}
-        ranking = {"type": "array", "items": number, "minItems": 1, "maxItems": count}
-        schema = object_schema(reasoning={"type": "string"}, ranking=ranking)
-        return Request(id, messages, self.version, schema)
-
-    def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Give n points to the first, n - 1 to the second, .., and 0 to those without a rank."""
-        data = answer.data or {}
-        ranking = data["ranking"]
-        assert isinstance(ranking, Sequence)
-        order = [int(number) - 1 for number in ranking]
-        if len(set(order)) < len(order):
-            return REPEATED
-        weights = np.zeros(count + 1)
-        weights[order] = count - np.arange(len(order))
-        return Vote(weights, str(data["reasoning"]))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Letters(Verifier):
     """Move the most probable paper to the first rank, if it beats the probability of none.
 
     The papers are named A, B, ..; the letter after the last one means none. Several votes add up
     their probabilities.
-
-    Args:
-        reorder: order all papers that were shown by their probabilities, not the first rank only.
     """
 
     depth: Annotated[int, Between(1, MOST_TOKENS - 1)] = 10
     prompt: str = "verify_letters"
-    reorder: bool = False
-
-    @property
-    def ranks_all(self) -> bool:
-        """Tell whether all papers are ordered."""
-        return self.reorder
 
     def labels(self, count: int) -> list[str]:
         """Name papers A, B, .."""
@@ -518,15 +463,3 @@ def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[
     score = max(raised, np.nextafter(first, np.float32(np.inf)))
     rest = [pair for rank, pair in enumerate(ranked) if rank != row]
     return [(ranked[row][0], float(score)), *rest]
-
-
-def _reordered(ranked: Sequence[tuple[str, float]], rows: Sequence[int]) -> list[tuple[str, float]]:
-    """Give the first scores to the same sources in another order; later ones keep theirs."""
-    rest = list(ranked[len(rows) :])
-    below = np.float32(rest[0][1]) if rest else np.float32(-np.inf)
-    scores = []
-    for _, score in reversed(ranked[: len(rows)]):
-        # Equal scores would be ordered by the sources' ids.
-        below = max(np.float32(score), np.nextafter(below, np.float32(np.inf)))
-        scores.append(float(below))
-    return [*((ranked[row][0], scores.pop()) for row in rows), *rest]

@@ -30,7 +30,6 @@ from claim2source.systems.choose import (
 from claim2source.systems.heldout import Fitting, one_val
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.views import PassageConfig
 
 PAPERS_LABEL = "bm25"
 DEFAULT = "default"
@@ -217,7 +216,6 @@ class DenseNode(Node):
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
-    passages: PassageConfig | None = None
     vectors: IndexConfig | None = None
     other_sources: SourceForm | None = None
 
@@ -252,7 +250,6 @@ class DenseNode(Node):
             rendering=replace(self._own_rendering(runtime), claims=self.form_of(form, runtime)),
             store=runtime.store,
             index=self.vectors,
-            passages=self.passages,
             progress=runtime.progress,
         )
         return retriever.index(sources)

@@ -38,7 +38,6 @@ from claim2source.systems.nodes import (
 from claim2source.systems.stages import MIX, THRESHOLD, WEIGHT, SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.views import PassageConfig
 
 Entry = TypeVar("Entry")
 # The systems that the package ships.
@@ -65,7 +64,7 @@ class SystemEntry(Settings):
     Args:
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
             training run's folder, a model's name, or its settings (beside it `sources`,
-            `rendering`, `passages` and `index`); `{run: ..}`, files of another program;
+            `rendering` and `index`); `{run: ..}`, files of another program;
             `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
             BM25 over text and hashtags of tweets; or the name of another system. A list of values
             of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands for the
@@ -106,7 +105,6 @@ class SystemEntry(Settings):
 class _DenseSettings(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
-    passages: PassageConfig | None = None
     index: IndexConfig | None = None
 
 
@@ -369,7 +367,6 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
         sources_form=dense_settings.sources,
         rendering=dense_settings.rendering,
-        passages=dense_settings.passages,
         vectors=dense_settings.index,
         unsupported=NO_CHECKPOINT if missing else None,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,13 +103,12 @@ class SystemStage:
         runtime: SystemRuntime,
     ) -> Result:
         """Apply the stage to the last of several results, for the claims that it is asked about."""
-        stage = with_history(self.stage, before, claims)
 
         def apply(claims: Sequence[Claim], run: Run) -> Result:
             store, device, progress = runtime.store, runtime.device, runtime.progress
             ranked = Result(run)
             return apply_stage(
-                stage, claims, sources, ranked, store, device=device, progress=progress
+                self.stage, claims, sources, ranked, store, device=device, progress=progress
             )
 
         run = before[-1].result.run
@@ -119,7 +117,7 @@ class SystemStage:
         earlier = before[-2].result.run if len(before) > 1 else None
         result = self.when.apply(claims, run, earlier, apply)
         when = {key: value for key, value in asdict(self.when).items() if value}
-        return replace(result, settings={**stage_settings(stage), "when": when})
+        return replace(result, settings={**stage_settings(self.stage), "when": when})
 
 
 @runtime_checkable
@@ -130,15 +128,6 @@ class UsesRuntime(Protocol):
         self, store: Store | None, device: str | None, progress: bool = False
     ) -> Stage:
         """Return the same stage with a store and a device."""
-        ...
-
-
-@runtime_checkable
-class UsesHistory(Protocol):
-    """Fit stages that read the results of all stages before them."""
-
-    def with_history(self, stages: Mapping[str, Result]) -> Stage:
-        """Return the same stage, which knows these results by the stages' names."""
         ...
 
 
@@ -175,30 +164,6 @@ def models_of(stage: Stage) -> list[str]:
         return [stage.models.get(name, view.name) for name, view in views if view is not None]
     model = getattr(stage, "model", None)
     return [model] if isinstance(model, str) else []
-
-
-def with_history(
-    stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
-) -> Stage:
-    """Give a stage the results of the stages before it, if it reads them."""
-    if not isinstance(stage, UsesHistory):
-        return stage
-    return stage.with_history(named_stages(before, claims))
-
-
-def named_stages(
-    stages: Sequence[tuple[str, Result]], claims: Sequence[Claim]
-) -> dict[str, Result]:
-    """Name the stages that rank for all claims; the second of a name is `NAME 2`."""
-    ids = {claim.id for claim in claims}
-    by_name: dict[str, Result] = {}
-    for name, result in stages:
-        if ids <= set(result.run.claim_ids):
-            times = sum(
-                re.fullmatch(rf"{re.escape(name)}( \d+)?", value) is not None for value in by_name
-            )
-            by_name[f"{name} {times + 1}" if times else name] = result
-    return by_name
 
 
 def with_runtime(

@@ -1,4 +1,4 @@
-"""Render records as text: claim forms, source forms, passages and rewritings.
+"""Render records as text: claim forms, source forms and rewritings.
 
 Each is another text of the same record.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-from claim2source.core.config import Between, Settings, require, require_one_of
+from claim2source.core.config import Settings, require_one_of
 from claim2source.core.errors import Problems
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.authors import AFFILIATION, in_reading_order
@@ -179,48 +179,6 @@ def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
     if len(names) <= 2 * keep:
         return names
     return names[:keep] + [name for name in names[-keep:] if name not in names[:keep]]
-
-
-@dataclass(frozen=True)
-class PassageConfig(Settings):
-    """Set how sources are cut into passages; a source scores as its best passage.
-
-    Args:
-        words: words of a text in each passage; the title stands before each. 150 English words
-            and a title stay below 256 tokens.
-        overlap: words that a passage shares with the one before it.
-    """
-
-    words: Annotated[int, Between(1, 10**6)] = 150
-    overlap: Annotated[int, Between(0, 10**6)] = 50
-
-    def check(self) -> None:
-        less = self.overlap < self.words
-        require(less, "passages.overlap", self.overlap, f"less than passages.words, {self.words}")
-
-
-def cut_sources(sources: Sequence[Source], config: PassageConfig) -> list[list[Source]]:
-    """Cut each source into passages, which are sources with a part of the text, in order.
-
-    One whose text is short enough stays as it is; every word is in a passage.
-
-    Example:
-        >>> from claim2source.core.records import Source
-        >>> long = Source("a", "T", "one two three four")
-        >>> [part.abstract for part in cut_sources([long], PassageConfig(3, 1))[0]]
-        ['one two three', 'three four']
-    """
-    return [_passages_of(source, config) for source in sources]
-
-
-def _passages_of(source: Source, config: PassageConfig) -> list[Source]:
-    words = source.abstract.split()
-    if len(words) <= config.words:
-        return [source]
-    step = config.words - config.overlap
-    starts = range(0, len(words) - config.overlap, step)
-    parts = (" ".join(words[start : start + config.words]) for start in starts)
-    return [replace(source, abstract=part) for part in parts]
 
 
 def read_rewrites(path: Path) -> dict[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +31,7 @@ _SET_BY_RUN = (
 _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
-def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
+def _read_file(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
 
     Claims are evaluated in the form that the run was trained with, and in those of FILE. Raises
@@ -64,11 +63,14 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
 
 
 @said_once()
-def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` before training for systems or files of `after` that do not exist."""
+def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
+    """Read the evaluation that follows a training; None without one.
+
+    Raises `UserError` before training for systems or files of `after` that do not exist.
+    """
     if config.after is None:
-        return
-    evaluation = read_after(config, config.after)
+        return None
+    evaluation = _read_file(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -79,88 +81,65 @@ def check_after(config: FinetuneConfig) -> None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
         raise InputError(str(config.after), None, error.key, error.why) from None
+    return evaluation
 
 
-def evaluate_after(config: FinetuneConfig, checkpoint: Path, *, trained: bool) -> None:
-    """Evaluate the kept checkpoints as FILE says, and name the next commands.
+def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
+    """Evaluate a run's checkpoints as `after` says; tell whether all was written.
 
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    outputs: list[Path] = []
-    if config.after is not None:
-        folder = config.out / FOLDER
-        with _logged_failure("the evaluation"):
-            evaluation = read_after(config, config.after)
-            tables = evaluate_table(evaluation, config.data.train_split)
-            say(f"\n{tables}")
-            outputs.append(folder)
-        with _logged_failure("the page"):
-            if outputs:
-                page = ReportConfig(
-                    reports=[folder],
-                    html=folder / PAGE,
-                    dataset=config.data.dataset,
-                    split=config.data.report_split,
-                    languages=config.languages,
-                    lenient=config.data.lenient,
-                    wandb=wandb_mode(config.wandb.mode),
-                )
-                say(f"\n{html_report(page)}")
-                outputs.append(folder / PAGE)
-    say(next_steps(config, checkpoint, trained, outputs))
-
-
-@contextmanager
-def _logged_failure(task: str) -> Iterator[None]:
-    """Log an error of the body, whatever it is: the run must not be lost for it."""
+    page = ReportConfig(
+        reports=[evaluation.out],
+        html=evaluation.out / PAGE,
+        dataset=evaluation.dataset,
+        split=evaluation.split,
+        languages=evaluation.languages,
+        lenient=evaluation.lenient,
+        wandb=evaluation.wandb,
+    )
     try:
-        yield
+        say(f"\n{evaluate_table(evaluation, train_split)}")
+        say(f"\n{html_report(page)}")
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        log.warning("after the run: %s: %s: %s", task, type(error).__name__, why)
+        log.warning("after the run: the evaluation: %s: %s", type(error).__name__, why)
+        return False
+    return True
 
 
 def next_steps(
-    config: FinetuneConfig, checkpoint: Path, trained: bool, evaluated: Sequence[Path] = ()
+    config: FinetuneConfig, checkpoint: Path, trained: bool, evaluated: bool = False
 ) -> str:
     """Name the chosen checkpoint, and the commands that evaluate it and that export it.
 
-    `evaluated` are the reports, and the page, that the run's end has written: what is there is
-    named, not suggested. Where the model before training was chosen there is nothing to export:
-    the second command writes the evaluation as a page.
+    What is there already is named, not suggested. Of a run that chose the model before training
+    there is nothing to export.
     """
-    run, data = str(config.out), config.data
-    evaluation = str(config.out / FOLDER)
+    run, data, folder = str(config.out), config.data, config.out / FOLDER
     needs = [
         *_option("--model.allow_remote_code", config.model.allow_remote_code),
         *_option("--model.allow_bin", config.model.allow_bin),
         *_option("--model.attention", [config.model.attention] if config.model.attention else ()),
     ]
-    lenient = ["--lenient"] if data.lenient else []
-    reports = [str(path) for path in evaluated if path.suffix != ".html"]
-    commands = []
-    if config.out / FOLDER not in evaluated:
-        evaluate = [
-            *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
-            *_option("--languages", config.languages or ()),
-            *_option("--store", [str(config.store)] if config.store else ()),
-            *_option("--device", [config.device] if config.device else ()),
-            *lenient,
-            *needs,
-            *("--out", evaluation),
-        ]
-        commands.append(("eval/evaluate.py", evaluate))
-    if trained:
-        merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
-        commands.append(("train/merge.py", merge))
-    elif len(reports) == len(evaluated):
-        page = [*_option("--reports", reports or [evaluation]), *lenient]
-        commands.append(("eval/report.py", [*page, "--html", f"{evaluation}/report.html"]))
+    evaluate = [
+        *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
+        *_option("--languages", config.languages or ()),
+        *_option("--store", [str(config.store)] if config.store else ()),
+        *_option("--device", [config.device] if config.device else ()),
+        *(["--lenient"] if data.lenient else []),
+        *needs,
+        *("--out", str(folder)),
+    ]
+    merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
+    commands = [] if evaluated else [("eval/evaluate.py", evaluate)]
+    commands += [("train/merge.py", merge)] if trained else []
     lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
-    steps = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
-    lines = ["next:", *lines] if lines else []
-    return "\n".join(["", f"chosen checkpoint: {checkpoint}", *steps, *lines])
+    steps = [f"evaluation: {folder}, {folder / PAGE}"] if evaluated else []
+    return "\n".join(
+        ["", f"chosen checkpoint: {checkpoint}", *steps, *(["next:", *lines] if lines else [])]
+    )
 
 
 def _option(name: str, values: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import mine_again, mined_state, mines_after, negatives_table
+from claim2source.training.negatives import log_negatives, mine_again, mined_state, mines_after
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -53,41 +53,22 @@ log = logging.getLogger(__name__)
 _REPEATS = 2_000
 
 
-class TrainingProgress(pl.Callback):
-    """Count optimizer steps of all epochs on stderr, with the loss; a resumed run goes on."""
+class StepLog(pl.Callback):
+    """Log losses, claims and tokens per second and memory of every optimizer step.
+
+    Lightning gets the same numbers, so that other callbacks can monitor them. The first process
+    counts the steps of all epochs on stderr; a resumed run goes on.
+    """
 
     def __init__(self) -> None:
         self.progress = Progress(None, 0)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Begin where the run begins or resumes."""
+        """Begin to count where the run begins or resumes."""
         assert isinstance(module, TrainingModule)
-        self.progress = Progress("training", module.optimizer_steps, module.steps_done, quiet=0)
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
-    ) -> None:
-        """Show the step that this batch closed."""
-        assert isinstance(module, TrainingModule)
-        if steps := module.steps_done - self.progress.done:
-            self.progress.update(steps, f"loss {module.losses[-1]:.4g}")
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Remove the bar."""
-        self.progress.close()
-
-    def on_exception(
-        self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Remove the bar."""
-        self.progress.close()
-
-
-class Throughput(pl.Callback):
-    """Log losses, claims and tokens per second and memory of every optimizer step.
-
-    Lightning gets the same numbers, so that other callbacks can monitor them.
-    """
+        if trainer.is_global_zero:
+            steps = module.optimizer_steps, module.steps_done
+            self.progress = Progress("training", *steps, quiet=0)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
@@ -118,30 +99,17 @@ class Throughput(pl.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=module.steps_done)
         module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
+        self.progress.update(1, f"loss {module.losses[-1]:.4g}")
 
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Remove the bar."""
+        self.progress.close()
 
-class WandbTables(pl.Callback):
-    """Log a sample of the mined negatives, whenever they change."""
-
-    def __init__(self, session: Session, train: Dataset, seed: int) -> None:
-        self.session, self.train, self.seed = session, train, seed
-        self._shown: Path | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Log the first negatives."""
-        self._show(module)
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Log the negatives that were mined again."""
-        self._show(module)
-
-    def _show(self, module: pl.LightningModule) -> None:
-        assert isinstance(module, TrainingModule)
-        if self.session.run.mined == self._shown or not module.pairs.negatives:
-            return
-        self._shown = self.session.run.mined
-        table = negatives_table(module.pairs.rows, self.train, self.seed)
-        self.session.logs.table("mined negatives", table)
+    def on_exception(
+        self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Remove the bar."""
+        self.progress.close()
 
 
 class Remine(pl.Callback):
@@ -166,6 +134,7 @@ class Remine(pl.Callback):
             with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
                 rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
+        log_negatives(session, module.pairs.rows, self.train, self.config.optimisation.seed)
         if lines:
             say("\n".join(lines))
 

@@ -23,8 +23,6 @@ from claim2source.core.config import (
     list_field,
     require,
 )
-from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import InputError
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
@@ -291,11 +289,6 @@ class RunConfig(Settings):
             return self.data.val_seen_share
         return self.data.val_share if self.chooses else 0.0
 
-    @property
-    def inputs(self) -> list[tuple[str, str | Path | None]]:
-        """List the keys that name files or folders which the run reads, each with its value."""
-        return [("data.dataset", self.data.dataset), ("mined", self.mined)]
-
 
 @dataclass(frozen=True)
 class TeacherConfig(Settings):
@@ -398,29 +391,3 @@ class FinetuneConfig(RunConfig):
         if self.teacher is not None:
             return "auto or ddp with a `teacher`: a small encoder is not sharded"
         return None
-
-    @property
-    def inputs(self) -> list[tuple[str, str | Path | None]]:
-        """List the keys that name files or folders which the run reads, each with its value."""
-        return [
-            ("model.name", self.model.name),
-            ("teacher.name", None if self.teacher is None else self.teacher.name),
-            *super().inputs,
-            ("losses.distillation.scores", self.losses.distillation.scores),
-            ("after", self.after),
-            *_files_of(self.after),
-        ]
-
-
-def _files_of(after: Path | None) -> list[tuple[str, str]]:
-    """List the files and folders that the file `after` names; its errors are reported later."""
-    try:
-        values = read_yaml(after) if after is not None else None
-    except InputError:
-        return []
-    keys = values if isinstance(values, dict) else {}
-    entries = [(key, keys.get(key)) for key in ("systems", "stages", "models", "rewrites")]
-    listed = [
-        (key, value if isinstance(value, list) else [value]) for key, value in entries if value
-    ]
-    return [(f"after: {key}", str(file)) for key, files in listed for file in files]

@@ -31,6 +31,6 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
             config.require_mined()
     if isinstance(config, FinetuneConfig) and config.after is not None:
         # Here: only then is all that evaluates imported.
-        from claim2source.training.after import check_after
+        from claim2source.training.after import read_after
 
-        check_after(config)
+        read_after(config)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
+from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
-from claim2source.training.after import check_after, evaluate_after
+from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
 from claim2source.training.choose import choose_epoch
@@ -24,7 +25,7 @@ from claim2source.training.fit import (
     trained_encoder,
 )
 from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import mine_first, restore_mined
+from claim2source.training.negatives import log_negatives, mine_first, restore_mined
 from claim2source.training.report import report_run
 from claim2source.training.self_check import check_device
 from claim2source.training.session import Session, open_session
@@ -50,7 +51,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.
     """
-    check_after(config)
+    after = read_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -66,7 +67,11 @@ def finetune(config: FinetuneConfig) -> Report | None:
         if not session.world.is_first:
             return None
         epoch, choice = choose(setup, session)
-        return report(setup, session, epoch, choice)
+        run_report = report_run(session, setup.config, setup.data, epoch, choice)
+        # The folder is still locked: the evaluation reads its checkpoints.
+        evaluated = after is not None and evaluate_after(after, config.data.train_split)
+        say(next_steps(config, session.run.checkpoint(epoch), epoch > 0, evaluated))
+        return run_report
 
 
 def set_up(config: FinetuneConfig, session: Session) -> Setup:
@@ -156,8 +161,8 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    loader = sampler.loader(module.collate)
-    fit(session, trainer, module, loader, summary)
+    log_negatives(session, pairs.rows, data.train, optimisation.seed)
+    fit(session, trainer, module, sampler.loader(module.collate), summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
@@ -165,11 +170,3 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
     free_device(setup.base.encoder.model)
     config = setup.config
     return choose_epoch(session.run, setup.data.weighing, config.choose, config.rule)
-
-
-def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
-    """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
-    run_report = report_run(session, setup.config, setup.data, epoch, choice)
-    # The folder is still locked: the evaluation reads its checkpoints.
-    evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
-    return run_report

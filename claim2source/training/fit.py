@@ -24,9 +24,7 @@ from claim2source.training.callbacks import (
     GatherWeights,
     KeepState,
     StateFile,
-    Throughput,
-    TrainingProgress,
-    WandbTables,
+    StepLog,
 )
 from claim2source.training.config import BatchesConfig, RunConfig
 from claim2source.training.data import TrainingData, TrainingPairs
@@ -85,13 +83,13 @@ def lightning_trainer(
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     world, optimisation, file = session.world, config.optimisation, StateFile()
-    callbacks: list[pl.Callback] = [*first, Throughput()]
-    if world.is_first:
-        callbacks.append(WandbTables(session, data.train, optimisation.seed))
-        callbacks.append(TrainingProgress())
-    # Lightning calls these two last, after those of the config.
-    callbacks.append(KeepState(session, optimisation.save_every))
-    callbacks.append(DropCheckpoints(session, config, data.weighing, file))
+    # Lightning calls the last two last, after those of the config.
+    callbacks: list[pl.Callback] = [
+        *first,
+        StepLog(),
+        KeepState(session, optimisation.save_every),
+        DropCheckpoints(session, config, data.weighing, file),
+    ]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
         "accelerator": "gpu" if device.type == "cuda" else "cpu",

@@ -188,6 +188,12 @@ def _in_order_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[M
     return [by_pair.get((row.claim, row.positive), row) for row in pairs]
 
 
+def log_negatives(session: Session, rows: Sequence[MinedRow], train: Dataset, seed: int) -> None:
+    """Show a sample of the mined negatives in W&B."""
+    if session.world.is_first and any(row.negatives for row in rows):
+        session.logs.table("mined negatives", negatives_table(rows, train, seed))
+
+
 def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> TextTable:
     """Sample pairs and list their negatives, for a reader."""
     columns = ["language", "claim", "gold", "negative", "score", "origin"]

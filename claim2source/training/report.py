@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from claim2source.core.report import (
     MACRO,
@@ -20,19 +19,19 @@ from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
-from claim2source.evaluation.families import Family
-from claim2source.io.store import Store
+from claim2source.evaluation.families import Family, family_parts, family_table
 from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import (
+    METRICS,
+    ScoredSystem,
     Scoring,
     add_tests,
-    evaluate_encoder,
     make_report,
+    score_encoder,
     score_result,
 )
 from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.views import report_tables
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.choose import SEEN, UNSEEN
@@ -41,7 +40,7 @@ from claim2source.training.choose import ValScores, part_name
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.reranker_config import RerankerConfig
-from claim2source.training.run_folder import RunFolder, score_to_choose_by
+from claim2source.training.run_folder import score_to_choose_by
 from claim2source.training.session import Session
 
 STEP_0, CHOSEN = "step 0", "chosen"
@@ -54,181 +53,32 @@ _REPEATS = 10_000
 def report_run(
     session: Session, config: FinetuneConfig, data: TrainingData, epoch: int, choice: Choice
 ) -> Report:
-    """Write a run's choice and its report, print it, and close the logs with its tables.
-
-    The run is finished then: its states are removed.
-    """
-    run = session.run
+    """Report a retriever's run: step 0 and the chosen epoch, read from their checkpoints."""
+    run, settings = session.run, Scoring(METRICS, 0, 0, data.train.golds)
     run.write(run.checkpoint(epoch))
-    scored = {
-        number: _score_checkpoint(run, run.checkpoint(number), data, config, session.store)
-        for number in sorted({0, epoch})
-    }
+    scored: dict[int, SystemReport] = {}
+    for number in sorted({0, epoch}):
+        folder = run.checkpoint(number)
+        model = resolve(config.model.for_checkpoint(folder), config.device)
+        assert model.manifest is not None
+        rendering, name = model.manifest.rendering, str(folder.relative_to(run.path))
+        ranked = score_encoder(
+            model.encoder, data.report, rendering, settings, store=session.store, progress=True
+        )
+        scored[number] = replace(
+            ranked.report,
+            model=name if model.is_trained else model.base.name,
+            claims=rendering.claims,
+            sources=rendering.sources,
+            val=model.manifest.scores,
+            settings={"checkpoint": name},
+        )
     systems = {
         name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))
     }
     name, program = config.data.dataset, "train/finetune.py"
     report = make_report(data.report, systems, CHOSEN, name=name, program=program)
-    report = _finished(run, report, config, epoch, choice)
-    _show(session, run_tables(report), run_text(report))
-    return report
-
-
-def _finished(
-    run: RunFolder, report: Report, config: RunConfig, epoch: int, choice: Choice
-) -> Report:
-    """Add the run's course and its choice to its report, write it, and remove the states."""
-    training = TrainingReport(
-        # Scores by claim are in run.json.
-        history=tuple(replace(entry, claims={}) for entry in run.history),
-        choose=config.choose,
-        chosen_epoch=epoch,
-        chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
-        choice=choice,
-        skipped_steps=run.skipped_steps,
-        settings=config.recorded,
-    )
-    report = replace(report, chosen=CHOSEN, training=training)
-    report.write(run.path)
-    run.remove_states()
-    return report
-
-
-def _show(session: Session, tables: Mapping[str, TextTable | None], text: str) -> None:
-    for name, table in tables.items():
-        if table is not None:
-            session.logs.table(table_key(name), table)
-    session.logs.close()
-    say(text)
-
-
-def _score_checkpoint(
-    run: RunFolder, folder: Path, data: TrainingData, config: FinetuneConfig, store: Store
-) -> SystemReport:
-    resolved = resolve(config.model.for_checkpoint(folder), config.device)
-    assert resolved.manifest is not None
-    rendering = resolved.manifest.rendering
-    report = evaluate_encoder(
-        resolved.encoder,
-        data.report,
-        rendering,
-        store=store,
-        seen_golds=data.train.golds,
-        progress=True,
-    )
-    (system,) = report.systems.values()
-    return replace(
-        system,
-        model=str(folder.relative_to(run.path)) if resolved.is_trained else resolved.base.name,
-        claims=rendering.claims,
-        sources=rendering.sources,
-        val=resolved.manifest.scores,
-        settings={"checkpoint": str(folder.relative_to(run.path))},
-    )
-
-
-def training_of(report: Report) -> TrainingReport:
-    """Return the part of a run's report that describes the training."""
-    assert report.training is not None
-    return report.training
-
-
-def run_tables(report: Report) -> dict[str, TextTable]:
-    """Tabulate scores on val after every epoch, before and after training, by seen golds.
-
-    Each has a row for each language and `macro`, and all metrics. Where val has both parts, each
-    has a table like that of all of val.
-    """
-    training, systems = training_of(report), report.systems
-    metrics = list(systems[STEP_0].macro)
-    names = {"before": STEP_0, "after": CHOSEN}
-
-    def by_epoch(tables: Mapping[int, Table]) -> TextTable:
-        losses = {entry.epoch: entry.loss for entry in training.history}
-        rows: list[list[Cell]] = [
-            [epoch, language, *(row[m] for m in metrics), losses[epoch]]
-            for epoch, table in tables.items()
-            for language, row in table.items()
-        ]
-        return TextTable(["epoch", "language", *metrics, "loss"], rows)
-
-    val_parts = {
-        part_name(part): by_epoch({e.epoch: e.parts[part] for e in training.history if e.parts})
-        for part in training.history[-1].parts
-    }
-    rows: list[list[Cell]] = [
-        [name, language, *(row[m] for m in metrics)]
-        for name, system in names.items()
-        for language, row in systems[system].table.items()
-    ]
-    parts: list[list[Cell]] = [
-        [part, name, language, *(row[m] for m in metrics)]
-        for part in ("seen", "unseen")
-        for name, system in names.items()
-        for language, row in systems[system].slices[part].items()
-    ]
-    return {
-        "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
-        **val_parts,
-        "before and after": TextTable(["model", "language", *metrics], rows),
-        "seen and unseen golds": TextTable(["golds", "model", "language", *metrics], parts),
-    }
-
-
-def run_text(report: Report) -> str:
-    """Show MRR@5 by language, and by whether the gold was seen in training."""
-    training = training_of(report)
-    before, after = (report.systems[name].table for name in (STEP_0, CHOSEN))
-    languages = list(before)
-    columns = [f"MRR@5 on {report.split}", *languages]
-    how = "chosen on val" if training.choose == "best" else "the last"
-    rows: list[list[Cell]] = [
-        [STEP_0, *(before[lang][MAIN_METRIC] for lang in languages)],
-        [
-            f"epoch {training.chosen_epoch} ({how})",
-            *(after[lang][MAIN_METRIC] for lang in languages),
-        ],
-        ["gain", *(after[lang][MAIN_METRIC] - before[lang][MAIN_METRIC] for lang in languages)],
-    ]
-    for part in ("seen", "unseen"):
-        for name in (STEP_0, CHOSEN):
-            table = report.systems[name].slices[part]
-            if table:
-                cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
-                rows.append([f"{part} golds, {name}", *cells])
-    lines = [render([TextTable(columns, rows)]), *_val_lines(training), *warnings_of(training)]
-    return "\n".join(["", *lines])
-
-
-def warnings_of(training: TrainingReport) -> list[str]:
-    """Warn of steps that were skipped, and where no epoch was better than the model before."""
-    lines = []
-    if training.skipped_steps:
-        lines += ["", f"{training.skipped_steps} steps were skipped: loss or gradient not finite"]
-    if training.chosen_epoch == 0:
-        lines += [
-            "",
-            "!!! No epoch was better on val than the model before training: step 0 is chosen.",
-            "!!! The training did not help; see the history in report.json.",
-        ]
-    return lines
-
-
-def _val_lines(training: TrainingReport) -> list[str]:
-    lines = []
-    if all(entry.parts for entry in training.history):
-        columns = ["macro MRR@5 on val", *(f"{part} papers" for part in PARTS), TO_CHOOSE_BY]
-        rows: list[list[Cell]] = [
-            [
-                f"epoch {entry.epoch}" if entry.epoch else STEP_0,
-                *(entry.parts[part][MACRO][MAIN_METRIC] for part in PARTS),
-                entry.score,
-            ]
-            for entry in training.history
-        ]
-        lines += ["", render([TextTable(columns, rows)])]
-    notes = choice_notes(training.choice) if training.choice else []
-    return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines
+    return _finish(session, report, config, epoch, choice)
 
 
 def report_pipeline(
@@ -239,21 +89,19 @@ def report_pipeline(
     epoch: int,
     choice: Choice,
 ) -> Report:
-    """Write a re-ranker's choice and its report: first stage, re-ranker as it was, and as chosen.
+    """Report a re-ranker's run: the first stage, the re-ranker as it was, and as chosen.
 
     They are read from their checkpoints, by the stages that others use. `first` has the first
-    stage's name, its result on the report split and its scores on val. Otherwise as `report_run`.
+    stage's name, its result on the report split and its scores on val.
     """
     run, reported = session.run, data.report
     run.write(run.checkpoint(epoch))
     name, ranking, on_val = first
     settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
-    scored_system = score_result(FIRST_STAGE, ranking, reported, settings)
     by = {TO_CHOOSE_BY: on_val.score}
-    described = replace(
-        scored_system.report, model=name, claims="", val=on_val.by_split(), settings=by
-    )
-    scored = {FIRST_STAGE: replace(scored_system, report=described)}
+    scored = score_result(FIRST_STAGE, ranking, reported, settings)
+    scored = scored.with_report(model=name, claims="", val=on_val.by_split(), settings=by)
+    systems: dict[str, ScoredSystem] = {FIRST_STAGE: scored}
     results: dict[int, Result] = {}
     for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
         checkpoint = run.checkpoint(number)
@@ -274,86 +122,156 @@ def report_pipeline(
                 device=config.device,
                 progress=True,
             )
-        scored_system = score_result(system, results[number], reported, settings)
+        scored = score_result(system, results[number], reported, settings)
         folder = str(checkpoint.relative_to(run.path))
         entry = next(entry for entry in run.history if entry.epoch == number)
-        described = replace(
-            scored_system.report,
+        systems[system] = scored.with_report(
             model=folder if number else config.model.name,
             claims=config.rendering.claims,
             sources=config.rendering.sources,
             val={"val": entry.val},
             settings={"checkpoint": folder, "depth": config.first.depth},
         )
-        scored[system] = replace(scored_system, report=described)
-    systems = {name: system.report for name, system in scored.items()}
+    reports = {name: system.report for name, system in systems.items()}
     dataset, program = config.data.dataset, "train/finetune_reranker.py"
-    report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
+    report = make_report(reported, reports, CHOSEN, name=dataset, program=program)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against the baselines before it", pairs)]
-    report = add_tests(report, scored, families, reported, _REPEATS, 0)
-    report = _finished(run, report, config, epoch, choice)
-    tables = {"pipeline": pipeline_table(report), **report_tables(report)}
-    _show(session, tables, pipeline_text(report, config))
+    report = add_tests(report, systems, families, reported, _REPEATS, 0)
+    best = run.history[epoch].val[MACRO][MAIN_METRIC]
+    notes = []
+    if best < on_val.table[MACRO][MAIN_METRIC]:
+        notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
+    entry_keys: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
+    entry_keys["depth"] = config.first.depth
+    if allowed := config.model.allow_remote_code:
+        entry_keys["allow_remote_code"] = list(allowed)
+    stage_text = ", ".join(f"{key}: {value}" for key, value in entry_keys.items())
+    notes.append(f"A stage of any system: {{{stage_text}}}")
+    return _finish(session, report, config, epoch, choice, notes)
+
+
+def _finish(
+    session: Session,
+    report: Report,
+    config: RunConfig,
+    epoch: int,
+    choice: Choice,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Add the run's course and its choice to its report, write it, log and print it.
+
+    The run is finished then: its states are removed.
+    """
+    run = session.run
+    training = TrainingReport(
+        # Scores by claim are in run.json.
+        history=tuple(replace(entry, claims={}) for entry in run.history),
+        choose=config.choose,
+        chosen_epoch=epoch,
+        chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
+        choice=choice,
+        skipped_steps=run.skipped_steps,
+        settings=config.recorded,
+    )
+    report = replace(report, chosen=CHOSEN, training=training)
+    report.write(run.path)
+    run.remove_states()
+    for name, table in run_tables(report, training).items():
+        session.logs.table(table_key(name), table)
+    session.logs.close()
+    say("\n" + render([*run_parts(report, training), *notes]))
     return report
 
 
-def pipeline_table(report: Report) -> TextTable:
-    """Tabulate first stage, zero-shot re-ranker and each epoch: MRR@5 on val, and as reported.
+def run_tables(report: Report, training: TrainingReport) -> dict[str, TextTable]:
+    """Tabulate all scores on val after every epoch, and those on the report split, for W&B.
+
+    Each has a row for each language and `macro`, and all metrics. Where val has both parts, each
+    has a table like that of all of val.
+    """
+    metrics = list(report.systems[STEP_0].macro)
+
+    def by_epoch(tables: Mapping[int, Table]) -> TextTable:
+        losses = {entry.epoch: entry.loss for entry in training.history}
+        rows: list[list[Cell]] = [
+            [epoch, language, *(row[m] for m in metrics), losses[epoch]]
+            for epoch, table in tables.items()
+            for language, row in table.items()
+        ]
+        return TextTable(["epoch", "language", *metrics, "loss"], rows)
+
+    val_parts = {
+        part_name(part): by_epoch({e.epoch: e.parts[part] for e in training.history if e.parts})
+        for part in training.history[-1].parts
+    }
+    return {
+        "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
+        **val_parts,
+        **run_scores(report),
+        **{f"Tests: {test.family}": family_table(test) for test in report.tests},
+    }
+
+
+def run_scores(report: Report) -> dict[str, TextTable]:
+    """Tabulate the report's scores: of all claims, and by whether the gold was seen in training."""
+    metrics = list(report.systems[STEP_0].macro)
+    rows: list[list[Cell]] = [
+        [f"{part} golds", name, language, *(row[m] for m in metrics)]
+        for part in ("seen", "unseen")
+        for name in (STEP_0, CHOSEN)
+        for language, row in report.systems[name].slices[part].items()
+    ]
+    scores = replace(report, chosen=None).score_table()
+    golds = TextTable(["golds", "model", "language", *metrics], rows)
+    return {**({"scores": scores} if scores else {}), "seen and unseen golds": golds}
+
+
+def history_table(report: Report, training: TrainingReport) -> TextTable:
+    """Tabulate what was before training and each epoch: MRR@5 on val, and as reported.
 
     Nothing was chosen on the report split; only what stands for the run is scored there.
     """
-    training = training_of(report)
-    first = report.systems[FIRST_STAGE]
-    on_val = first.val["val"]
-    languages = list(on_val)
+    first, history = report.systems.get(FIRST_STAGE), training.history
+    languages = list(history[0].val)
+    parts = [part for part in PARTS if all(entry.parts for entry in history)]
 
     def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
         reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         values = [entry.val[language][MAIN_METRIC] for language in languages]
+        values += [entry.parts[part][MACRO][MAIN_METRIC] for part in parts]
         score = None if entry.score is None else score_to_choose_by(entry)
         return [name, *values, score, entry.loss, reported]
 
-    first_entry = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
-    rows = [row(f"{FIRST_STAGE}: {first.model}", first_entry, FIRST_STAGE)]
-    for entry in training.history:
+    rows = []
+    if first is not None:
+        of_parts = {part: first.val[part_name(part)] for part in parts}
+        score = first.settings[TO_CHOOSE_BY]
+        entry = Epoch(-1, first.val["val"], parts=of_parts, score=score)
+        rows.append(row(f"{FIRST_STAGE}: {first.model}", entry, FIRST_STAGE))
+    mark = CHOSEN if training.choose == "best" else "the last"
+    for entry in history:
         is_chosen = entry.epoch == training.chosen_epoch
-        name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT
+        name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT if first else STEP_0
         system = CHOSEN if is_chosen else None if entry.epoch else STEP_0
-        rows.append(row(f"{name} (chosen)" if is_chosen else name, entry, system))
+        rows.append(row(f"{name} ({mark})" if is_chosen else name, entry, system))
     columns = [f"MRR@5 on val, {language}" for language in languages]
+    columns += [f"{part} papers" for part in parts]
     columns += [TO_CHOOSE_BY, "loss", f"MRR@5 on {report.split}, {MACRO}"]
-    return TextTable(["pipeline", *columns], rows)
+    return TextTable(["model", *columns], rows)
 
 
-def difference_lines(report: Report) -> list[str]:
-    """Describe the re-ranker's gain on the report split, with intervals and tests."""
-    lines = []
-    for test in report.tests[0].comparisons if report.tests else ():
-        around = f"{test.low:+.4f} to {test.high:+.4f}; p {test.p:.4f}, Holm {test.p_holm:.4f}"
-        line = f"{test.system} against {test.baseline} on {report.split}"
-        lines.append(f"{line}: {test.difference:+.4f} ({around}): {test.verdict}")
-    return lines
-
-
-def pipeline_text(report: Report, config: RerankerConfig) -> str:
-    """Show the table and the tests, and how the re-ranker is used as a stage."""
-    training = training_of(report)
-    parts: list[Part] = [
-        f"{report.dataset}: the first {config.first.depth} sources, re-ranked",
-        pipeline_table(report),
-        *difference_lines(report),
-    ]
-    if training.choice is not None and training.choice.why:
-        parts.append(f"Chosen on val: {training.choice.why}.")
-    parts += filter(None, warnings_of(training))
-    on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
-    if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
-        parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    entry: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
-    entry["depth"] = config.first.depth
-    if allowed := config.model.allow_remote_code:
-        entry["allow_remote_code"] = list(allowed)
-    stage = ", ".join(f"{key}: {value}" for key, value in entry.items())
-    parts.append(f"A stage of any system: {{{stage}}}")
-    return "\n" + render(parts)
+def run_parts(report: Report, training: TrainingReport) -> list[Part]:
+    """Describe a run: its epochs on val, the scores on the report split, tests and warnings."""
+    parts: list[Part] = [history_table(report, training), *run_scores(report).values()]
+    parts += [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
+    if notes := choice_notes(training.choice) if training.choice else []:
+        parts.append(f"Chosen on val: {'; '.join(notes)}.")
+    if training.skipped_steps:
+        parts.append(f"{training.skipped_steps} steps were skipped: loss or gradient not finite")
+    if training.chosen_epoch == 0:
+        parts.append(
+            "!!! No epoch was better on val than the model before training: step 0 is chosen.\n"
+            "!!! The training did not help; see the history in report.json."
+        )
+    return parts

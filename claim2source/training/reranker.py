@@ -16,10 +16,15 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
-from claim2source.training.negatives import mined_rows, restore_mined
+from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import RerankerConfig
-from claim2source.training.reranker_data import FirstStage, RerankerPairs, load_data
+from claim2source.training.reranker_data import (
+    FirstStage,
+    RerankerPairs,
+    load_data,
+    rankings_hash,
+)
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import (
     PipelineOnVal,
@@ -72,22 +77,13 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     config = run.with_seen_share(config)
     data = load_data(config)
     # As deep as the report's recall of the first stage.
-    first = FirstStage(config.first, max(config.first.depth, REPORTED_DEPTH))
-    first.check()
+    first = FirstStage.of(config.first, REPORTED_DEPTH)
     key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [config.model.name], data.val, config.data)
     require_held_out(key, first.models, data.val, config.data)
     reranker = load_to_train(config, config.rendering.claim_texts(data.train.claims))
-    begun_with = {
-        "training data": data.train.fingerprint,
-        "val data": data.val.fingerprint,
-        "base model": reranker.base.sha256,
-        "first stage": first.hash(),
-        "teacher's run": None if data.teacher is None else data.teacher.sha256,
-    }
     if config.resume:
         session.read_state()
-    run.require_inputs(begun_with)
     manifest = reranker.manifest(provenance(config, data, session))
     evaluation = PipelineOnVal(session, manifest, data, reranker, config)
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
@@ -101,6 +97,15 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
             session.store,
             lenient=settings.lenient,
             device=config.device,
+        )
+        run.require_inputs(
+            {
+                "training data": data.train.fingerprint,
+                "val data": data.val.fingerprint,
+                "base model": reranker.base.sha256,
+                "first stage": rankings_hash(rankings.values(), config.first.depth),
+                "teacher's run": None if data.teacher is None else data.teacher.sha256,
+            }
         )
     return Setup(config, data, first, reranker, rankings, trainer, evaluation)
 
@@ -139,8 +144,8 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     sampler, steps = plan_batches(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
-    loader = sampler.loader(module.collate)
-    fit(session, setup.trainer, module, loader, summary)
+    log_negatives(session, pairs.rows, setup.data.train, config.optimisation.seed)
+    fit(session, setup.trainer, module, sampler.loader(module.collate), summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:

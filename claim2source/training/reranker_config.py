@@ -77,7 +77,6 @@ class FirstStageConfig(Settings):
             run, or a model's name.
         run: TREC runs, or folders of them, with the rankings of all claims, in place of a system.
         depth: how many of a claim's first sources are re-ranked, up to 2,000.
-        models: folder of models by the last part of their name, taken before the hub's.
     """
 
     system: str | None = None
@@ -85,7 +84,6 @@ class FirstStageConfig(Settings):
     checkpoint: str | None = None
     run: tuple[Path, ...] = ()
     depth: Annotated[int, Between(1, DEEPEST)] = 100
-    models: Path | None = None
 
     def check(self) -> None:
         has_both = bool(self.run) and self.system is not None
@@ -189,17 +187,3 @@ class RerankerConfig(RunConfig):
     def unsharded(self) -> str | None:
         """Name the strategies to take: a re-ranker cannot be sharded."""
         return "auto or ddp for a re-ranker"
-
-    @property
-    def inputs(self) -> list[tuple[str, str | Path | None]]:
-        """List the keys that name files or folders which the run reads, each with its value."""
-        first = self.first
-        return [
-            ("model.name", self.model.name),
-            *super().inputs,
-            ("loss.scores", self.loss.scores),
-            ("first.checkpoint", first.checkpoint),
-            ("first.models", first.models),
-            *(("first.files", file) for file in first.files),
-            *(("first.run", file) for file in first.run),
-        ]

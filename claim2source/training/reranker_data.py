@@ -2,128 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from claim2source.core.config import require_one_of
-from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.files import content_hash, file_hash
+from claim2source.core.errors import ConfigError
+from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import connected_groups
 from claim2source.io.store import Store
 from claim2source.mining import MinedRow
-from claim2source.models import checkpoint_folder
-from claim2source.models.hub import weight_files, weights_hash
-from claim2source.models.local import local_model, local_models, local_name
-from claim2source.models.manifest import FILE
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node
-from claim2source.systems.read import Systems, read_systems
+from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.data import TrainingData, in_turn, load_splits
 from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig
-from claim2source.training.teacher import TeacherScores, read_teacher, run_hash, run_scores
+from claim2source.training.teacher import TeacherScores, read_teacher, run_scores
 
 KEY = "first.run"
 PLAIN = "BM25"
 
 
-def system_hash(system: System, folder: Path | None = None) -> str:
-    """Hash a system's settings and its models' weights, which decide its ranking beside the data.
-
-    Models in `folder` are taken before the hub's. A checkpoint is known by its manifest, wherever
-    it lies.
-    """
-    with local_models(folder):
-        models = system.dense_models
-        weights = [_weights_hash(local_model(model).name) for model in models]
-        # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        names_in_stages = list(_texts_in([stage.entry for stage in system.stages]))
-        files = [file_hash(value) for value in names_in_stages if Path(value).is_file()]
-        stage_models = [
-            sha256 for sha256 in map(_weights_hash, names_in_stages) if sha256 is not None
-        ]
-        # Of a checkpoint the weights say more than its place.
-        names = dict.fromkeys(m.name for m, sha256 in zip(models, weights, strict=True) if sha256)
-        settings = repr(system.settings)
-        for name in names:
-            settings = settings.replace(repr(name), "")
-        return content_hash([settings, weights, files, stage_models])
-
-
-def _weights_hash(name: str) -> str | None:
-    """Hash a checkpoint's manifest, or the weights in a folder; None for other names."""
-    try:
-        folder = checkpoint_folder(name)
-        if (folder / FILE).is_file():
-            return file_hash(folder / FILE)
-        return weights_hash(folder) if folder.is_dir() and weight_files(folder) else None
-    except UserError:
-        return None  # a run that has not ended
-
-
-def _texts_in(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts_in(part)
-
-
+@dataclass(frozen=True)
 class FirstStage:
-    """Rank the first `depth` sources of claims with a system or from given runs."""
+    """Rank the first `depth` sources of claims with a system, or from given runs."""
 
-    def __init__(self, first: FirstStageConfig, depth: int | None = None) -> None:
-        self.first, self.depth = first, first.depth if depth is None else depth
+    name: str
+    depth: int
+    system: System | None = None
+    runs: tuple[Path, ...] = ()
 
-    def check(self) -> None:
-        """Raise `ConfigError` for a system that the files do not have, or that cannot run."""
-        if self.first.system is not None:
-            require_one_of("first.system", self.first.system, list(self.systems))
-            system = self.systems[self.first.system]
-            if (why := system.reason_not_to_run) is not None and self.first.checkpoint is None:
-                raise ConfigError("first.system", self.first.system, f"another: {why}")
+    @classmethod
+    def of(cls, first: FirstStageConfig, least: int = 0) -> FirstStage:
+        """Make the stage that a config names, at `least` so deep; without a name a plain BM25.
 
-    @cached_property
-    def systems(self) -> Systems:
-        """Read the systems."""
-        if self.first.system is None:
-            return {PLAIN: System(PLAIN, BM25Node(name=PLAIN))}
-        return read_systems(self.first.files or None)
-
-    @cached_property
-    def system(self) -> System:
-        """Return the first stage, with the checkpoint in the place of its dense model."""
-        system = self.systems[self.name]
-        checkpoint = self.first.checkpoint
-        return system if checkpoint is None else system.on_checkpoint(checkpoint)
-
-    @property
-    def name(self) -> str:
-        """Name the first stage."""
-        if self.first.run:
-            return ", ".join(path.name for path in self.first.run)
-        return self.first.system or PLAIN
-
-    def hash(self) -> str:
-        """Hash the system, or the runs, that decide the ranking beside the data."""
-        if self.first.run:
-            return content_hash([run_hash(path, KEY) for path in self.first.run])
-        return system_hash(self.system, self.first.models)
+        Raises `ConfigError` for a system that the files do not have, or that cannot run.
+        """
+        depth = max(first.depth, least)
+        if first.run:
+            return cls(", ".join(path.name for path in first.run), depth, runs=first.run)
+        if first.system is None:
+            return cls(PLAIN, depth, System(PLAIN, BM25Node(name=PLAIN)))
+        systems = read_systems(first.files or None)
+        require_one_of("first.system", first.system, list(systems))
+        system = systems[first.system]
+        if first.checkpoint is not None:
+            return cls(first.system, depth, system.on_checkpoint(first.checkpoint))
+        if (why := system.reason_not_to_run) is not None:
+            raise ConfigError("first.system", first.system, f"another: {why}")
+        return cls(first.system, depth, system)
 
     @property
     def models(self) -> list[str]:
         """Name the models of the first stage; none of runs that are given."""
-        if self.first.run:
+        if self.system is None:
             return []
-        names = [model.name for model in self.system.dense_models]
-        with local_models(self.first.models):
-            return [local_name(model) for model in (*names, *self.system.models())]
+        return [*(model.name for model in self.system.dense_models), *self.system.models()]
 
     def rank(
         self,
@@ -136,7 +75,7 @@ class FirstStage:
         device: str | None = None,
     ) -> dict[str, Result]:
         """Rank the claims of splits, by the splits' names; nothing is chosen on `reported`."""
-        if self.first.run:
+        if self.system is None:
             return {name: Result(self._read_run_files(data)) for name, data in splits.items()}
         settings = RunSettings(
             dataset,
@@ -146,15 +85,20 @@ class FirstStage:
             depth=self.depth,
         )
         runner, system = SystemRunner(reported, settings), self.system
-        with local_models(self.first.models):
-            return {name: runner.run(system, None, split).result for name, split in splits.items()}
+        return {name: runner.run(system, None, split).result for name, split in splits.items()}
 
     def _read_run_files(self, data: Dataset) -> Run:
-        scored = run_scores(self.first.run, data, KEY)
+        scored = run_scores(self.runs, data, KEY)
         lists: dict[str, Sequence[tuple[str, float]]] = {
             claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
         }
         return Run.from_lists(lists)
+
+
+def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
+    """Hash the sources that a first stage ranks among its first `depth`."""
+    runs = (result.run for result in rankings)
+    return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
 
 
 def load_data(config: RerankerConfig) -> TrainingData:

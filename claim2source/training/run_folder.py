@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -30,12 +31,9 @@ from claim2source.core.folders import (
     RUN_FILE,
     STATE_FILE,
     check_aside,
-    foreign_file,
-    is_finished_demo,
     is_run,
     is_unbegun,
     put_aside,
-    remove_folder,
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
@@ -114,13 +112,13 @@ class RunFolder:
             raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
         if lock:
             run.lock = FolderLock(folder)
+        settings = _flattened(as_plain(config))
         try:
             if run.replaces:
-                _refuse_inputs_within(folder, config)
-                if not _is_thrown_away(path):
-                    check_aside(folder, why_run_is_kept)
+                _refuse_inputs_within(folder, settings)
+                check_aside(folder, why_run_is_kept)
             if run.resumes:
-                refuse_changes(path / CONFIG_FILE, config)
+                refuse_changes(path / CONFIG_FILE, settings, type(config))
                 file = _read(path)
                 run.history, run.chosen = list(file.history), file.chosen
                 run.begun_with = file.begun_with
@@ -137,14 +135,11 @@ class RunFolder:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
         folder = _resolved(self.path)
         if self.replaces:
-            thrown_away = _is_thrown_away(folder)
-            if not thrown_away and self.lock is not None:
-                target = put_aside(folder)
+            target = put_aside(folder)
+            if self.lock is not None:
                 self.lock.moved(target)
-                print(f"{self.path}: the earlier run is in {target} now", flush=True)
+            print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
-            if thrown_away:
-                remove_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self.lock is None:
             self.lock = FolderLock(folder)
@@ -284,7 +279,7 @@ def resumable(config: RunConfig) -> bool:
     return (
         is_run(config.out)
         and _NEWEST in _flattened(_begun_settings(file))
-        and not _changes(file, config)
+        and not _changes(file, _flattened(as_plain(config)), type(config))
     )
 
 
@@ -327,25 +322,21 @@ def _is_nothing(path: Path) -> bool:
     return is_leftover(path) or path.name == LOCK_FILE
 
 
-def _is_thrown_away(path: Path) -> bool:
-    """Tell whether a run is replaced without a copy: a finished demo, and nothing else in it."""
-    return is_finished_demo(path) and foreign_file(path) is None
+def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
+    for key, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        names = [name for name in values if isinstance(name, str) and os.path.exists(name)]
+        inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
+        if inside and key not in ("out", "store"):
+            raise ConfigError(key, inside[0], "a place outside the run that is replaced")
 
 
-def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
-    for key, value in config.inputs:
-        if value is None or not Path(value).exists():
-            continue
-        if Path(value).resolve().is_relative_to(folder):
-            raise ConfigError(key, str(value), "a place outside the run that is replaced")
-
-
-def refuse_changes(file: Path, config: RunConfig) -> None:
+def refuse_changes(file: Path, settings: Mapping[str, object], kind: type[RunConfig]) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
     if _NEWEST not in _flattened(_begun_settings(file)):
         why = "is of an earlier version, whose runs cannot be resumed; begin again with --overwrite"
         raise InputError(file, why=why)
-    for key, old, new in _changes(file, config):
+    for key, old, new in _changes(file, settings, kind):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
@@ -362,11 +353,11 @@ def _begun_settings(file: Path) -> dict[str, object]:
     return before
 
 
-def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
+def _changes(
+    file: Path, new: Mapping[str, object], kind: type[RunConfig]
+) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run must not change."""
-    old, new, default = map(
-        _flattened, (_begun_settings(file), as_plain(config), as_plain(type(config)()))
-    )
+    old, default = _flattened(_begun_settings(file)), _flattened(as_plain(kind()))
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,32 +31,8 @@ STEPS, _RATE = 2, 1e-4
 _SAME, _IN_16_BITS = (1e-4, 1e-3), (0.05, 0.1)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Hold the losses of some steps, and the first one's gradient as one vector."""
-
-    losses: tuple[float, ...]
-    gradient: Tensor
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Hold how far two ways of computing the same are apart, and how far they may be."""
-
-    what: str
-    loss: float
-    gradient: float
-    bounds: tuple[float, float]
-
-    @property
-    def is_good(self) -> bool:
-        """Tell whether losses and gradients are within their bounds, which no NaN is."""
-        return self.loss <= self.bounds[0] and self.gradient <= self.bounds[1]
-
-    def __str__(self) -> str:
-        limits = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
-        differences = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
-        return f"{self.what}: {differences} ({limits})"
+# Losses of some steps, and the first one's gradient as one vector.
+Trial = tuple[list[float], Tensor]
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
@@ -92,37 +68,24 @@ def check_training(
     started, state = time.perf_counter(), random_state()
     small = cut_encoder(encoder)
     length = config.optimisation.max_length
-    sides = _sides(claims, golds)
-    texts = [small.tokenize(list(part)[:CLAIMS], side, length) for part, side in sides]
+    texts = [
+        small.tokenize(claims[:CLAIMS], "claim", length),
+        small.tokenize(golds[:CLAIMS], "source", length),
+    ]
     half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
+    temperature, lines = config.optimisation.temperature, []
     try:
-        reference = _train_copy(small, texts, config, packed=False, half=False)
-        comparisons = []
+        reference = _train_copy(small, texts, temperature, packed=False, half=False)
         if small.packs:
-            packed = _train_copy(small, texts, config, packed=True, half=False)
-            comparisons.append(_compare("packed against padded texts", packed, reference, _SAME))
+            packed = _train_copy(small, texts, temperature, packed=True, half=False)
+            lines.append(_compare("packed against padded texts", packed, reference, _SAME))
         if half:
-            actual = _train_copy(small, texts, config, packed=small.packs, half=True)
-            comparisons.append(_compare("bfloat16 against float32", actual, reference, _IN_16_BITS))
+            actual = _train_copy(small, texts, temperature, packed=small.packs, half=True)
+            lines.append(_compare("bfloat16 against float32", actual, reference, _IN_16_BITS))
     finally:
         restore_random_state(state)
-    seconds = time.perf_counter() - started
-    counts = f"{len(texts[0])} claims with their golds"
-    lines = [
-        f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {counts}, "
-        f"{seconds:.1f} s",
-        *(f"  {comparison}" for comparison in comparisons),
-    ]
-    if bad := [comparison for comparison in comparisons if not comparison.is_good]:
-        raise UserError(
-            f"self check: {bad[0]}; a training here would be wrong: another version of torch, or "
-            "model.attention, may help"
-        )
-    return lines
-
-
-def _sides(claims: Sequence[str], golds: Sequence[str]) -> Any:
-    return (claims, "claim"), (golds, "source")
+    head = f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {len(texts[0])}"
+    return [f"{head} claims with their golds, {time.perf_counter() - started:.1f} s", *lines]
 
 
 def cut_encoder(encoder: Encoder) -> Encoder:
@@ -142,7 +105,7 @@ def cut_encoder(encoder: Encoder) -> Encoder:
 def _train_copy(
     encoder: Encoder,
     texts: Sequence[Sequence[Tokens]],
-    config: FinetuneConfig,
+    temperature: float,
     *,
     packed: bool,
     half: bool,
@@ -153,13 +116,14 @@ def _train_copy(
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
     rows = torch.arange(len(texts[0]), device=copied.device)
     masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=copied.device)
-    losses, gradient = [], torch.empty(0)
+    losses: list[float] = []
+    gradient = torch.empty(0)
     for _ in range(STEPS):
         parts = [copied.batch(side) if packed else copied.collate(side) for side in texts]
         low = torch.autocast(copied.device.type, torch.bfloat16) if half else nullcontext()
         with low:
             claims, golds = (copied.vectors(part.to(copied.device)) for part in parts)
-        loss = info_nce(claims, golds, rows, masked, config.optimisation.temperature)
+        loss = info_nce(claims, golds, rows, masked, temperature)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
         if not len(gradient):
@@ -167,13 +131,24 @@ def _train_copy(
             gradient = torch.cat([p.grad.float().flatten().cpu() for p in trained])
         optimizer.step()
         optimizer.zero_grad()
-    return Trial(tuple(losses), gradient)
+    return losses, gradient
 
 
-def _compare(
-    subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]
-) -> Comparison:
-    pairs = zip(trial.losses, reference.losses, strict=True)
+def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> str:
+    """Describe how far two ways of computing the same are apart, relative.
+
+    Raises `UserError` where losses or gradients are beyond their bounds, as a NaN is.
+    """
+    pairs = zip(trial[0], reference[0], strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
-    gradient = float((trial.gradient - reference.gradient).norm() / reference.gradient.norm())
-    return Comparison(subject, loss, gradient, bounds)
+    gradient = float((trial[1] - reference[1]).norm() / reference[1].norm())
+    line = (
+        f"{subject}: losses differ by {loss:.2g}, gradients by {gradient:.2g} "
+        f"(at most {bounds[0]:g} and {bounds[1]:g})"
+    )
+    if not (loss <= bounds[0] and gradient <= bounds[1]):
+        raise UserError(
+            f"self check: {line}; a training here would be wrong: another version of torch, or "
+            "model.attention, may help"
+        )
+    return f"  {line}"

@@ -1,4 +1,4 @@
-"""The released files of the news paper, and its filters."""
+"""The released files of the news paper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import load
-from claim2source.datasets.news import OUTLETS, NewsFilters, headline_share, names_one, prepare
+from claim2source.datasets.news import names_one, prepare
 
 TRAIN = [
     "Dow drops 1,200 points to new low, CNN says\t7",
@@ -67,34 +67,10 @@ def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
     assert "2 of 3 articles of rss.jsonl have one of the six keywords" in notes
 
 
-def test_filters_leave_out_what_they_name(raw: Path, tmp_path: Path) -> None:
-    lines(raw, "train.tsv", [*TRAIN, "CNN, again\tc"])
-    lines(raw, "test.tsv", ["Dow falls, says CNN\t7"])
-    every = {f"train-{number}" for number in (1, 2, 3, 4, 6, 7)}
-    for filters, left in [
-        (NewsFilters(retweets=True), {"train-3"}),
-        (NewsFilters(outlets=True), {"train-2", "train-3", "train-4"}),
-        (NewsFilters(headlines=True), {"train-1"}),
-        (NewsFilters(headline_similarity=0), set()),
-    ]:
-        splits, notes = prepare(raw, tmp_path / "out", filters, overwrite=True)
-        assert {claim.id for claim in splits[0].claims} == every - left
-        said = any(note.startswith(f"{len(left)} posts were left out") for note in notes)
-        assert said == bool(left)
-    with pytest.raises(InputError, match="none that the filters leave"):
-        prepare(raw, tmp_path / "new", NewsFilters(headlines=True, headline_similarity=0))
-
-
-def test_keywords_are_whole_words_and_headlines_words_in_order() -> None:
-    assert names_one("read in The  Guardian.", OUTLETS) and names_one("(WSJ)", OUTLETS)
-    assert names_one("www.cnn.com/x", OUTLETS)
-    assert not names_one("cnnbc reutersx theguardian", OUTLETS)
-    title = "Dow drops 1,200 points"
-    assert headline_share("Wow! DOW drops, 1,200 points", title) == 1
-    # Order counts: "1 200".
-    assert headline_share("points 1,200 drops Dow", title) == pytest.approx(0.4)
-    assert headline_share("Dow drops", title) == pytest.approx(0.4)
-    assert headline_share("anything", "?!") == 0
+def test_keywords_are_whole_words() -> None:
+    words = ("the guardian", "cnn")
+    assert names_one("read in The  Guardian.", words) and names_one("(CNN)", words)
+    assert names_one("www.cnn.com/x", words) and not names_one("cnnbc theguardian", words)
 
 
 def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.io.trec import read_run
-from eval import abstain, evaluate, report, style_grid
+from eval import evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.training.small import save_small_model, say_pooling, small_splits
@@ -151,7 +151,6 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
             ],
             ["BM25.original", "styles/runs/BM25.original.S0C1"],
         ),
-        "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
             fusion.main,
             [f"--views={world.folder / 'views.yaml'}", files, "--system=BM25"],
@@ -175,7 +174,7 @@ def programs(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-ALL = "stages vary checkpoint styles systems style_grid abstain fusion".split()
+ALL = "stages vary checkpoint styles systems style_grid fusion".split()
 
 
 @pytest.mark.parametrize("name", programs(*ALL))
@@ -204,8 +203,7 @@ def test_languages_without_judgements_are_ranked_and_not_scored(
     world: World, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     main, words, folders = words_of(world, name)
-    repeats = [] if name == "abstain" else ["--repeats=20"]
-    out = world.run(main, "part", "out", *words, *repeats)
+    out = world.run(main, "part", "out", *words, "--repeats=20")
     found = Report.read(out)
     assert found.scored and not found.not_run
     for system in found.scored:
@@ -240,7 +238,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
         assert last[claim] == [ids[4], *ids[:4]]
 
 
-@pytest.mark.parametrize("name", programs("stages", "behind", "abstain", "fusion"))
+@pytest.mark.parametrize("name", programs("stages", "behind", "fusion"))
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
     file = world.folder / "new" / "mine.zip"

@@ -203,15 +203,10 @@ def test_the_grid_of_styles_is_run_on_every_checkpoint(
     run, data = trained
     grid_of = ["--styles.claim_styles=[C1]", "--styles.source_styles=[S3]", "--repeats=50"]
     report = evaluated(run, data, tmp_path, *grid_of)
-    grid = json.loads((tmp_path / "styles" / "grid.json").read_text(encoding="utf-8"))
     own = [f"{epoch}.bilingual" for epoch in EPOCHS]
     cells = [f"{name}.{cell}" for name in own for cell in ("S0C1", "S3C0", "S3C1")]
-    assert list(grid) == own and list(report.systems) == [*own, *cells]
-    for name, table in grid.items():
-        assert table["C0"]["S0"] == pytest.approx(report.systems[name].macro["mrr@5"])
+    assert list(report.systems) == [*own, *cells]
     for name in cells:
-        system, _, cell = name.rpartition(".")
-        assert report.systems[name].macro["mrr@5"] == grid[system][cell[2:]][cell[:2]]
         assert (tmp_path / report.systems[name].runs / "de.trec").is_file()
     assert "Styles:" in capsys.readouterr().out
     text = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")

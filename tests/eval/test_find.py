@@ -28,6 +28,7 @@ from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, findings_of, split
+from claim2source.find.abstention import AbstainModel, Design, Tenth
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
@@ -35,7 +36,6 @@ from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.models.prepacked import PrepackedEncoder
 from claim2source.retrieve import BM25, Dense, Hybrid
-from claim2source.stages.abstain import AbstainModel, Design, Tenth
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
@@ -502,20 +502,6 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
         ask(POST, "--pipeline", str(file), "--store", str(tmp_path / "other"))
 
 
-def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None:
-    design = Design(("retrieve",), 1)
-    model = AbstainModel(design, tuple(design.names), (0.0,) * 2, (1.0,) * 2, (0.0,) * 2, -2.0)
-    model.write(tmp_path / "a.json")
-    file = tmp_path / "own.yaml"
-    file.write_text(
-        f"retrieve: {{bm25: {{}}}}\nstages: [{{verify: abstain, model: {tmp_path / 'a.json'}}}]\n"
-    )
-    record = json.loads(ask(POST, "--json", "--pipeline", str(file)))
-    assert record and all(one["abstained"] for one in record)
-    assert record[0]["present"] == pytest.approx(0.1192, abs=1e-4)
-    assert set(record[0]["parts"]) == {"retrieve", "verify abstain"}
-
-
 REFUSED = [
     ("{bm25: {k1: 0.9}}", r"bm25\.k1: the index was made with 1\.2, not 0\.9"),
     ("{dense: {name: OTHER, pooling: mean, max_length: 32}}", "another model made this index"),
@@ -531,7 +517,7 @@ def test_a_pipeline_with_another_first_stage_is_refused(
 ) -> None:
     if "OTHER" in text:
         text = text.replace("OTHER", str(save_tiny(tmp_path / "other", seed=3)))
-    stages = "stages: [{verify: abstain, model: a.json}]"
+    stages = "stages: [{rerank: cosine}]"
     (tmp_path / "own.yaml").write_text(f"retrieve: {text}\n{stages}\n")
     with pytest.raises(UserError, match=why):
         ask(POST, "--pipeline", str(tmp_path / "own.yaml"))

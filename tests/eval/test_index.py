@@ -14,8 +14,8 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
 from claim2source.engines import Engine, open_index
+from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of
-from claim2source.stages.abstain import AbstainModel
 from eval.index import main
 from tests.engines.engines import manifest_of
 

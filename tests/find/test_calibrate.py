@@ -10,14 +10,23 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Result, Run
 from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
+from claim2source.find.abstention import AbstainModel, Tenth, fit, tenths_of
 from claim2source.find.calibrate import calibrate, reliability, reliability_line
 from claim2source.find.elsewhere import posts_from_elsewhere
 from claim2source.find.finder import Finder
+from claim2source.find.paired import (
+    FOLDS,
+    PENALTIES,
+    SCORES,
+    PairedResults,
+    choose_design,
+    papers_of_claims,
+)
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
-from claim2source.stages.abstain import AbstainModel, Tenth, tenths_of
 from eval.abstain import main
 
 WORDS = "sleep masks vaccine outbreak school children dose risk study number works cut".split()
@@ -64,7 +73,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     model = calibrate(engine, dataset)
     # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
     questions = fitted_on[0][0]
-    papers, claims = questions.paired.outcomes.groups, 2 * len(dataset.claims)
+    papers, claims = questions.paired.groups, 2 * len(dataset.claims)
     held_out = np.zeros(claims + len(questions.kinds), int)
     for _, rows in fitted_on[:-1]:
         for groups, those in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):
@@ -98,8 +107,6 @@ def test_abstention_of_an_index_is_measured_by_a_command(
     words += ["--out", str(tmp_path / "out")]
     with pytest.raises(UserError, match="no abstention is fitted: index --claims DATASET does"):
         main(words)
-    with pytest.raises(UserError, match="system: is missing; wanted: a system's name"):
-        main(words[2:])
     model = calibrate(engine, dataset)
     tenths = reliability(engine, model, dataset)
     assert sum(tenth.answers for tenth in tenths) == 2 * len(dataset.claims)
@@ -129,3 +136,49 @@ def test_other_posts_are_of_the_languages_and_kinds_that_are_asked_for() -> None
     assert {post.lang for post in posts} == {"de"} and len({*kinds}) > 10
     assert {one.lang for one in posts_from_elsewhere(("es",), 9)[0]} == {"en"}
     assert posts == posts_from_elsewhere(("de", "es"), 40)[0]
+
+
+def test_near_duplicates_of_a_gold_go_with_it() -> None:
+    title = "the effect of masks on the spread of outbreaks in schools of a large city"
+    sources = (
+        Source("g", title, "one"),
+        Source("copy", title.upper() + ".", "two"),
+        Source("other", "another title", "three"),
+        Source("far", "a third title", "four five six seven eight nine ten eleven twelve"),
+        Source("text", "its preprint", "four five six seven eight nine ten eleven twelve"),
+    )
+    claims = (Claim("1", "x", golds=("g",)), Claim("2", "y", golds=("text", "other")))
+    claims += (Claim("3", "no gold"),)
+    qrels = Qrels({"1": {"g": 1}, "2": {"text": 1, "other": 1}})
+    data = Dataset(claims, sources, qrels, "dev")
+    assert papers_of_claims(data) == {"1": {"g", "copy"}, "2": {"text", "far", "other"}}
+
+
+def test_features_are_chosen_on_papers_that_a_model_was_not_fitted_on() -> None:
+    rng = np.random.default_rng(0)
+    claims = [Claim(f"c{i}", f"c{i}", golds=(f"p{i // 2}",)) for i in range(40)]
+
+    def run(loc: float) -> Result:
+        lists = {c.id: [(c.golds[0], rng.normal(loc)), ("x", -3.0)] for c in claims}
+        return Result(Run.from_lists(lists))
+
+    paired = PairedResults.of(claims, {"s": run(2.0)}, {"s": run(0.0)})
+    assert paired.present.tolist() == [True] * 40 + [False] * 40
+    assert (paired.groups[:40] == paired.groups[40:]).all() and len({*paired.groups}) == 20
+    assert not paired.right[40:].any() and paired.right[:40].any()
+    design, penalty = choose_design(paired)
+    # The chosen one has the smallest log loss, each paper's by a model of the other papers.
+    fold = (np.random.default_rng(13).permutation(20) % FOLDS)[paired.groups]
+    losses = {}
+    for scores in SCORES:
+        for weight in PENALTIES:
+            one, shares = replace(design, scores=scores), np.empty(80)
+            features = paired.features(one)
+            for number in range(FOLDS):
+                rest = fold != number
+                model = fit(one, features[rest], paired.present[rest], weight)
+                shares[~rest] = model.probabilities(features[~rest])
+            losses[scores, weight] = -np.log(np.where(paired.present, shares, 1 - shares)).mean()
+    assert losses[design.scores, penalty] == pytest.approx(min(losses.values()))
+    with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
+        choose_design(PairedResults.of(claims[:2], {"s": run(2.0)}, {"s": run(0.0)}))

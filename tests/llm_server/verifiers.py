@@ -101,7 +101,4 @@ class Verifier:
         shown = self.none if place is None else place
         if chat.schema is None:
             return "None" if place is None else f"{question.papers[place][0]}. It fits."
-        if "ranking" in chat.schema["properties"]:
-            order = [shown, *(i for i in range(len(question.papers)) if i != shown)]
-            return json.dumps({"reasoning": "It fits.", "ranking": [i + 1 for i in order]})
         return json.dumps({"reasoning": "It fits.", "selected_paper": shown + 1})

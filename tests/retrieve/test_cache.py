@@ -19,7 +19,6 @@ from claim2source.models import EncoderSettings, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
-from claim2source.text.views import PassageConfig
 
 CLAIMS = [
     Claim("x", "masks cut colds", golds=("p",)),
@@ -182,7 +181,6 @@ CHANGES = DATA | {
     "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
     "kind of index": lambda: {"index": IndexConfig("hnsw")},
     "index": lambda: {"index": IndexConfig(dimensions=3)},
-    "passages": lambda: {"passages": PassageConfig(2, 0)},
 }
 VERSIONS = {"faiss": "faiss.__version__", "torch": "", "transformers": ""}
 

@@ -31,7 +31,6 @@ from claim2source.retrieve import (
 from claim2source.retrieve.index_folder import MANIFEST, write_folder
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
-from claim2source.text.views import PassageConfig
 
 WORDS = "masks vaccine sleep tea otters bees air trial".split()
 HNSW = IndexConfig("hnsw", refine=2)
@@ -81,7 +80,6 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
     "ivf_pq": lambda: Dense(Words(), index=IVF),
     "hybrid": lambda: Hybrid(BM25(), Dense(Words()), FusionConfig("rrf", alpha=0.3, depth=4)),
     "scored": lambda: Hybrid(BM25(), BM25(k1=0.5), FusionConfig(depth=4, missing="scored")),
-    "passages": lambda: Dense(Words(), passages=PassageConfig(1, 0)),
     "hybrid of hybrids": lambda: Hybrid(Hybrid(BM25(), Dense(Words())), BM25(b=0.1)),
 }
 

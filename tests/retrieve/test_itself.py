@@ -17,7 +17,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.mining.candidates import Candidates
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.retrieve import BM25, BM25Config, BM25Index, FusionConfig, Hybrid, IndexConfig
-from claim2source.retrieve.faiss_index import PassageIndex, VectorIndex, passage_id
+from claim2source.retrieve.faiss_index import VectorIndex
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from eval.score import main as score
 from tests.datasets.test_beir import make
@@ -97,9 +97,6 @@ def test_bm25_and_dense_rank_k_others(data: Dataset, k: int) -> None:
         for claim in data.claims:
             expected = [s for s in deeper.sources(claim.id) if s not in claim.excluded]
             assert found.sources(claim.id) == expected[:k]
-    parts = [passage_id(source, number) for source in place for number in range(2)]
-    passages = PassageIndex(parts, np.repeat(vectors, 2, axis=0))
-    assert_without(passages.rank(data.claims, own, k), filled)
 
 
 def test_a_candidate_that_is_the_claim_is_not_ranked_either(data: Dataset) -> None:

@@ -23,9 +23,9 @@ PARTS = "P: {retrieve: {bm25: {k1: 1.0}}}\nM: {retrieve: {dense: org/m}}\n"
         ("A:\n  model: {name: org/x} # x", "{retrieve: {dense: org/x}}"),
         (
             "A:\n  advice: go\n  model:\n    name: org/x\n    # how\n    pooling: cls\n"
-            "  sources: title # less\n  index: {kind: hnsw}\n  passages: {words: 9, overlap: 1}\n",
-            "{retrieve: {dense: {name: org/x, pooling: cls}, sources: title, index: {kind: hnsw},"
-            " passages: {words: 9, overlap: 1}}, advice: go}",
+            "  sources: title # less\n  index: {kind: hnsw}\n",
+            "{retrieve: {dense: {name: org/x, pooling: cls}, sources: title, index: {kind: hnsw}},"
+            " advice: go}",
         ),
         (
             "A:\n  hybrid:\n    sparse: P # words\n    dense: M\n"
@@ -54,12 +54,12 @@ PARTS = "P: {retrieve: {bm25: {k1: 1.0}}}\nM: {retrieve: {dense: org/m}}\n"
             "{retrieve: {bm25: {b: 0.5}}, claims: bilingual, stages: [{rerank: max_sim}]}",
         ),
         (
-            "name: A\nkeep: 3\nrerank: {by: llm, rewrites: 2}\nstance: {by: nli}\n"
-            "verdict: {weights: equal}\nchoose: [bm25, threshold]\nllm: {model: m}\n"
+            "name: A\nkeep: 3\nrerank: {by: llm, rewrites: 2}\nstance: {by: llm}\n"
+            "verdict: {weights: min_max}\nchoose: [bm25, threshold]\nllm: {model: m}\n"
             "grid: {boost: [0, 2]}\nbm25: {boost: 1}",
             "{retrieve: {fielded: {boost: [1, 0, 2], k1: fit}}, stages: [{rerank: relevance, "
-            "rewrites: 2, llm: {model: m}}, {verify: stance, by: nli, depth: 3, weights: equal, "
-            "threshold: fit}]}",
+            "rewrites: 2, llm: {model: m}}, {verify: stance, by: llm, depth: 3, weights: min_max, "
+            "threshold: fit, llm: {model: m}}]}",
         ),
     ],
 )

@@ -39,8 +39,8 @@ RUN = Run.from_lists(
     }
 )
 MODELS = ("max_sim", "cross_encoder")
-ASKING = ("listwise", "entities", "attribution", "relevance", "select", "order", "letters")
-VERIFIERS = ("select", "order", "letters")
+ASKING = ("listwise", "entities", "attribution", "relevance", "select", "letters")
+VERIFIERS = ("select", "letters")
 
 
 def reply(chat: Chat) -> str | Reply:
@@ -58,7 +58,6 @@ def reply(chat: Chat) -> str | Reply:
         "documents": [{"document": count, "entities": ["x"]}],
         "reasoning": "So.",
         "selected_paper": chat.user.count("Paper "),
-        "ranking": [chat.user.count("Paper "), 1][: chat.user.count("Paper ")],
     }
     assert chat.schema is not None
     return json.dumps({name: values[name] for name in chat.schema["required"]})

@@ -70,17 +70,6 @@ def test_the_six_fusions_give_the_ranks_by_hand(llm_server: Start) -> None:
     assert "".join(applied(server, alpha=0.5).sources("0")) == RANKS["q+n"]
 
 
-def test_q_is_what_the_stage_before_gave(llm_server: Start) -> None:
-    server = llm_server(rule)
-    plain = [(name, q) for name, (q, _) in PAPERS.items()]
-    for scores, first in ((plain, "as_is"), ([(n, 100 * q - 20) for n, q in plain], "min_max")):
-        found = applied(server, scores, first=first, fusion="q+n")
-        q = [v if first == "as_is" else (v - 0.29) / 0.66 for v in (0.95, 0.8, 0.5, 0.29)]
-        expected = [v + n for v, n in zip(q, (0.25, 0.5, 0.5, 1.0), strict=True)]
-        scored = found.run.scored("0")
-        assert [scored[name] for name in "abcd"] == pytest.approx(expected, abs=1e-5)
-
-
 def test_without_facts_the_post_is_judged(llm_server: Start) -> None:
     def none(chat: Chat) -> str:
         if "facts" not in chat.data:
@@ -200,10 +189,6 @@ def test_scores_are_added_to_those_before(llm_server: Start) -> None:
     assert result.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
     assert list(result.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
     assert Chat(server.bodies[0]).data["rumor"] == "A rumour"
-    scaled = relevant(server, first="min_max")
-    # 1 + 0, 0.75 + 0.25, 0 + 1: equal ones keep their order.
-    assert scaled.sources("c") == ["a", "b", "c", "d"]
-    assert list(scaled.scored("c").values())[:3] == pytest.approx([1, 1, 1], abs=1e-5)
 
 
 def test_each_of_k_rewrites_is_scored_and_the_mean_taken(llm_server: Start) -> None:

@@ -52,7 +52,6 @@ FORMS: list[dict[str, Any]] = [
     {"verify": "select", "sources": "title_abstract", "votes": 3},
     {"verify": "select", "prompt": "verify_short", "reply": "number", "sources": "released"},
     {"verify": "letters"},
-    {"verify": "order"},
 ]
 
 

@@ -25,10 +25,10 @@ FITTED = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
     Source("s1", "tea masks", "coffee", date="2020"),
     Source("s2", "coffee masks masks", "tea", date="2010"),
-    Source("s3", "masks", "coffee tea"),
+    Source("s3", "masks coffee tea", ""),
 ]
 CLAIMS = [Claim("c", "tea coffee"), Claim("d", "tea", candidates=("s3", "s2"))]
-TITLE, YEAR = ViewConfig(part="title"), ViewConfig(score="year")
+TITLE, ABSTRACT = ViewConfig(part="title"), ViewConfig(part="abstract")
 
 
 def fusion(*views: LearnedView) -> LearnedFusion:
@@ -42,7 +42,7 @@ def written(folder: Path, made: LearnedFusion) -> str:
 
 def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path: Path) -> None:
     learned_fusion = fusion(
-        LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1)
+        LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("abstract", ABSTRACT, "", 5, 0.1)
     )
     run = BM25().index(SOURCES).search(CLAIMS, 10).run
     file = written(tmp_path, learned_fusion)
@@ -54,10 +54,11 @@ def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path:
     for claim in CLAIMS:
         asked = run.sources(claim.id)
         (title,) = scorer.scores(TITLE, [claim], [asked])
-        # A source without a year counts as the mean of the claim's others.
-        years = {"s1": 2020.0, "s2": 2010.0}
-        mean = np.mean([years[s] for s in asked if s in years])
-        expected = title / 0.5 * 2.0 - 0.1 / 5 * np.array([years.get(s, mean) for s in asked])
+        # A source without an abstract counts as the mean of the claim's others.
+        (abstract,) = scorer.scores(ABSTRACT, [claim], [asked])
+        assert np.isnan(abstract).tolist() == [source == "s3" for source in asked]
+        abstract[np.isnan(abstract)] = np.nanmean(abstract)
+        expected = title / 0.5 * 2.0 + 0.1 / 5 * abstract
         assert found.scored(claim.id) == pytest.approx(dict(zip(asked, expected, strict=True)), rel=1e-5)  # fmt: skip
     assert set(found.sources("d")) == {"s2", "s3"} and len(found.sources("c")) == 3
 
@@ -81,8 +82,9 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
         != over.identity
     )
     assert over.with_runtime(None, None).identity == over.identity
-    years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
-    assert not Learned(file=years).counts_terms
+    cosine = ViewConfig(score="cosine", model=ModelConfig("m"))
+    file = written(tmp_path, fusion(LearnedView("v", cosine, "", 5, 0.1)))
+    assert not Learned(file=file).counts_terms
 
 
 def test_another_encoder_is_refused_and_a_moved_one_is_found(

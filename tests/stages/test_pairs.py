@@ -16,7 +16,6 @@ from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.stages import pairs
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, RawScores, Reranker, Result
-from claim2source.text.views import PassageConfig
 
 SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
 
@@ -162,24 +161,3 @@ def test_what_was_scored_before_it_was_killed_is_not_scored_again(
         apply(Table(scores=scores, fails_after=5), "abcdefgh", store=store)
     rest = Table(scores=scores)
     assert order(apply(rest, "abcdefgh", store=store)) == "abcdefgh" and len(rest.asked) == 3
-
-
-def test_a_source_in_passages_scores_as_its_best_one() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class ByText(Table):
-        def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-            texts = [pair.source.rpartition(" ")[2] for pair in pairs]
-            scores = np.float32([self.scores.get(text, np.nan) for text in texts])
-            why = {place: "no" for place, text in enumerate(texts) if text not in self.scores}
-            yield RawScores(range(len(pairs)), scores, why)
-
-    sources = [Source("a", "t", "x y z"), Source("b", "t", "v"), Source("c", "t", "w w")]
-    scores = {"x": 1.0, "y": 9.0, "v": 2.0}  # "z" fails alone, all of c's fail
-    stage = ByText(
-        scores=scores, sources="title_abstract", passages=PassageConfig(words=1, overlap=0)
-    )
-    result = stage.apply([Claim("0", "q")], sources, run_of("bca"))
-    assert result.run.scored("0")["a"] == 9.0 and result.run.sources("0") == ["a", "c", "b"]
-    assert result.failure_counts() == {"no": 3}
-    by_text = ByText(scores={"z": 1.0, "v": 2.0, "w": 0.0}, sources="title_abstract")
-    assert by_text.apply([Claim("0", "q")], sources, run_of("bca")).sources("0") == ["b", "a", "c"]

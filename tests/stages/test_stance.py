@@ -1,4 +1,4 @@
-"""Stances of posts towards rumours: cosine, a language model, natural language inference."""
+"""Stances of posts towards rumours: cosine, a language model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets.rumors import LABELS
@@ -20,10 +20,8 @@ from claim2source.stages.pairs import Pair
 from claim2source.stages.stance import Stance, mean_stance, verdict_of
 from tests.llm_server import Chat, LLMServer
 from tests.models.test_dense_layer import save_t5
-from tests.stages.tiny import save_cross_encoder
 
 Start = Callable[..., LLMServer]
-NAMES = {0: "contradiction", 1: "entailment", 2: "neutral"}
 
 
 def judge(server: LLMServer, **settings: object) -> Stance:
@@ -68,59 +66,10 @@ def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
     assert stances.values[0] == pytest.approx(cosine.pair_scores(pairs[:1]).scores[0])
 
 
-def premise_and_hypothesis(folder: Path, pairs: list[Pair]) -> np.ndarray:
-    """P(entailment) - P(contradiction), twice, a pair at a time, by transformers itself."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    found = []
-    for pair in pairs:
-        with torch.no_grad():
-            logits = model(**tokenizer(pair.source, pair.claim, return_tensors="pt")).logits[0]
-        shares = logits.softmax(0)
-        names = {name: i for i, name in model.config.id2label.items()}
-        found.append(2 * float(shares[names["entailment"]] - shares[names["contradiction"]]))
-    return np.array(found)
-
-
-def test_inference_reads_the_post_as_premise_and_labels_by_name(
-    tmp_path: Path, tiny_folder: Path
-) -> None:
-    pairs = [
-        Pair("a b c", "claim works"),
-        Pair("claim works", "a b c"),
-        Pair("vaccine", "b ."),
-        Pair("a", "a"),
-    ]
-    stances = {}
-    for name, labels in (
-        ("one", NAMES),
-        ("other", {0: "ENTAILMENT", 1: "neutral", 2: "Contradict"}),
-    ):
-        settings = {"num_labels": 3, "id2label": labels}
-        folder = save_cross_encoder(tmp_path / name, tiny_folder, **settings)
-        found = Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances(pairs)
-        stances[name] = found.values
-        assert (np.abs(found.values) <= 2).all() and not found.why
-    assert np.allclose(stances["one"], premise_and_hypothesis(tmp_path / "one", pairs), atol=1e-4)
-    # The order of the two texts matters, and so do the names of the labels.
-    assert abs(stances["one"][0] - stances["one"][1]) > 1e-3
-    assert np.abs(stances["one"] - stances["other"]).max() > 1e-2
-
-
-def test_models_that_are_not_for_inference_are_refused(tmp_path: Path, tiny_folder: Path) -> None:
+def test_versions_need_a_temperature_and_summaries_rewrites() -> None:
     for key, settings in (("summaries", {"summaries": True}), ("rewrites", {"rewrites": 2})):
         with pytest.raises(ConfigError, match=key):
             replace(Stance(llm=LLMConfig("m")), temperature=0, **settings)  # type: ignore[arg-type]
-    folder = save_cross_encoder(tmp_path / "one", tiny_folder)
-    with pytest.raises(UserError, match="1 scores for a pair; 3 are needed"):
-        Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances([Pair("a", "b")])
-    settings = {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "neutral"}}
-    folder = save_cross_encoder(tmp_path / "three", tiny_folder, **settings)
-    with pytest.raises(InputError, match="id2label: good, bad, neutral: entailment and"):
-        Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances([Pair("a", "b")])
 
 
 # --- verdicts -----------------------------------------------------------------------------
@@ -133,15 +82,12 @@ NAN = float("nan")
     ("stances", "scores", "weights", "mean"),
     [
         ([2, -1], [3, 1], "raw", (2 * 3 - 1) / 4),
-        ([2, -1], [3, 1], "equal", 0.5),
         ([2, -1, 1], [3, 1, 2], "min_max", (2 * 1 + 1 * 0.5) / 1.5),
         ([-2, -2], [4, 4], "min_max", -2),
         ([2, NAN], [1, 100], "raw", 2),
         ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
         # The paper's formula as it stands: a weight below 0 turns its stance round.
         ([2, -1], [3, -1], "raw", (2 * 3 + 1) / 2),
-        ([2, -1], [3, -1], "positive", 2),
-        ([2, -1, -2], [-1, -2, -3], "positive", None),
         ([2, -1], [1, -1], "raw", None),
         ([NAN], [1], "raw", None),
         ([], [], "min_max", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from claim2source.stages.verifier import (
     NO_LOGPROBS,
     NO_NUMBER,
     OVER_BUDGET,
-    REPEATED,
     Poll,
     Verifier,
     shown_order,
@@ -187,11 +185,10 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
     body = server.bodies[-1]
     assert body["structured_outputs"] == {"choice": list("ABCDEFGHIJK")}
     assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
-    # In two orders the probabilities add up; all may be ordered by them.
-    again = verified(server, "letters", votes=3, reorder=True, depth=12)
-    assert mrr(again) == pytest.approx(1.0) and again.details["c5"]["asks"] == 3
+    # In several orders the probabilities add up.
+    again = verified(server, "letters", votes=3, depth=12)
+    assert mrr(again) == pytest.approx(1.0) and again.details["c5"]["asks"] == 2
     assert again.sources("c9")[0] == "s09"
-    assert sorted(again.run.scored("c9").values()) == sorted(RUN.scored("c9").values())
     with pytest.raises(ConfigError, match="depth: 20 is not allowed.*1 to 19"):
         stage(server, "letters", depth=20)
     bare = llm_server(lambda chat: chat.choices[1])
@@ -211,28 +208,6 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
             known[key] for key in ("share", "none")
         ]
     assert mrr(thought) == mrr(result)
-
-
-def test_an_order_is_taken_whole_and_what_it_leaves_out_follows(llm_server: Start) -> None:
-    def reply(chat: Chat) -> str:
-        by_post = {"Post 0 about it": [3, 1], "Post 1 about it": [2, 2]}
-        ranking = by_post.get(chat.data["post"], list(range(10, 0, -1)))
-        return json.dumps({"reasoning": "So.", "ranking": ranking})
-
-    result = verified(llm_server(reply), "order")
-    a, b, c, *rest = RUN.sources("c0")
-    assert result.sources("c0") == [c, a, b, *rest]
-    assert result.sources("c1") == RUN.sources("c1")
-    assert [f.reason for f in result.failures] == [REPEATED]
-    ids = RUN.sources("c2")
-    assert result.sources("c2") == [*ids[9::-1], *ids[10:]]
-    # The places have the scores that they had.
-    assert [*result.scored("c2").values()] == [*RUN.scored("c2").values()]
-    # An order that is only the one shown gives all papers as many points: the ranking stays.
-    shown = llm_server(lambda chat: json.dumps({"reasoning": "", "ranking": [*range(1, 11)]}))
-    assert [*verified(shown, "order", votes=10).run] == [*RUN]
-    perfect = verified(llm_server(play.Verifier(play.perfect(GOLDS))), "order")
-    assert mrr(perfect) == pytest.approx(PERFECT)
 
 
 def test_the_released_short_prompt_is_answered_by_a_number_or_none(llm_server: Start) -> None:

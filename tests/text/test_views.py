@@ -1,20 +1,16 @@
-"""Claims and sources in all their forms, passages, rewritings."""
+"""Claims and sources in all their forms, rewritings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Source
 from claim2source.text import ClaimForm, Rendering, clean_authors, render_claim, render_source
 from claim2source.text.views import (
-    PassageConfig,
     claim_parts,
-    cut_sources,
     missing_translations,
     read_rewrites,
     with_claim_texts,
@@ -141,28 +137,6 @@ def test_debris_takes_no_place_among_the_first_and_last():
     given = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
     assert clean_authors(given) == names("ABCEFG")
     assert clean_authors(names("ABCD"), keep=1) == names("AD")
-
-
-@given(st.integers(0, 60), st.integers(1, 12), st.data())
-def test_every_word_is_in_a_passage_and_passages_overlap_as_asked(
-    count: int, words: int, data: st.DataObject
-) -> None:
-    overlap = data.draw(st.integers(0, words - 1))
-    source = Source("a", "Title", " ".join(map(str, range(count))), venue="V")
-    (parts,) = cut_sources([source], PassageConfig(words, overlap))
-    cut = [[int(word) for word in part.abstract.split()] for part in parts]
-    assert {part.id for part in parts} == {"a"} and {part.title for part in parts} == {"Title"}
-    assert {part.venue for part in parts} == {"V"}
-    assert all(len(part) == words for part in cut[:-1]) and len(cut[-1]) <= words
-    assert sorted({word for part in cut for word in part}) == list(range(count))
-    for one, other in zip(cut, cut[1:], strict=False):
-        assert one[len(one) - overlap :] == other[:overlap]
-        assert other[-1] > one[-1]  # no passage lies within the one before it
-
-
-def test_passages_overlap_by_less_than_their_length() -> None:
-    with pytest.raises(ConfigError, match=r"passages\."):
-        PassageConfig(words=5, overlap=5)
 
 
 CLAIMS = (

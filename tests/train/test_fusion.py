@@ -34,7 +34,7 @@ VIEWS = """
 bm25: {bm25: {title_weight: 2}}
 title: {part: title}
 characters: {terms: characters}
-year: {score: year}
+abstract: {part: abstract}
 """
 SYSTEMS = """
 BM25: {retrieve: {bm25: {k1: 1.2}}}
@@ -44,8 +44,12 @@ Tuned: {retrieve: {bm25: {k1: fit}}}
 
 @pytest.fixture
 def given(tmp_path: Path) -> list[str]:
-    """The arguments of a run without an encoder; the data have one language less to tell."""
-    write_beir(small_splits(), tmp_path / "data")
+    """The arguments of a run without an encoder; the sources have no abstracts."""
+    splits = [
+        replace(split, sources=tuple(replace(source, abstract="") for source in split.sources))
+        for split in small_splits()
+    ]
+    write_beir(splits, tmp_path / "data")
     (tmp_path / "views.yaml").write_text(VIEWS)
     (tmp_path / "systems.yaml").write_text(SYSTEMS)
     return [
@@ -68,7 +72,7 @@ def test_the_written_fusion_is_what_was_reported(
     assert fusion.fitted.data_sha256 == train.fingerprint
     assert (fusion.fitted.split, fusion.fitted.candidates, fusion.fitted.depth) == ("train", "BM25", 12)  # fmt: skip
     names = [view.name for view in fusion.views]
-    assert names[:2] == ["bm25", "title"] and "year" not in names
+    assert names[:2] == ["bm25", "title"] and "abstract" not in names
     report = json.loads((out / "report.json").read_text())
     assert list(report["systems"]) == ["first stage", "Tuned", "learned"]
     learned = report["systems"]["learned"]
@@ -117,7 +121,7 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     manifest.write_export(export)
     model = ModelConfig(str(export), pooling="mean", max_length=32)
     plain = replace(model, name=str(save_tiny(tmp_path / "plain")))
-    views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "max_sim")}
+    views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "best_sentence")}
     views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=plain)}
     hybrid = HybridNode(sparse=BM25Node(), dense=DenseNode(model=model), fits=True)
     systems = {"S": System("S", BM25Node()), "H": System("H", hybrid)}
@@ -127,7 +131,7 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
         chosen = {kind: views[kind] for kind in kinds.split()}
         return known_claims(chosen, Candidates(systems[system], 8), "dev", settings).val
 
-    for kinds in ("bm25 cosine", "bm25 max_sim", "max_sim cosine", "plain cosine", "cosine plain"):
+    for kinds in ("bm25 cosine", "bm25 best_sentence", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val
     # Nor are candidates that it found known to be new; an untrained encoder knows no claim.
     assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train

@@ -17,7 +17,7 @@ from claim2source.core.files import file_hash
 from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, resolve
-from claim2source.pipeline.evaluate import Scoring, evaluate_encoder, score_result
+from claim2source.pipeline.evaluate import Scoring, score_encoder, score_result
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.points import config, write_point
@@ -26,6 +26,7 @@ from train import merge as program
 from train.merge import PICKED, SUM, MergeConfig, compare_parts, main
 
 Runs = dict[str, Path]
+PLAIN = Scoring(repeats=0)
 
 
 class Made(dict[str, Path]):
@@ -99,16 +100,17 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     scaled = ScaledCheckpoint(point, "cpu")
     for scale, found in curve.items():
         scaled.set(scale)
-        assert found == near(evaluate_encoder(scaled.encoder, val, rendering).table)
+        assert found == near(score_encoder(scaled.encoder, val, rendering, PLAIN).report.table)
     for name, folder in (("step 0", "epoch-0"), ("scale 1", "epoch-2")):
         encoder = resolve(runs[kind] / "checkpoints" / folder, "cpu").encoder
-        expected = evaluate_encoder(encoder, dev, rendering)
+        expected = score_encoder(encoder, dev, rendering, PLAIN).report
         assert report["systems"][name]["languages"] == near(dict(expected.languages))
     # What is exported scores what was reported as picked.
     chosen = choice["settings"]["scale"]
     assert json.loads((out / "claim2source.json").read_text())["scale"] == chosen
     exported = resolve(out, "cpu")
-    found = evaluate_encoder(exported.encoder, dev, exported.rendering).languages
+    assert exported.rendering is not None
+    found = score_encoder(exported.encoder, dev, exported.rendering, PLAIN).report.languages
     assert report["languages"] == near(found)
     assert report["systems"][PICKED]["languages"] == near(found)
     assert hashes(runs[kind], runs["model"]) == before
@@ -170,9 +172,8 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
     record = resolve(out, "cpu").record
     held_out = Manifest.read(points[0]).data.val_sha256
     assert record is not None and record.data.val_sha256 == held_out is not None
-    found = evaluate_encoder(
-        resolve(out, "cpu").encoder, load(runs["data"], "dev"), record.rendering
-    )
+    encoder, dev = resolve(out, "cpu").encoder, load(runs["data"], "dev")
+    found = score_encoder(encoder, dev, record.rendering, PLAIN).report
     assert report["languages"] == near(dict(found.languages))
     # Other weights are another sum.
     weighed = merge(tmp_path / "two", "--checkpoints", *points, "--weights", 0.9, 0.1)

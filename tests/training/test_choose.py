@@ -11,14 +11,13 @@ import pytest
 from claim2source.core.report import Report, Rule
 from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, resolve
-from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
 from claim2source.training.choose import ValScores, choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.data import TrainingData, load_data
 from claim2source.training.finetune import finetune
-from claim2source.training.report import run_tables
 from claim2source.training.run_folder import RunFolder
 from tests.training.small import small_config
 
@@ -92,11 +91,10 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     assert report is not None and report.training is not None
     rest, val = carve_val(load(setup[1], "train"), 0.2, 13, seen_share=0.2)
     assert (data.val, data.train) == (val, rest)
-    rendering = config.rendering
+    rendering, parts = config.rendering, Scoring(METRICS, 0, 0, rest.golds)
     for entry in report.training.history:
         encoder = resolve(tmp_path / "run" / "checkpoints" / f"epoch-{entry.epoch}").encoder
-        parts = evaluate_encoder(encoder, val, rendering, seen_golds=rest.golds).systems
-        expected = parts["system"].slices
+        expected = score_encoder(encoder, val, rendering, parts).report.slices
         assert entry.parts == expected and all(expected.values())
         by_language = [
             0.7 * expected["seen"][lang]["mrr@5"] + 0.3 * expected["unseen"][lang]["mrr@5"]
@@ -104,8 +102,8 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
         ]
         assert entry.score == pytest.approx(sum(by_language) / 2)
         assert f"to choose by {entry.score:.4f}" in output or entry.epoch == 0
-    tables = run_tables(report)
-    assert {"val, seen papers", "val, unseen papers"} <= tables.keys()
+    (header,) = [line for line in output.splitlines() if line.startswith("model ")]
+    assert "seen papers" in header and "unseen papers" in header
     manifest = Manifest.read(tmp_path / "run" / "checkpoints" / "epoch-1")
     assert manifest.scores["val, seen papers"] == report.training.history[1].parts["seen"]
     assert (manifest.data.val_seen_share, manifest.data.seen_share_expected) == (0.2, 0.7)
@@ -145,10 +143,10 @@ def test_the_last_epoch_may_be_asked_for(
     history = report.training.history
     assert history[0].val == history[2].val
     assert (report.training.chosen_epoch, report.training.choose) == (2, "last")
-    assert "epoch 2 (the last)" in capsys.readouterr().out
+    assert "epoch 2 (the last)  " in capsys.readouterr().out
     assert resolve(tmp_path / "run").manifest.epoch == 2  # type: ignore[union-attr]
     # It changes no step: a finished run may be asked for the other.
     report = finetune(replace(config, choose="best", rule="best", resume=True))
     assert (report.training.chosen_epoch, report.training.choose) == (0, "best")
-    assert "epoch 0 (chosen on val)" in capsys.readouterr().out
+    assert "step 0 (chosen)  " in capsys.readouterr().out
     assert report.systems["step 0"].table == report.systems["chosen"].table

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.evaluation.options import ReportConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.training.after import next_steps
@@ -52,15 +51,10 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
 
 
 def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
-    folder = CONFIG.out / "evaluation"
-    done = [folder, folder / "report.html"]
-    chosen = CONFIG.out / "checkpoints" / "epoch-1"
-    text = next_steps(CONFIG, chosen, True, done)
-    assert "evaluate.py" not in text and "report.py" not in text and "merge.py" in text
-    assert all(str(path) in text for path in done)
-    # Nothing is left to do; without the page, or the checkpoints' scores, that is.
-    assert "next:" not in next_steps(CONFIG, chosen, False, done)
-    (page,) = next_steps(CONFIG, chosen, False, done[:1]).split("next:\n")[1:]
-    read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
-    assert read.reports == done[:1] and read.html == done[1]
-    assert "evaluate.py" in next_steps(CONFIG, chosen, True, done[1:])
+    folder, chosen = CONFIG.out / "evaluation", CONFIG.out / "checkpoints" / "epoch-1"
+    text = next_steps(CONFIG, chosen, True, evaluated=True)
+    assert "evaluate.py" not in text and "merge.py" in text
+    assert str(folder) in text and str(folder / "report.html") in text
+    # Nothing is left to do where nothing was trained.
+    assert "next:" not in next_steps(CONFIG, chosen, False, evaluated=True)
+    assert "merge.py" not in next_steps(CONFIG, chosen, False)

@@ -157,36 +157,6 @@ def test_what_has_the_copys_name_and_is_no_run_stays(kind: str, make: Make, tmp_
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ("dataset", "finished", "note", "copies"),
-    [
-        ("demo", True, False, 0),
-        ("demo", True, True, 1),
-        ("demo", False, False, 1),
-        ("data", True, False, 1),
-    ],
-)
-def test_only_a_finished_demo_is_replaced_without_a_copy(
-    dataset: str, finished: bool, note: bool, copies: int, make: Make, tmp_path: Path
-) -> None:
-    config = make() if dataset == "data" else make(data__dataset="demo")
-    run = RunFolder.find(config)
-    run.begin(config)
-    run.record(Epoch(0, SCORES))
-    if finished:
-        run.write(run.checkpoint(0))
-    run.release()
-    evaluated = tmp_path / "run" / "evaluation" / "epoch-0" / "runs" / "en.trec"
-    evaluated.parent.mkdir(parents=True)
-    evaluated.write_text("")
-    if note:
-        (evaluated.parent / "notes.txt").write_text("mine")
-    begin(replace(config, overwrite=True))
-    assert len(list(tmp_path.rglob("run.replaced"))) == copies
-    assert not evaluated.exists()
-    assert [path.name for path in tmp_path.rglob("notes.txt")] == ["notes.txt"] * note
-
-
 def test_a_linked_folder_stays_linked(make: Make, tmp_path: Path) -> None:
     (tmp_path / "large").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large" / "run")

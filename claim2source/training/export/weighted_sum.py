@@ -51,16 +51,6 @@ _SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
     "train split": lambda m: (m.data.train_split, m.data.languages),
     "val": lambda m: m.data.val_sha256,
 }
-# Settings of adapters that are more than W + scale * B A.
-_VARIANTS = (
-    "modules_to_save",
-    "use_dora",
-    "lora_bias",
-    "trainable_token_indices",
-    "target_parameters",
-    "rank_pattern",
-    "alpha_pattern",
-)
 
 
 class ScaledCheckpoint:
@@ -71,8 +61,7 @@ class ScaledCheckpoint:
     were loaded. `model` sets what its base may run or read, and the attention, which a manifest
     does not hold.
 
-    Raises `UserError` for what is no checkpoint of ours, and for adapters that change more than
-    W by a delta.
+    Raises `UserError` for what is no checkpoint of ours.
     """
 
     def __init__(
@@ -86,8 +75,6 @@ class ScaledCheckpoint:
         self.manifest = Manifest.read(self.folder)
         self.model = replace(model or ModelConfig(), name=str(self.folder))
         self.resolved: Resolved = resolve(self.model, device, dtype)
-        if self.kind == "lora":
-            _refuse_variants(self.encoder.model, self.folder)
 
     @property
     def kind(self) -> str:
@@ -325,14 +312,9 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
     config: dict[str, Any] = {}
     for part, weight in zip(parts, weights or [1 / len(parts)] * len(parts), strict=True):
         config = json.loads((part.folder / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
-        odd = [name for name in _VARIANTS if config.get(name)]
-        if odd or config.get("bias", "none") != "none":
-            why = f"adapters with {(*odd, 'bias')[0]} are no sum of deltas, and are in no sum"
-            raise InputError(part.folder / ADAPTER_CONFIG_FILE, why=why)
         states.append(load_file(part.folder / ADAPTER_FILE))
         rank = int(config["r"])
-        root = rank**0.5 if config.get("use_rslora") else rank
-        scales.append(part.manifest.weights.scale * config["lora_alpha"] / root * weight)
+        scales.append(part.manifest.weights.scale * config["lora_alpha"] / rank * weight)
         ranks.append(rank)
     for part, part_state in zip(parts, states, strict=True):
         if unshared := states[0].keys() ^ part_state.keys():
@@ -349,22 +331,8 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
             raise UserError(f"{parts[0].folder}: {name} is no factor of a delta")
     save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
-    settings = {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
+    settings = {"r": sum(ranks), "lora_alpha": sum(ranks)}
     write_json(folder / ADAPTER_CONFIG_FILE, config | settings)
-
-
-def _refuse_variants(model: Any, folder: Path) -> None:
-    """Raise `InputError` for adapters that are more than W + scale * B A."""
-    from peft.tuners.lora import LoraLayer
-
-    for config in model.peft_config.values():
-        unsupported = config.modules_to_save or config.lora_bias or config.trainable_token_indices
-        if config.bias != "none" or unsupported:
-            why = "adapters that also change biases, tokens or whole modules cannot be scaled"
-            raise InputError(folder / ADAPTER_CONFIG_FILE, why=why)
-    if any(module.lora_variant for module in model.modules() if isinstance(module, LoraLayer)):
-        why = "a variant of LoRA that is no sum of base and delta cannot be scaled"
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why)
 
 
 def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:

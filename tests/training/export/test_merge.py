@@ -313,25 +313,6 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
             resolve(out, "cpu")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"bias": "all"},
-        {"lora_bias": True},
-        {"use_dora": True},
-        {"modules_to_save": ["pooler"]},
-        {"trainable_token_indices": [1, 2]},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_an_adapter_that_is_more_than_a_sum_of_deltas_is_refused(
-    options: dict[str, Any], base: Path, tmp_path: Path
-) -> None:
-    write_point(config(base), tmp_path / "point", "lora", **options)
-    with pytest.raises(InputError, match="cannot be scaled"):
-        export(tmp_path / "point", tmp_path / "out")
-
-
 def test_another_base_than_it_was_trained_from_is_refused(
     base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
@@ -18,18 +17,17 @@ from claim2source.datasets import carve_val, load, write_beir
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate
-from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
+from claim2source.models import Manifest, ModelConfig
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker
-from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import FirstStage
@@ -89,36 +87,25 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
         assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
 
 
-def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
+def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     trained: Path, made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A view of a learned fusion, and what is chosen over a stage: a mix, an abstention."""
+    """A learned fusion of the candidates that it has re-ranked, and a mix."""
     train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
     _, val = carve_val(train, 0.4, 13)
-    views = {
-        "bm25": ViewConfig(),
-        "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
-    }
+    views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
     plain = System("S", BM25Node())
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
     settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
-    gathered = gather(views, Candidates(plain, 8), dev, settings, scorer)
-    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
-    # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
-    stage = CrossEncoder(model=str(trained), depth=8)
-    ranked = stage.apply(val.claims, val.sources, gathered.run).run
-    for claim, scores in zip(gathered.data.claims, gathered.columns["pairs"], strict=True):
-        asked = gathered.run.sources(claim.id)
-        assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
-    # Candidates that it has re-ranked are its own too.
-    lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
-    assert known_claims(lexical, Candidates(staged, 8), "dev", settings).val.claims == val.claims
-    # So is a view of a fusion whose model lies elsewhere now.
-    gone = replace(views["pairs"], model=ModelConfig("gone"))
+        assert known_claims(views, Candidates(system, 8), "dev", settings).val.claims == claims
+    gathered = gather(views, Candidates(staged, 8), dev, settings, scorer)
+    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
+    # So is what has a model that lies elsewhere now.
+    gone = ViewConfig(score="cosine", model=ModelConfig("gone"))
     fusion = tmp_path / "fusion.json"
     LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
     moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
@@ -127,7 +114,7 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
-    gathered = gather(views, Candidates(plain, 8), dev, other, scorer)
+    gathered = gather(views, Candidates(staged, 8), dev, other, scorer)
     held_out = {claim.id for claim in val.claims}
     mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
     assert [claim.id for claim in gathered.data.claims] == mine
@@ -135,25 +122,6 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         "that training on other data saw" in gathered.note and "its training" not in gathered.note
     )
     assert SystemRunner(dev, other).choosing_claims(staged).note == gathered.note
-    with pytest.raises(ConfigError, match="model.*a yes_no model"):
-        wrong = replace(views["pairs"], score="yes_no")
-        scorer.scores(wrong, dev.claims[:1], [["a"]])
-
-
-def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(made: dict[str, Path]) -> None:
-    """A claim that leaves no room for a source: no number that its place in a list could be."""
-    model = ModelConfig(str(made["yes_no"]), max_length=200)
-    # Without a length the stage has its own.
-    plain = read_stage({"rerank": "yes_no", "model": model.name}).stage
-    given = Models().stage(ViewConfig(score="yes_no", model=ModelConfig(model.name)))
-    assert isinstance(plain, YesNo) and given.max_length == plain.max_length
-    train = load(str(made["data"]), "train")
-    claims = [train.claims[0], replace(train.claims[1], text="masks " * 400, translation=None)]
-    asked = [[source.id for source in train.sources[:3]]] * 2
-    found, none = Scorer(train.sources).scores(
-        ViewConfig(score="yes_no", model=model), claims, asked
-    )
-    assert np.isfinite(found).all() and len(found) == len(none) == 3 and np.isnan(none).all()
 
 
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
@@ -206,15 +174,9 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
     data, found = load(str(made["data"]), "dev"), {}
     for name in ("sparse", "learned"):
         config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
-        first = FirstStage(config.first)
+        first = FirstStage.of(config.first)
         ranked = first.rank({"dev": data}, data, str(made["data"]), Store(tmp_path / "s"))
         found[name] = ranked["dev"].run
-    # A run does not go on over another fusion.
-    sha256 = FirstStage(config.first).hash()
-    LearnedFusion((replace(view, weight=0.5),), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() != sha256
-    LearnedFusion((view,), FITTED).write(fusion)
-    assert FirstStage(config.first).hash() == sha256
     before, after = found["sparse"], found["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
@@ -222,52 +184,6 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         common = {source: own[source] for source in known}
         assert common == pytest.approx(learned.scored(claim.id), abs=1e-5)
         assert common != pytest.approx(known, abs=0.01)
-
-
-def test_a_run_does_not_go_on_over_another_model_in_its_first_stage(
-    made: dict[str, Path], tmp_path: Path
-) -> None:
-    """Of a checkpoint that the system names, or a stage in `models`, by its manifest."""
-    place, encoder = tmp_path / "checkpoint", made["encoder"]
-    place.mkdir()
-    manifest = Manifest(
-        base=Base(str(encoder), None, "0"),
-        weights=Weights(),
-        encoder=EncoderSettings("mean"),
-        rendering=Rendering(),
-    )
-    view = LearnedView("c", ViewConfig(score="cosine", model=ModelConfig("m")), "", 1.0, 1.0)
-    LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
-    files = tmp_path / "systems.yaml"
-    files.write_text(
-        f"dense: {{retrieve: {{dense: {place}}}}}\n"
-        "sparse: {retrieve: {bm25: {}}}\n"
-        "fused: {retrieve: {hybrid: [sparse, dense]}}\n"
-        "learned: {retrieve: sparse, stages: [{rerank: learned, "
-        f"file: {tmp_path / 'fusion.json'}, models: {{c: {place}}}}}]}}\n"
-        f"named: {{retrieve: {{dense: org/{encoder.name}}}}}\n"
-    )
-    found: dict[int, dict[str, str]] = {}
-    for epoch in (1, 2):
-        replace(manifest, epoch=epoch).write(place)
-        for name in ("dense", "fused", "learned", "sparse"):
-            config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
-            found.setdefault(epoch, {})[name] = FirstStage(config.first).hash()
-    changed = {name for name in found[1] if found[1][name] != found[2][name]}
-    assert changed == {"dense", "fused", "learned"}
-    # A model without a manifest is known by its weights, wherever it lies.
-    hashes = []
-    for number in (0, 1, 2):
-        folder = tmp_path / str(number)
-        shutil.copytree(encoder, folder / encoder.name)
-        if number == 2:
-            weights = load_file(encoder / "model.safetensors")
-            changed_weights = {name: weight + 1 for name, weight in weights.items()}
-            save_file(changed_weights, folder / encoder.name / "model.safetensors")
-        first = {"first__system": "named", "first__models": folder}
-        config = small_config(made, tmp_path, first__files=f'["{files}"]', **first)
-        hashes.append(FirstStage(config.first).hash())
-    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -290,13 +206,14 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
     )
     output = capsys.readouterr().out
     assert report is not None and report.training is not None
-    lines = [line for line in output.splitlines() if line.startswith(("first", "zero", "epoch "))]
+    (table,) = [part for part in output.split("\n\n") if "zero-shot" in part]
+    lines = [line for line in table.splitlines() if line.startswith(("first", "zero", "epoch "))]
     names = ["first stage: BM25", "zero-shot re-ranker", "epoch 1", "epoch 2", "epoch 3"]
     assert [line.partition("  ")[0].replace(" (chosen)", "") for line in lines] == names
     for line, entry in zip(lines[1:], report.training.history, strict=True):
         assert f"{entry.val['macro']['mrr@5']:.4f}" in line
         assert ("(chosen)" in line) is (entry.epoch == report.training.chosen_epoch)
-    assert "chosen against first stage on dev" in output
+    assert report.tests and report.tests[0].family in output
 
 
 @pytest.mark.parametrize(
@@ -372,6 +289,12 @@ def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Pa
     assert scores[0] == scores[1]
     losses = [losses_of(tmp_path / name) for name in ("taught", "plain")]
     assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
+    # A run does not go on over another ranking of its first stage.
+    finetune_reranker(replace(taught, resume=True))
+    dev = (folder / "dev.trec").read_text().splitlines()
+    (folder / "dev.trec").write_text("\n".join(dev[1:]) + "\n")
+    with pytest.raises(UserError, match="first stage is not the one"):
+        finetune_reranker(replace(taught, resume=True))
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -1,51 +1,38 @@
-"""Mark the claims whose paper is not in the pool, by the scores of the stages before.
+"""Tell how probably a post's paper is in an index, by the scores of the index's lists.
 
-A logistic model reads the sorted scores of every stage's list (Gisserot-Boukhlef et al., 2024),
-the margin of its first source, and whether two stages agree on it. It asks no language model;
-where a verifier gave a probability of "none of these", that is one more feature.
+A logistic model reads the sorted scores of every list (Gisserot-Boukhlef et al., 2024), the margin
+of its first paper, and whether two lists agree on it.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 
-from claim2source.core.config import Settings, Share, require
-from claim2source.core.errors import UserError
-from claim2source.core.files import content_hash, write_json
-from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.core.validate import read_json, validated
+from claim2source.core.validate import validated
 
-NONE_OF_THESE = "none of these"
 DEEPEST = 100
 # Probability from which a paper counts as found, where nothing else was fitted.
 SURE = 0.7
-# Probabilities are no surer than this in log-odds.
-_SUREST = 1e-4
-# The name of a verifier's probability that none of its candidates is right, in `Result.details`.
-NONE = "none"
 
 
 @dataclass(frozen=True)
 class Design:
     """Name the features: the first `scores` scores of each of `stages`, margins, agreements.
 
-    `none` adds the verifier's probability. `usual` adds how usual the first score of the stage
-    `of_usual` is: its place among these scores, which posts of other topics got.
+    `usual` adds how usual the first score of the stage `of_usual` is: its place among these
+    scores, which posts of other topics got.
     """
 
     stages: tuple[str, ...]
     scores: int = 5
-    none: bool = False
     of_usual: str = ""
     usual: tuple[float, ...] = ()
 
@@ -62,13 +49,12 @@ class Design:
         columns = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
         columns += [f"{stage}: margin" for stage in self.stages]
         columns += [f"{a} = {b}" for a, b in combinations(self.stages, 2)]
-        return columns + ["none"] * self.none + ["usual"] * bool(self.usual)
+        return columns + ["usual"] * bool(self.usual)
 
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
 
-        A short list's last score stands for what it lacks, 0 for an empty one's. The log-odds of
-        "none" are NaN for a claim about which no verifier was asked.
+        A short list's last score stands for what it lacks, 0 for an empty one's.
         """
         columns: list[np.ndarray] = []
         margins: list[np.ndarray] = []
@@ -85,8 +71,6 @@ class Design:
             for stage, other_stage in combinations(self.stages, 2)
         ]
         columns += [*margins, *agreed]
-        if self.none:
-            columns.append(_none_odds(claim_ids, stages))
         if self.usual:
             best, _ = _sorted_scores(stages[self.of_usual].run, claim_ids, 1)
             above = np.searchsorted(np.sort(self.usual), best[:, 0])
@@ -144,11 +128,8 @@ class AbstainModel:
             raise ValueError("scale must be above 0, and threshold from 0 to 1")
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Return the probability by claim that its paper is among the sources, [claims].
-
-        A feature that is not known, NaN, counts as its mean.
-        """
-        standard = np.nan_to_num((features - np.array(self.mean)) / np.array(self.scale))
+        """Return the probability by claim that its paper is among the sources, [claims]."""
+        standard = (features - np.array(self.mean)) / np.array(self.scale)
         odds = standard @ np.array(self.weights) + self.bias
         shares: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return shares
@@ -184,87 +165,6 @@ class AbstainModel:
         """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 
-    def write(self, path: Path) -> None:
-        """Write the model as JSON."""
-        write_json(path, asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a written model. Raises `InputError` with the field that is wrong."""
-        return validated(cls, json.dumps(read_json(path)), path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Abstain(Settings):
-    """Mark the claims whose paper is probably not among the sources; rankings stay as they are.
-
-    Args:
-        model: the file that `eval/abstain.py` wrote for a system with the same stages.
-        threshold: probability below which a claim is marked; none: the file's.
-    """
-
-    model: str
-    threshold: Share | None = None
-
-    def check(self) -> None:
-        require(bool(self.model.strip()), "model", self.model, "a file of eval/abstain.py")
-
-    @property
-    def fitted(self) -> AbstainModel:
-        """Read the model."""
-        return AbstainModel.read(Path(self.model))
-
-    @property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the model and the results of the stages before."""
-        stages = self._stages
-        seen = [
-            [name, [*map(list, stage.run)], dict(stage.details)] for name, stage in stages.items()
-        ]
-        return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
-
-    def with_history(self, stages: Mapping[str, Result]) -> Self:
-        """Return the same stage with the results of the stages before it."""
-        copy = replace(self)
-        copy.__dict__["_stages"] = dict(stages)
-        return copy
-
-    @property
-    def _stages(self) -> Mapping[str, Result]:
-        stages: Mapping[str, Result] = self.__dict__.get("_stages", {})
-        return stages
-
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Note the probability that each claim's paper is in the pool; mark doubtful claims.
-
-        Raises `UserError` where the system lacks a stage that the model was fitted on.
-        """
-        model, stages = self.fitted, self._stages
-        for name in model.design.stages:
-            if name not in stages:
-                have = ", ".join(stages) or "none"
-                why = f"was fitted on the stage {name!r}; the stages before are {have}"
-                raise UserError(f"{self.model}: {why}")
-        ids = [claim.id for claim in claims]
-        shares = model.shares(ids, stages) if ids else np.empty(0)
-        threshold = model.threshold if self.threshold is None else self.threshold
-        notes = {
-            claim: f"{'' if share >= threshold else f'{NONE_OF_THESE}: '}present {share:.4f}"
-            for claim, share in zip(ids, shares.tolist(), strict=True)
-        }
-        return Result(run.restricted(ids), notes)
-
-
-def abstained(result: Result) -> list[str]:
-    """List the claims that a result marks as having no source."""
-    return [claim for claim, note in result.notes.items() if note.startswith(NONE_OF_THESE)]
-
-
-def presence(result: Result, claim_id: str) -> float | None:
-    """Read the probability that a claim's paper is in the pool from the stage's note."""
-    match = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
-    return None if match is None else float(match[1])
-
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
     """Fit a logistic model with a ridge penalty to standardised features [claims, features].
@@ -276,13 +176,9 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     target = np.asarray(present, np.float64)
     if not 0 < target.sum() < len(target):
         raise ValueError("a logistic model needs claims with and without their papers")
-    mean, spread = np.zeros(features.shape[1]), np.zeros(features.shape[1])
-    is_finite = np.isfinite(features).any(axis=0)
-    mean[is_finite], spread[is_finite] = (
-        read(features[:, is_finite], axis=0) for read in (np.nanmean, np.nanstd)
-    )
+    mean, spread = features.mean(axis=0), features.std(axis=0)
     scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), spread, 1.0)
-    inputs = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
+    inputs = np.column_stack([(features - mean) / scale, np.ones(len(target))])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         odds = inputs @ weights
@@ -315,14 +211,6 @@ def tenths_of(shares: np.ndarray, present: np.ndarray, first: np.ndarray) -> tup
     return tuple(tenths)
 
 
-def margin_shares(run: Run, claim_ids: Sequence[str]) -> np.ndarray:
-    """Return the lead of each first score as a share of the first 100 scores' range, [claims].
-
-    1 where there is nothing to choose, 0 where all scores are equal or nothing was found.
-    """
-    return _sorted_scores(run, claim_ids, 1)[1]
-
-
 def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first scores [claims, depth], and the margins [claims]."""
     scores, margins = np.zeros((len(claim_ids), depth)), np.zeros(len(claim_ids))
@@ -335,15 +223,3 @@ def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.n
             lead = (listed[0] - listed[1]) / spread if spread > 0 else 0.0
             margins[row] = 1.0 if len(listed) == 1 else lead
     return scores, margins
-
-
-def _none_odds(claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
-    """Return the log-odds of the last verifier's probability of "none", [claims]; NaN: unknown."""
-    odds = np.full(len(claim_ids), np.nan)
-    for stage in stages.values():
-        for row, claim in enumerate(claim_ids):
-            share = stage.details.get(claim, {}).get(NONE)
-            if share is not None:
-                share = min(max(share, _SUREST), 1 - _SUREST)
-                odds[row] = math.log(share / (1 - share))
-    return odds

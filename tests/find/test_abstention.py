@@ -1,0 +1,87 @@
+"""The logistic model of abstention: features by hand, its fit, its JSON values."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError
+from claim2source.core.run import Result, Run
+from claim2source.find.abstention import AbstainModel, Design, fit
+
+FIRST = Run.from_lists({"a": [("p", 9.0), ("q", 5.0), ("r", 1.0)], "b": [("q", 2.0)], "c": []})
+SECOND = Run.from_lists({"a": [("p", 0.5), ("q", 0.5)], "b": [("p", 0.9), ("q", 0.1)], "c": []})
+STAGES = {
+    "one": Result(FIRST),
+    "two": Result(SECOND),
+}
+
+
+def test_features_by_hand() -> None:
+    design = Design(("one", "two"), 2)
+    assert design.names == [
+        *("one: score 1", "one: score 2", "two: score 1", "two: score 2"),
+        *("one: margin", "two: margin", "one = two"),
+    ]
+    # Tied sources are ordered by id, descending: q is second's first for a.
+    assert design.features(["a", "b", "c"], STAGES) == pytest.approx(
+        np.array([[9, 5, 0.5, 0.5, 0.5, 0, 0], [2, 2, 0.9, 0.1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 1]])
+    )
+    # How deep a list is depends on what else is run: no feature does.
+    deep = Run.from_lists({"a": [(f"{i:03}", 200.0 - i) for i in range(150)]})
+    margins = [
+        Design(("s",), 1).features(["a"], {"s": Result(r)})[0, 1] for r in (deep, deep.top(100))
+    ]
+    assert margins == [1 / 99, 1 / 99]
+    usual = Design(("one",), 1, of_usual="one", usual=(1.0, 2.0, 3.0))
+    assert usual.features(["b"], STAGES)[0, -1] == pytest.approx(np.log(1.5 / 2.5))
+
+
+def test_the_fit_solves_the_equations_of_a_penalised_logistic_model() -> None:
+    rng = np.random.default_rng(0)
+    design = Design(("s",), 2)
+    features = rng.normal(size=(300, 3)) * [1, 20, 0.1] + [0, 5, 3]
+    present = rng.random(300) < 1 / (1 + np.exp(-(features @ [1.0, 0.05, -4.0] + 11.5)))
+    standard = (features - features.mean(axis=0)) / features.std(axis=0)
+    for penalty in (1e-9, 1.0, 50.0):
+        ours = fit(design, features, present, penalty)
+        left = present - ours.probabilities(features)
+        assert standard.T @ left == pytest.approx(penalty * np.array(ours.weights), abs=1e-3)
+        assert left.sum() == pytest.approx(0, abs=1e-3)
+    # A penalty draws weights to 0, never the bias: the mean probability stays.
+    tight = fit(design, features, present, 1e6)
+    assert max(map(abs, tight.weights)) < 1e-3
+    assert tight.probabilities(features).mean() == pytest.approx(present.mean(), abs=1e-3)
+    # A constant feature counts as nothing.
+    flat = features.copy()
+    flat[:, 1] = 7.0
+    assert fit(design, flat, present, 1.0).weights[1] == 0
+    with pytest.raises(ValueError, match="with and without"):
+        fit(design, features, np.ones(300, bool), 1.0)
+
+
+def model(threshold: float = 0.5) -> AbstainModel:
+    """Odds: first score of the stage `one`, less 3."""
+    design = Design(("one",), 1)
+    return AbstainModel(
+        design, tuple(design.names), (0.0, 0.0), (1.0, 1.0), (1.0, 0.0), -3.0, threshold, "by hand"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"format": 2}, "format"),
+        ({"bias": None}, "bias"),
+        ({"threshold": 2}, "threshold from 0 to 1"),
+        ({"weights": [1]}, "a number for each feature"),
+        ({"features": ["one: margin", "one: score 1"]}, "not those of the design"),
+        ({"design": {"stages": ["one"], "scores": 0}}, "scores must be from 1"),
+    ],
+)
+def test_damaged_values_are_refused_by_their_field(tmp_path: Path, changed, why) -> None:
+    path = tmp_path / "manifest.json"
+    assert AbstainModel.of_plain(model().plain(), path) == model()
+    with pytest.raises(InputError, match=why) as error:
+        AbstainModel.of_plain({**model().plain(), **changed}, path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
