@@ -372,8 +372,7 @@ class Engine(PaperTable):
         with self._named():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
         if self.manifest.partitions == 1 or not self.manifest.trained:
-            # All vectors are compared meanwhile: LanceDB would divide a large partition, and one
-            # that may be damaged is not read.
+            # Meanwhile all vectors are compared: LanceDB would divide one partition, or read damage.
             self.note(partitions=0, probes=0, trained=0)
             with self._named():
                 if "vector" in (names := self._index_names()):
@@ -425,8 +424,7 @@ class Engine(PaperTable):
     def _renew_indexes(self) -> None:
         """Make search indexes anew where no note says that their files are whole.
 
-        A damaged one may name a paper twice, or stop LanceDB in the midst of a build. That of
-        vectors takes long, and is made anew by the next build.
+        A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
         """
         if self.files.stamp(self._seal_file):
             return
