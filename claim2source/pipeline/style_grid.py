@@ -49,7 +49,7 @@ from claim2source.text.views import why_same_forms, with_claim_texts, with_sourc
 
 FOLDER = "styles"
 # Deep enough for MRR@10: whole lists of 300 cells would fill a disk.
-WRITTEN = 10
+RUN_DEPTH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def add_styles(
             continue
         for cell in own.values():
             if cell.report.runs:
-                write_runs(cell.run.top(WRITTEN), dataset, out / cell.report.runs)
+                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs)
                 write_submissions(cell.run, dataset, out / cell.report.runs)
         cells |= own
         if own:

@@ -54,7 +54,7 @@ class RawScores:
     A pair that could not be scored has NaN, and its reason in `why`.
     """
 
-    places: Sequence[int]
+    positions: Sequence[int]
     scores: np.ndarray
     why: Mapping[int, str] = field(default_factory=dict)
     tokens: int = 0
@@ -237,7 +237,7 @@ class Reranker(WithRuntime, ABC):
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
                 for batch in self.score([pairs[row] for row in todo]) if todo else ():
-                    rows = [todo[row] for row in batch.places]
+                    rows = [todo[row] for row in batch.positions]
                     scores[rows] = batch.scores
                     why |= {todo[row]: reason for row, reason in batch.why.items()}
                     tokens += batch.tokens
@@ -261,10 +261,10 @@ class Reranker(WithRuntime, ABC):
         good = np.flatnonzero(~np.isnan(scores))
         combined = np.full(len(scores), np.nan)
         if len(good):
-            combined[good] = self._mixed(first[good], scores[good].astype(np.float64))
+            combined[good] = self._mix_scores(first[good], scores[good].astype(np.float64))
         return ranked_by(before, combined)
 
-    def _mixed(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    def _mix_scores(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
         if self.mix == 0:
             return scores
         return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)

@@ -15,7 +15,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -23,7 +23,7 @@ from claim2source.systems.system import RunSettings, System, SystemResult, Syste
 from claim2source.text import ClaimForm
 
 # As deep as the metric that is chosen by.
-_CUT = 5
+_DEPTH = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def make_lists(
     for row, values in enumerate(gold):
         is_listed[row, : len(values)], golds[row, : len(values)] = True, values
     for number, column in enumerate(columns):
-        scores = [known(values) for values in column]
+        scores = [filled(values) for values in column]
         spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
         scale[number] = spread if spread > 1e-9 else 1.0
         for row, values in enumerate(scores):
@@ -138,7 +138,7 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     """Return reciprocal ranks cut at 5, [claims]; equal scores keep the lists' order."""
     scores = np.where(lists.is_candidate, scores, -np.inf)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :_CUT]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
     hit = np.take_along_axis(lists.gold, order, axis=1)
     first = hit.argmax(axis=1)
     values: np.ndarray = np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
@@ -401,7 +401,7 @@ class Fitting:
         folds = self._dealt(self.lists)
         return held_out(self.lists.seeing(columns), folds, PENALTIES[0])
 
-    def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
+    def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
         scores = try_recipes(lists, self._dealt(lists, inner), self.first, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
@@ -430,7 +430,7 @@ class Fitting:
         for fold in np.unique(folds):
             in_fold = folds == fold
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
-            recipe, _ = self.chosen(train, weighing.among(~in_fold), inner=1)
+            recipe, _ = self.choose(train, weighing.among(~in_fold), inner=1)
             halves = train.seeing(recipe.views), test.seeing(recipe.views)
             values[in_fold] = rank_others(*halves, recipe.penalty)
         return values
@@ -438,7 +438,7 @@ class Fitting:
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
-        recipe, choice = self.chosen(lists, self.gathered.weighing)
+        recipe, choice = self.choose(lists, self.gathered.weighing)
         visible = lists.seeing(recipe.views)
         weights = fit_linear(visible, recipe.penalty).tolist()
         data = self.gathered.data

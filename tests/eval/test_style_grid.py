@@ -16,24 +16,24 @@ from tests.shared_data import REPOSITORY
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
 
 
-def cut(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
+def shorten(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
     """Write the first claims of a dev split, their papers and some others in BEIR layout."""
     dev = load(str(source), "dev")
-    kept = dev.claims[:claims]
-    golds = {gold for claim in kept for gold in claim.golds}
-    others = [source for source in dev.sources if source.id not in golds][: papers - len(golds)]
-    rows = [source for source in dev.sources if source.id in golds] + others
+    claims_left = dev.claims[:claims]
+    golds = {gold for claim in claims_left for gold in claim.golds}
+    rest = [source for source in dev.sources if source.id not in golds][: papers - len(golds)]
+    rows = [source for source in dev.sources if source.id in golds] + rest
     (folder / "qrels").mkdir(parents=True)
     with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
         for one in rows:
             row = {"_id": one.id, "title": one.title, "text": one.abstract}
             file.write(json.dumps(row) + "\n")
     with open(folder / "queries.jsonl", "w", encoding="utf-8") as file:
-        for claim in kept:
+        for claim in claims_left:
             metadata = {"lang": claim.lang, "translation": claim.translation}
             row = {"_id": claim.id, "text": claim.text, "metadata": metadata}
             file.write(json.dumps(row) + "\n")
-    lines = [f"{claim.id}\t{gold}\t1" for claim in kept for gold in claim.golds]
+    lines = [f"{claim.id}\t{gold}\t1" for claim in claims_left for gold in claim.golds]
     text = "query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n"
     (folder / "qrels" / "dev.tsv").write_text(text, encoding="utf-8")
     return folder
@@ -52,7 +52,7 @@ def test_the_grid_is_rows_of_the_report_and_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By rules, without a server; beside the published cells, where BM25 is the papers'."""
-    data = cut("demo", tmp_path / "ct25-cut", 8, 20)
+    data = shorten("demo", tmp_path / "ct25-cut", 8, 20)
     out = tmp_path / "out"
     words = [f"--config={RULES}", f"--dataset={data}", f"--out={out}", "--only=[BM25]"]
     words += ["--repeats=50", f"--store={tmp_path / 'store'}", "--languages=en"]

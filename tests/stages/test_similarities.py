@@ -27,47 +27,47 @@ SOURCES = [
 ]  # fmt: skip
 
 
-def scores(view: ViewConfig, text: str, asked: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
-    (found,) = Scorer(pool).scores(view, [Claim("c", text)], [asked])
-    return found.tolist()
+def scores(view: ViewConfig, text: str, ids: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
+    (values,) = Scorer(pool).scores(view, [Claim("c", text)], [ids])
+    return values.tolist()
 
 
 def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
     config = BM25Config(k1=1.5, title_weight=2)
     own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
-    found = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
-    assert found == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
+    values = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
+    assert values == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
     # A claim's own candidates do not hide what is asked.
-    (bound,) = Scorer(SOURCES).scores(
+    (with_candidates,) = Scorer(SOURCES).scores(
         ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
     )
-    assert bound.tolist() == pytest.approx([found[1]])
+    assert with_candidates.tolist() == pytest.approx([values[1]])
 
 
 def test_parts_of_sources_are_read_alone() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
 
     def hits(part: str, text: str) -> list[bool]:
-        return [score > 0 for score in scores(ViewConfig(part=part), text, asked)]  # type: ignore[arg-type]
+        return [score > 0 for score in scores(ViewConfig(part=part), text, ids)]  # type: ignore[arg-type]
 
     assert hits("title", "people outbreaks") == [True, True, False]
     assert hits("abstract", "outbreaks") == [False, False, False]
     assert hits("abstract", "worn counted") == [True, True, False]
     assert hits("all", "lovelace nature") == [False, False, False]
     with_names = ViewConfig(bm25=BM25Config(metadata=True))
-    assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
+    assert [s > 0 for s in scores(with_names, "lovelace", ids)] == [True, False, False]
 
 
 def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
     pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x")]
     parts = ("title", "abstract", "all")
-    known = {
+    known_parts = {
         part: [
             not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
         ]  # type: ignore[arg-type]
         for part in parts
     }
-    assert known == {
+    assert known_parts == {
         "title": [True, False, True],
         "abstract": [False, True, True],
         "all": [True, True, True],
@@ -75,17 +75,17 @@ def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
 
 
 def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
     # Stop words stand between words of a bigram, and words are compared by their stems.
     assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
     assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
-    found = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", asked)
-    assert found[0] > 0 and found[1:] == [0, 0]
+    values = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", ids)
+    assert values[0] > 0 and values[1:] == [0, 0]
     # No bigram goes from the title's last word to the abstract's first.
-    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", asked) == [0, 0, 0]
-    assert scores(ViewConfig(), "antivaccine", asked) == [0, 0, 0]
-    assert scores(ViewConfig(terms="characters"), "antivaccine", asked)[2] > 0
-    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", ids) == [0, 0, 0]
+    assert scores(ViewConfig(), "antivaccine", ids) == [0, 0, 0]
+    assert scores(ViewConfig(terms="characters"), "antivaccine", ids)[2] > 0
+    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", ids) == [0, 0, 0]
 
 
 def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_folder: Path) -> None:
@@ -102,19 +102,19 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_fo
         Source("c", "", "c"),
     ]
     claim = unit(["a b works"], "claim")[0]
-    asked = ["b", "a", "c"]
-    whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
+    ids = ["b", "a", "c"]
+    full = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
     view = ViewConfig(score="cosine", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
+    assert scores(view, "a b works", ids, pool) == pytest.approx(full.tolist(), abs=1e-5)
     titles = unit(["paper", "a vaccine"], "source") @ claim
     view = ViewConfig(score="cosine", part="title", model=model)
-    *found, unknown = scores(view, "a b works", asked, pool)
-    assert found == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
-    each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
-    expected = [whole[0], each.max(), whole[2]]
+    *values, unknown = scores(view, "a b works", ids, pool)
+    assert values == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
+    parts = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
+    expected = [full[0], parts.max(), full[2]]
     view = ViewConfig(score="best_sentence", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(expected, abs=1e-5)
-    assert each.max() - each.min() > 0.01
+    assert scores(view, "a b works", ids, pool) == pytest.approx(expected, abs=1e-5)
+    assert parts.max() - parts.min() > 0.01
 
 
 def test_a_model_is_loaded_once_and_let_go_for_another(
@@ -127,12 +127,12 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     # Sentences of the same encoder are no other model; another length is.
     views = [cosine, replace(cosine, score="best_sentence")]
     longer = replace(cosine, model=replace(model, max_length=16))
-    claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
+    claims, lists = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
 
     def ask(scorer: Scorer, view: ViewConfig) -> str:
         scorer.key(view)
-        stored = scorer.scores(view, claims, asked)
-        fresh = scorer.scores(view, claims, asked, fresh=True)
+        stored = scorer.scores(view, claims, lists)
+        fresh = scorer.scores(view, claims, lists, fresh=True)
         assert np.concatenate(stored) == pytest.approx(np.concatenate(fresh))
         return scorer.key(view)
 
@@ -143,8 +143,8 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
         assert counts == {"encoders": 2 * turn}
     # Several may stay.
     counts.clear()
-    every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
-    assert len({ask(every, view) for view in [*views, longer] * 2}) == 2
+    all_models = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
+    assert len({ask(all_models, view) for view in [*views, longer] * 2}) == 2
     assert counts == {"encoders": 2}
 
 
@@ -155,14 +155,14 @@ def test_another_version_of_a_library_is_no_other_model(
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
     view = ViewConfig(score="cosine", model=model)
 
-    def known() -> tuple[str, object]:
+    def key_and_identity() -> tuple[str, object]:
         scorer = Scorer(SOURCES)
         return scorer.key(view), scorer.resolved(view).encoder.key()
 
-    key, identity = known()
+    key, identity = key_and_identity()
     monkeypatch.setattr("claim2source.models.identity.version", lambda name: "0")
-    now, other = known()
-    assert key == now and identity != other
+    now, changed = key_and_identity()
+    assert key == now and identity != changed
 
 
 def test_fresh_vectors_are_neither_read_from_the_store_nor_written(
@@ -191,8 +191,8 @@ def test_fresh_vectors_are_neither_read_from_the_store_nor_written(
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
     for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model)):
-        found = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
-        assert [len(one) for one in found] == [0, 1], view
+        lists = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
+        assert [len(one) for one in lists] == [0, 1], view
 
 
 @pytest.mark.parametrize(
