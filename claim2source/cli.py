@@ -93,7 +93,7 @@ def _help() -> str:
     width = max(map(len, PROGRAMS))
     groups = (
         "\n".join(
-            [f"{group}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in programs.items())]
+            [f"{group}:", *(f"  {name:<{width}}  {text}" for name, (_, text) in programs.items())]
         )
         for group, programs in GROUPS.items()
     )

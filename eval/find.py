@@ -110,7 +110,7 @@ def find(config: FindConfig) -> None:
     finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
     forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
-    form = next((name for name, wanted in forms.items() if wanted), "text")
+    form = next((name for name, is_set in forms.items() if is_set), "text")
     for block in blocks(answers, form, several=config.input is not None):
         say(block)
 

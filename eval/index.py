@@ -100,10 +100,10 @@ def write_papers(
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
     # Damage and other settings are said before papers are read and a model is loaded.
-    made = open_unharmed(config).manifest if is_engine(config.out) else None
-    if made is not None:
-        require_same(config, made)
-    sentences = config.sentences if made is None else made.sentences > 0
+    manifest = open_unharmed(config).manifest if is_engine(config.out) else None
+    if manifest is not None:
+        require_same(config, manifest)
+    sentences = config.sentences if manifest is None else manifest.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
     shard, shards = shard_of(config.shard, os.environ)
@@ -113,9 +113,9 @@ def write_papers(
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
     choose_gpu(config, os.environ)
-    model = model_of(config, made)
+    model = model_of(config, manifest)
     resolved = load_model(model, config.device)
-    dense = dense_of(config, made, model, resolved)
+    dense = dense_of(config, manifest, model, resolved)
     if shards > 1:
         fill(files, dense, sentences, shard, shards, config.batch)
         return

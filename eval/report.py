@@ -81,7 +81,7 @@ def compare(config: ReportConfig) -> None:
     """Score and test the systems of the reports; write and print the comparison."""
     board = Leaderboard.read(config)
     if config.out is not None:
-        write_json(config.out / "compare.json", board.plain())
+        write_json(config.out / "compare.json", board.as_json())
         write_text(config.out / "compare.md", f"{board.markdown()}\n")
     rest = "--out DIR, or --format markdown" if config.out is None else f"{config.out}/compare.md"
     say(board.markdown() if config.format == "markdown" else board.text(rest))

@@ -87,7 +87,7 @@ class RewriteConfig(ModelOptions):
             raise ConfigError("prompt", self.prompt, "none, or one style and no rules")
 
     @property
-    def chosen(self) -> list[Style]:
+    def style_list(self) -> list[Style]:
         """List the styles once each, in the papers' order."""
         return [STYLES[name] for name in REWRITTEN if name in self.styles]
 
@@ -107,17 +107,17 @@ def rewrite(config: RewriteConfig) -> None:
         require_writable(config.out, "folder")
     refuse_other_folder(config.out)
     data = load(config.dataset, config.split, config.languages, lenient=config.lenient)
-    styles = [] if config.rules else config.chosen
+    styles = [] if config.rules else config.style_list
     prompts = {style.name: style_prompt(style, config.prompt) for style in styles}
     claims, versions, model = config.claims, config.versions, config.llm.model
     origins = {
         style.name: StyleOrigin.of(style, data, claims, versions, model, prompts.get(style.name))
-        for style in config.chosen
+        for style in config.style_list
     }
     if not config.overwrite:
         refuse_other_origins(config.out, origins)
     if config.rules:
-        for style in config.chosen:
+        for style in config.style_list:
             texts = originals(data, style.side, config.claims)
             if config.dry_run:
                 say(f"{style.name}: {len(texts)} texts to rewrite by rules")
@@ -127,16 +127,16 @@ def rewrite(config: RewriteConfig) -> None:
     all_answers: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
         llm = LLM(config.llm, store)
-        for style in config.chosen:
+        for style in config.style_list:
             texts = originals(data, style.side, config.claims)
             tasks = style_tasks(style, texts, prompts[style.name], versions)
             if config.dry_run:
                 say(f"{style.name}: {llm.plan([task.request for task in tasks])}")
                 continue
-            written, answers = write_texts(llm, tasks, f"{style.name} ({style.what})")
+            results, answers = write_texts(llm, tasks, f"{style.name} ({style.what})")
             rewrites = [
                 texts[number // versions].rewritten(text.text, number % versions + 1, text.why)
-                for number, text in enumerate(written)
+                for number, text in enumerate(results)
             ]
             write(config.out, style, origins, texts, rewrites)
             all_answers += answers
@@ -152,8 +152,8 @@ def write(
 ) -> None:
     """Write a style's texts, and say how many there are, and how good."""
     write_style(out, style, rewrites, origins[style.name])
-    first, *others = style_lines(style, texts, rewrites)
-    say("\n".join([f"{out}: {first}", *others]))
+    first, *details = style_lines(style, texts, rewrites)
+    say("\n".join([f"{out}: {first}", *details]))
 
 
 if __name__ == "__main__":

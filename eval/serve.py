@@ -96,7 +96,7 @@ def serve(config: ServeConfig) -> None:
 
     store = None if config.store is None else Store(config.store)
     finder = config.open_finder(engine, store, sentences=config.sentences)
-    batcher = RequestBatcher(finder, places=config.places, seconds=config.timeout)
+    batcher = RequestBatcher(finder, capacity=config.places, seconds=config.timeout)
     batcher.start()
     # Without a token other sites' pages must not get at it under a name of theirs.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None

@@ -29,7 +29,7 @@ from claim2source.text.translate import (
     translation_report,
 )
 
-SHOWN = 10
+MAX_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def translate(config: TranslateConfig) -> None:
     elif config.seq2seq.name is not None:
         if not config.dry_run:
             replies = translations(config.seq2seq, texts)
-            both = zip(texts, replies, strict=True)
-            judged = [reply if reply.kind else text.judge(reply.text) for text, reply in both]
+            pairs = zip(texts, replies, strict=True)
+            judged = [reply if reply.kind else text.judge(reply.text) for text, reply in pairs]
             write(config, folder, [*zip(texts, judged, strict=True)])
     else:
         tasks = translation_tasks(texts, config.prompt)
@@ -102,8 +102,8 @@ def translate(config: TranslateConfig) -> None:
             if config.dry_run:
                 say(str(llm.plan([task.request for task in tasks])))
                 return
-            written, answers = write_texts(llm, tasks, "translations")
-        write(config, folder, [*zip(texts, written, strict=True)])
+            results, answers = write_texts(llm, tasks, "translations")
+        write(config, folder, [*zip(texts, results, strict=True)])
         require_answers(answers, "texts")
 
 
@@ -112,11 +112,11 @@ def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) 
     count = put_translations(folder, results, config.out, strict=config.strict)
     say(f"{config.out or folder}: {count} of {len(results)} texts have a new translation")
     for kind in ("doubtful", "failed", "not asked"):
-        lines = [f"{text.name}: {written.why}" for text, written in results if written.kind == kind]
+        lines = [f"{text.name}: {reply.why}" for text, reply in results if reply.kind == kind]
         if lines:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(lines)} {kind}{left}:")
-        for line in first_lines(lines, SHOWN, "" if config.report else "; see --report FILE"):
+        for line in first_lines(lines, MAX_LINES, "" if config.report else "; see --report FILE"):
             say(line)
     if config.report is not None:
         write_json(config.report, translation_report(results))

@@ -151,7 +151,7 @@ class Ablation:
                 words.append(f"--{key}={value if isinstance(value, str) else json.dumps(value)}")
         return words
 
-    def done(self, row: str) -> Outcome | None:
+    def outcome_of(self, row: str) -> Outcome | None:
         file = self.folder(row) / "row.json"
         if not file.is_file():
             return None
@@ -165,7 +165,7 @@ class Ablation:
 
     def run(self, row: str) -> Outcome | None:
         """Read a row's outcome, or run it if it is selected; None otherwise."""
-        report, own, rows = self.done(row), self.table.rows[row], self.config.rows
+        report, own, rows = self.outcome_of(row), self.table.rows[row], self.config.rows
         if report is not None or (rows is not None and row not in rows):
             return report
         outcome, settings = Outcome(), self.table.of(row)
@@ -175,7 +175,7 @@ class Ablation:
         elif own.against is None:
             length = int(str(settings["model.max_length"]))
             model = resolve(ModelConfig(name=str(settings["model.name"]), max_length=length))
-        elif self.done(own.against) is None:
+        elif self.outcome_of(own.against) is None:
             return None
         else:
             scaled = ScaledCheckpoint(self.folder(own.against))

@@ -37,14 +37,14 @@ TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 CASES: dict[str, str] = TABLE["cases"]
 # Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
 ROWS = (".trec", ".tsv", ".jsonl")
-WHOLE = {"fusion.json", "verification.json", "grid.json", "anova.json"}
+FILES_IN_FULL = {"fusion.json", "verification.json", "anova.json"}
 MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's
 COSTS = {"cost", "seconds", "speed", "milliseconds", "batch_milliseconds", "peak_memory_bytes"}
 CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha mix"
-OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
+OTHER_KEYS = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
-SHOWN = 12  # differences of a case and kind that are printed
+MAX_SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
 Differences = dict[str, list[str]]
 
@@ -258,7 +258,7 @@ def by_system(folder: Path) -> dict[tuple[str, ...], Path]:
                 name_of_target[target] = (name, system.get("claims", ""))
     rows = defaultdict(list)
     for path in sorted(folder.rglob("*")):
-        if path.suffix in ROWS or path.name in WHOLE:
+        if path.suffix in ROWS or path.name in FILES_IN_FULL:
             parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
             own = (parents[-1] if parents else "", "")
             rows[*name_of_target.get(path.parent.resolve(), own), path.name].append(path)
@@ -299,7 +299,7 @@ def facts_of(report: Any, file: str) -> Facts:
             facts["not run", row["system"], row["claims"]] = "not run"
         if isinstance(report.get("chosen"), str):
             facts["chosen", file] = report["chosen"]
-        rest = {key: report[key] for key in OTHER.split() if key in report}
+        rest = {key: report[key] for key in OTHER_KEYS.split() if key in report}
         facts |= dict(leaves(rest)) if "comparisons" not in rest.get("paired_test", ()) else {}
     return facts
 
@@ -361,7 +361,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 def facts_in(case: Path) -> Facts:
     """Flatten all reports of a case, top one first, its losses, and its output if it is data."""
     facts: Facts = {}
-    files = (path for path in (case / "files").rglob("*.json") if path.name not in WHOLE)
+    files = (path for path in (case / "files").rglob("*.json") if path.name not in FILES_IN_FULL)
     for path in sorted(files, key=lambda path: (len(path.parts), path)):
         for key, value in facts_of(json.loads(path.read_text("utf-8")), path.name).items():
             # Where two files of one version disagree, both values are compared.
@@ -390,20 +390,20 @@ def content_of(path: Path) -> Any:
     """Read a run as (claim, source, score) in order, other files as rows or JSON without costs."""
     text = path.read_text("utf-8")
     if path.suffix == ".json":
-        return plain(json.loads(text))
+        return lean(json.loads(text))
     if path.suffix == ".jsonl":
-        return [plain(json.loads(line)) for line in text.splitlines()]
+        return [lean(json.loads(line)) for line in text.splitlines()]
     if path.suffix == ".tsv":
         return [line.split("\t") for line in text.splitlines()]
     rows = sorted(map(str.split, text.splitlines()), key=lambda row: row[0])
     return [[row[0], row[2], float(row[4])] for row in rows]
 
 
-def plain(value: Any) -> Any:
+def lean(value: Any) -> Any:
     """Return a JSON value without costs and empty texts: a field that said nothing may go."""
     if isinstance(value, dict):
-        return {k: plain(item) for k, item in value.items() if k not in COSTS and item != ""}
-    return [plain(inner) for inner in value] if isinstance(value, list) else value
+        return {k: lean(item) for k, item in value.items() if k not in COSTS and item != ""}
+    return [lean(inner) for inner in value] if isinstance(value, list) else value
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -438,7 +438,7 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
         lines = differences[section]
         print(f"\n== {section} ({len(lines)}{', not counted' if section == 'added' else ''})")
         for name, group in groupby(lines, key=lambda line: line.partition(":")[0]):
-            first, rest = (listed := list(group))[:SHOWN], len(listed) - SHOWN
+            first, rest = (listed := list(group))[:MAX_SHOWN], len(listed) - MAX_SHOWN
             print(*first, *([f"{name}: {rest} more"] if rest > 0 else []), sep="\n")
     wrong = sum(len(lines) for section, lines in differences.items() if section != "added")
     result = f"{wrong} differ" if wrong else "equal"

@@ -31,9 +31,9 @@ LONGEST = ["datasets/test_demo_bounds.py", "eval/test_real_data.py", "train/test
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first; the order of all others, and within a file, stays."""
-    place = {Path(__file__).parent / name: i for i, name in enumerate(LONGEST)}
-    assert all(path.is_file() for path in place), "LONGEST names a file that is not there"
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    rank_of = {Path(__file__).parent / name: i for i, name in enumerate(LONGEST)}
+    assert all(path.is_file() for path in rank_of), "LONGEST names a file that is not there"
+    items.sort(key=lambda item: rank_of.get(item.path, len(rank_of)))
 
 
 def pytest_collection_finish() -> None:

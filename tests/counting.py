@@ -12,7 +12,7 @@ from claim2source.retrieve.bm25 import BM25Index
 from claim2source.retrieve.faiss_index import VectorIndex
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def count_loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def count(kind: type, method: str, name: str) -> None:
@@ -39,8 +39,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     kinds = {"SequenceClassification": "cross-encoders", "CausalLM": "generative models"}
 
     def from_pretrained(cls: type, *args: Any, **kwargs: Any) -> Any:
-        named = (name for end, name in kinds.items() if cls.__name__.endswith(end))
-        counts[next(named, "encoders")] += 1
+        names = (name for end, name in kinds.items() if cls.__name__.endswith(end))
+        counts[next(names, "encoders")] += 1
         return real(cls, *args, **kwargs)
 
     monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))

@@ -29,14 +29,14 @@ def write_report(
     Each system is given by fields of `SystemReport`; its model and system are its name unless
     given, `cost` is given by fields of `SystemCost`, `intervals` by their values.
     """
-    found = {}
-    for name, given in systems.items():
-        fields = {"model": name, "system": name, **given}
+    systems_of = {}
+    for name, values in systems.items():
+        fields = {"model": name, "system": name, **values}
         if "cost" in fields:
             fields["cost"] = SystemCost(**fields["cost"])
         if "intervals" in fields:
             fields["intervals"] = Intervals(fields["intervals"], 10, 0, 2)
-        found[name] = SystemReport(name=name, **fields)
-    report = Report(dataset, split, found, **options)
+        systems_of[name] = SystemReport(name=name, **fields)
+    report = Report(dataset, split, systems_of, **options)
     report.write(folder)
     return report

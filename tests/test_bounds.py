@@ -23,13 +23,13 @@ def configs() -> list[type]:
     paths = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in paths]
     modules = map(importlib.import_module, names)
-    found = {kind for module in modules for kind in vars(module).values() if is_config(kind)}
-    return sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
+    kinds = {kind for module in modules for kind in vars(module).values() if is_config(kind)}
+    return sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
 
 
 def is_config(kind: object) -> bool:
-    named = isinstance(kind, type) and kind.__name__.endswith(("Config", "Options"))
-    return named and dataclasses.is_dataclass(kind)
+    is_class = isinstance(kind, type) and kind.__name__.endswith(("Config", "Options"))
+    return is_class and dataclasses.is_dataclass(kind)
 
 
 def is_unbounded(hint: Any) -> bool:

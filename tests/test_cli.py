@@ -24,5 +24,5 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         main(words)
         output = capsys.readouterr().out
         assert all(
-            f"\n  {name} " in output and what in output for name, (_, what) in PROGRAMS.items()
+            f"\n  {name} " in output and text in output for name, (_, text) in PROGRAMS.items()
         )

@@ -42,7 +42,7 @@ LAUNCHED = (
 )
 
 
-def shown(page: str) -> list[str]:
+def blocks_of(page: str) -> list[str]:
     """Blocks of shell, and commands within sentences."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     blocks: list[str] = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -92,7 +92,7 @@ def test_every_command_shown_is_one_its_program_takes(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     seen = set()
-    for block in shown(page):
+    for block in blocks_of(page):
         for program, words in commands(LAUNCHED + block, tmp_path):
             program = file_of(program)
             if "--help" not in (*words, program.partition(" ")[2]):
@@ -130,25 +130,25 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     if path.parent.name != "systems":
         return
     # What the file is for runs by a command in it: each of its systems takes the named one's place.
-    known: dict[tuple[Path, ...], Systems] = {}
+    systems_of: dict[tuple[Path, ...], Systems] = {}
 
     def read_once(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
         key = (*files, Path(), *beside)
-        if key not in known:
-            known[key] = read_systems(files, beside)
-        return dict(known[key])
+        if key not in systems_of:
+            systems_of[key] = read_systems(files, beside)
+        return dict(systems_of[key])
 
     monkeypatch.setattr(table, "read_systems", read_once)
     names = list(read_entries(SystemEntry, path))
     own, runs = str(path.relative_to(REPOSITORY)), 0
     for program, config in found:
-        named = [getattr(config, key, None) or () for key in ("systems", "files")]
-        given = [*named[0], *named[1], getattr(config, "stages", None)]
-        if own not in map(str, given):
+        extra = [getattr(config, key, None) or () for key in ("systems", "files")]
+        paths = [*extra[0], *extra[1], getattr(config, "stages", None)]
+        if own not in map(str, paths):
             continue
         if program == "eval/evaluate.py":
             config = replace(config, only=[], checkpoint=config.checkpoint or ["C"])
-            planned = {one.system.name.split("+")[-1] for one in config.plans()}
+            planned = {plan.system.name.split("+")[-1] for plan in config.plans()}
             assert planned >= {*names}
         runs += program.startswith("eval/")
     assert runs
@@ -161,8 +161,8 @@ def test_the_demos_commands_are_what_their_programs_take(monkeypatch: pytest.Mon
     programs = []
     for line in target.splitlines():
         words = shlex.split(line)
-        for place, word in enumerate(words):
+        for i, word in enumerate(words):
             if word.endswith(".py"):
                 programs.append(word)
-                read(word, words[place + 1 :])
+                read(word, words[i + 1 :])
     assert programs[0] == "train/finetune.py" and programs[-1] == "eval/find.py"

@@ -42,8 +42,8 @@ FILES = sorted(
 def test_a_config_is_read(path: Path) -> None:
     kind = KINDS[path.parent.name]
     read = read_config(kind, ["--config", str(path)], program="t", description="t")
-    said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert as_plain(read)["out"] == said["out"]
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert as_plain(read)["out"] == values["out"]
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.parent.name == "reranker"])
@@ -145,8 +145,8 @@ def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
         env={**os.environ, "PATH": ""},
     )
     assert process.returncode == 0, process.stderr
-    found = [entry.split("\0")[:-1] for entry in process.stdout.split("\036")[:-1]]
-    return [(program, words) for program, *words in found]
+    entries = [entry.split("\0")[:-1] for entry in process.stdout.split("\036")[:-1]]
+    return [(program, words) for program, *words in entries]
 
 
 def blocks(kind: str) -> list[str]:
@@ -158,8 +158,8 @@ def test_the_mining_command_of_the_2026_experiment_is_what_gritlm_7b_mines(tmp_p
     """As the shell reads it: a file mined apart must hold what the run would mine."""
     (block,) = (block for block in blocks("bash") if "python train/mine.py" in block)
     ((_, words),) = commands(block, tmp_path)
-    apart = parsed(MineConfig, words)
+    mine_config = parsed(MineConfig, words)
     run = parsed(FinetuneConfig, ["--config", str(FINETUNE / "gritlm_7b.yaml")])
-    assert apart.mining == run.mining and apart.model == run.model
-    assert apart.rendering == run.rendering and apart.dataset == run.data.dataset
-    assert (apart.val_share, apart.val_seed) == (run.data.val_share, run.data.val_seed)
+    assert mine_config.mining == run.mining and mine_config.model == run.model
+    assert mine_config.rendering == run.rendering and mine_config.dataset == run.data.dataset
+    assert (mine_config.val_share, mine_config.val_seed) == (run.data.val_share, run.data.val_seed)

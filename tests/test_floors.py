@@ -76,17 +76,17 @@ def part_of(module: str) -> str:
 
 def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
     """(line, module or module.name) of every import under `tree`."""
-    found = []
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+            names += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 up = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*up, base] if base else up)
-            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
-    return found
+            names += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return names
 
 
 def resolved(name: str) -> str | None:
@@ -102,30 +102,30 @@ def graph() -> dict[str, set[str]]:
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        named = imports(tree, package)
-        edges[name] = {found for _, n in named if (found := resolved(n))} - {name}
+        imported = imports(tree, package)
+        edges[name] = {target for _, n in imported if (target := resolved(n))} - {name}
     # The public names are imported when they are first used: no file of ours depends on that.
     edges[PACKAGE] = set()
     return edges
 
 
 def cycle_in(edges: dict[str, set[str]]) -> list[str]:
-    done, path = set(), []
+    visited, path = set(), []
 
     def visit(node: str) -> list[str]:
         if node in path:
             return [*path[path.index(node) :], node]
-        if node in done:
+        if node in visited:
             return []
         path.append(node)
         for following in sorted(edges.get(node, ())):
-            if found := visit(following):
-                return found
+            if cycle := visit(following):
+                return cycle
         path.pop()
-        done.add(node)
+        visited.add(node)
         return []
 
-    return next((found for node in sorted(edges) if (found := visit(node))), [])
+    return next((cycle for node in sorted(edges) if (cycle := visit(node))), [])
 
 
 def test_the_tools_of_this_test_see_what_they_should():
@@ -134,8 +134,8 @@ def test_the_tools_of_this_test_see_what_they_should():
         "try:\n    import c\nexcept ImportError:\n    from .d import e\ndef f():\n    import g\n"
         "class H:\n    import i\n    def j(self):\n        import k\n"
     )
-    both = {name for _, name in imports(tree, "p.q")}
-    assert both == {"a", "typing.TYPE_CHECKING", "b", "c", "p.q.d.e", "g", "i", "k"}
+    names = {name for _, name in imports(tree, "p.q")}
+    assert names == {"a", "typing.TYPE_CHECKING", "b", "c", "p.q.d.e", "g", "i", "k"}
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
     assert resolved("claim2source.models.Encoder") == "claim2source.models"
@@ -150,11 +150,11 @@ def test_every_module_has_a_floor():
 def test_a_file_imports_from_its_floor_or_below():
     wrong = []
     for name, imported in graph().items():
-        for other in imported:
-            mine, theirs = FLOOR.get(part_of(name), -1), FLOOR.get(part_of(other), -1)
+        for target in imported:
+            mine, theirs = FLOOR.get(part_of(name), -1), FLOOR.get(part_of(target), -1)
             # A program is nobody's library; not even another program's.
-            if theirs > mine or (part_of(other) in TOP and part_of(name) != part_of(other)):
-                wrong.append(f"{name} imports {other}")
+            if theirs > mine or (part_of(target) in TOP and part_of(name) != part_of(target)):
+                wrong.append(f"{name} imports {target}")
     assert wrong == []
 
 
@@ -172,22 +172,22 @@ def test_a_file_is_short_and_keeps_its_hands_off(path):
             allowed = {"False"} | ({"settings.own_code"} if path.name == "load.py" else set())
             assert ast.unparse(node.value) in allowed, node.lineno
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), node.lineno
-            assert called not in ("eval", "exec", "np.load", "numpy.load"), node.lineno
-            if called == "torch.load":
+            function = ast.unparse(node.func)
+            assert function not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), node.lineno
+            assert function not in ("eval", "exec", "np.load", "numpy.load"), node.lineno
+            if function == "torch.load":
                 safe = [k.value for k in node.keywords if k.arg == "weights_only"]
                 assert safe, node.lineno
                 assert ast.unparse(safe[0]) == "True", node.lineno
-            if called.endswith("AutoModel.from_pretrained"):
+            if function.endswith("AutoModel.from_pretrained"):
                 assert "trust_remote_code" in {k.arg for k in node.keywords}, node.lineno
 
 
 def test_arguments_are_read_before_torch_is_imported(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("no_such: 1\n")
-    more = "torch transformers pytorch_lightning bm25s pyarrow.compute".split()
-    heavy = (*HEAVY, *SERVING, *more)
+    modules = "torch transformers pytorch_lightning bm25s pyarrow.compute".split()
+    heavy = (*HEAVY, *SERVING, *modules)
     command = [sys.executable, "-c", PARSE, " ".join(PROGRAMS), " ".join(heavy), str(wrong)]
     process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert len(PROGRAMS) >= 14

@@ -108,10 +108,10 @@ def test_a_defect_of_one_value_is_found_and_kept(
     fuzzer: Fuzzer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def planted_coverage(run: Run, qrels: Qrels, name: str) -> Coverage:
-        found = coverage(run, qrels, name)
-        if found.missing or found.ignored:
+        counts = coverage(run, qrels, name)
+        if counts.missing or counts.ignored:
             raise AssertionError
-        return found
+        return counts
 
     with monkeypatch.context() as planted:
         planted.setattr(eval.score, "coverage", planted_coverage)

@@ -84,22 +84,22 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
         assert f"claim2source/evaluation/{name}" in names
     pages = REPOSITORY / "claim2source" / "serve" / "page"
-    shown = [path for path in pages.rglob("*") if path.is_file()]
-    assert len(shown) >= 7
-    for path in shown:
+    files = [path for path in pages.rglob("*") if path.is_file()]
+    assert len(files) >= 7
+    for path in files:
         assert str(path.relative_to(REPOSITORY)) in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
-    said = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)
-    assert said.strip() == "works"
+    output = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)
+    assert output.strip() == "works"
 
 
 @pytest.mark.slow
 def test_programs_of_the_wheel_run_away_from_the_checkout(
     wheel: Path, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
-    said = run(["claim2source", "--help"], wheel, tmp_path)
-    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  style-grid " in said
+    output = run(["claim2source", "--help"], wheel, tmp_path)
+    assert output.startswith("usage: claim2source SUBCOMMAND") and "\n  style-grid " in output
     (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
     (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
     score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
@@ -112,11 +112,11 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     ]
     config = ["--config", "configs/finetune/debug.yaml", "--data.repeat", "2"]
     words = [*launch, *config, "--model.name", str(model), "--model.pooling", "mean"]
-    *_, chosen, following, evaluate, export = run(
+    *_, checkpoint, following, evaluate, export = run(
         [*words, "--out", "my run"], wheel, tmp_path
     ).splitlines()
     assert following == "next:"
-    assert chosen == "chosen checkpoint: my run/checkpoints/epoch-1"
+    assert checkpoint == "chosen checkpoint: my run/checkpoints/epoch-1"
     # The two commands, as they stand there.
     for line, words in ((evaluate, "evaluate --checkpoint"), (export, "merge --checkpoints")):
         assert line.startswith(f"  python -m claim2source {words} 'my run' ")
@@ -132,19 +132,19 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
     commands = re.findall(r"^(claim2source (?:index|find) .*idx)", page, re.MULTILINE)
     index, find = (shlex.split(command.partition(" #")[0]) for command in commands)
     assert index[2:] == ["demo", "--out", "idx"] and find[2].startswith("new study")
-    said = run(index, wheel, tmp_path)
-    assert "418 papers in the index" in said and "abstention fitted on" in said
-    last = said.splitlines()[-1]
+    output = run(index, wheel, tmp_path)
+    assert "418 papers in the index" in output and "abstention fitted on" in output
+    last = output.splitlines()[-1]
     assert last == 'next: claim2source find "new study: .." --index idx'
-    said = run(find, wheel, tmp_path)
+    output = run(find, wheel, tmp_path)
     first = "Fewer outbreaks under mask mandates: a prospective cohort of 312 primary schools"
-    assert f"\n 1. {first}" in said and "\n10. " in said
+    assert f"\n 1. {first}" in output and "\n10. " in output
     # A claim of the demo finds its paper.
     claim = next(claim for claim in load("demo", "dev").claims if claim.lang == "en")
     record = json.loads(
         run(["claim2source", "find", claim.text, "--index", "idx", "--json"], wheel, tmp_path)
     )
-    assert set(claim.golds) & {one["id"] for one in record} and len(record) == 10
+    assert set(claim.golds) & {paper["id"] for paper in record} and len(record) == 10
     assert 0 < record[0]["present"] < 1
 
 
@@ -161,11 +161,11 @@ def test_the_readmes_commands_and_python_run_in_an_empty_folder(
     run(["claim2source", *debug], wheel, tmp_path)
     for command in commands:
         words = shlex.split(command.partition(" #")[0])
-        said = run(words, wheel, tmp_path)
+        output = run(words, wheel, tmp_path)
         if words[1] == "evaluate":
             out = tmp_path / words[words.index("--out") + 1]
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-            assert report["systems"] and not report["not_run"], said
+            assert report["systems"] and not report["not_run"], output
         else:
             assert (tmp_path / words[words.index("--html") + 1]).stat().st_size > 10_000
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

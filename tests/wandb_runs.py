@@ -28,8 +28,8 @@ class OfflineRun:
     def table(self, key: str) -> list[list[Any]]:
         """Return the rows of a logged table."""
         path = self.files / self.summary[f"{key}/path"]
-        found: list[list[Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
-        return found
+        rows: list[list[Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
+        return rows
 
 
 def offline_runs(folder: Path) -> list[OfflineRun]:
@@ -46,25 +46,25 @@ def _read(path: Path) -> OfflineRun:
         record = Record()
         record.ParseFromString(data)
         if record.HasField("run"):
-            said = record.run
-            run.id, run.project, run.group = said.run_id, said.project, said.run_group
-            run.name, run.job = said.display_name, said.job_type
-            run.config |= {one.key: json.loads(one.value_json) for one in said.config.update}
-        for one in (*record.history.item, *record.summary.update):
-            run.summary[one.key or "/".join(one.nested_key)] = json.loads(one.value_json)
+            message = record.run
+            run.id, run.project, run.group = message.run_id, message.project, message.run_group
+            run.name, run.job = message.display_name, message.job_type
+            run.config |= {item.key: json.loads(item.value_json) for item in message.config.update}
+        for item in (*record.history.item, *record.summary.update):
+            run.summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
     return run
 
 
 def _records(data: bytes) -> Iterator[bytes]:
     """Split LevelDB's log format: blocks of 32 KiB, pieces with checksum, length and kind."""
-    place, whole = _HEAD, b""
-    while place + _HEAD <= len(data):
-        if _BLOCK - place % _BLOCK < _HEAD:
-            place += _BLOCK - place % _BLOCK
+    at, content = _HEAD, b""
+    while at + _HEAD <= len(data):
+        if _BLOCK - at % _BLOCK < _HEAD:
+            at += _BLOCK - at % _BLOCK
             continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        whole += data[place + _HEAD : place + _HEAD + length]
-        place += _HEAD + length
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        content += data[at + _HEAD : at + _HEAD + length]
+        at += _HEAD + length
         if kind in (1, 4):  # the whole, or its last piece
-            yield whole
-            whole = b""
+            yield content
+            content = b""

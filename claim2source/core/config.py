@@ -26,7 +26,7 @@ from claim2source.core.shipped import shipped
 
 cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
-MOST = 10**9  # the largest count
+LARGEST = 10**9  # the largest count
 _LIST = "a list, such as [a, b], each {0}"
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}
@@ -38,10 +38,10 @@ def Between(low: float, high: float, *, above: bool = False, below: bool = False
     return Interval(**{"gt" if above else "ge": low, "lt" if below else "le": high})
 
 
-Count = Annotated[int, Between(0, MOST)]
-Number = Annotated[int, Between(1, MOST)]
-Amount = Annotated[float, Between(0, MOST)]
-Positive = Annotated[float, Between(0, MOST, above=True)]
+Count = Annotated[int, Between(0, LARGEST)]
+Number = Annotated[int, Between(1, LARGEST)]
+Amount = Annotated[float, Between(0, LARGEST)]
+Positive = Annotated[float, Between(0, LARGEST, above=True)]
 Share = Annotated[float, Between(0, 1)]
 PositiveShare = Annotated[float, Between(0, 1, above=True)]
 PartialShare = Annotated[float, Between(0, 1, below=True)]

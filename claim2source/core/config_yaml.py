@@ -13,7 +13,7 @@ from claim2source.core.files import why_not_file
 
 MOST_VALUES = 100_000  # aliases may stand for billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
-Place = tuple[str, int]  # file and line
+Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
@@ -23,22 +23,22 @@ class YamlMapping(dict[str, Any]):
 
     def __init__(self, values: Any = (), locations: Any = ()) -> None:
         super().__init__(values)
-        self.places: dict[str, Place | None] = {**dict.fromkeys(self), **dict(locations)}
+        self.locations: dict[str, Location | None] = {**dict.fromkeys(self), **dict(locations)}
 
     def overlaid(self, over: YamlMapping) -> YamlMapping:
         """Lay a mapping over this one, key by key."""
-        merged = YamlMapping({**self, **over}, {**self.places, **over.places})
+        merged = YamlMapping({**self, **over}, {**self.locations, **over.locations})
         for name, value in over.items():
             if isinstance(value, YamlMapping) and isinstance(self.get(name), YamlMapping):
                 merged[name] = self[name].overlaid(value)
         return merged
 
-    def at(self, key: str) -> Place | None:
+    def at(self, key: str) -> Location | None:
         """Look up where a dotted key is set."""
         name, _, rest = key.partition(".")
         if isinstance(value := self.get(name), YamlMapping) and key not in self:
             return value.at(rest)
-        return self.places.get(key)
+        return self.locations.get(key)
 
 
 class _Reader:
@@ -68,7 +68,7 @@ class _Reader:
         return text
 
     def mapping(self, node: yaml.MappingNode) -> YamlMapping:
-        values, origins = dict[str, Any](), dict[str, Place | None]()
+        values, origins = dict[str, Any](), dict[str, Location | None]()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.problem(key, "a key must be plain text")

@@ -126,7 +126,7 @@ class Problems:
     """Collect problems while a file is read; only those that will be shown are stored."""
 
     def __init__(self) -> None:
-        self._kept: list[Problem] = []
+        self._shown_first: list[Problem] = []
         self._total = 0
 
     def add(
@@ -137,8 +137,8 @@ class Problems:
         `kind` names a common trait of data sets, for a reader who can do without (`lenient`).
         """
         self._total += 1
-        if len(self._kept) < MOST_SHOWN:
-            self._kept.append(Problem(str(file), line, field, why))
+        if len(self._shown_first) < MOST_SHOWN:
+            self._shown_first.append(Problem(str(file), line, field, why))
 
     def __len__(self) -> int:
         return self._total
@@ -146,12 +146,12 @@ class Problems:
     @property
     def first(self) -> str:
         """Write the first problem; "" where there is none."""
-        return str(self._kept[0]) if self._kept else ""
+        return str(self._shown_first[0]) if self._shown_first else ""
 
     def raise_if_any(self) -> None:
         """Raise `InputError` when anything was added."""
         if self._total:
-            raise InputError.of(self._kept, self._total)
+            raise InputError.of(self._shown_first, self._total)
 
 
 class FileProblems:
@@ -179,7 +179,7 @@ class CountedProblems(Problems):
         name = Path(file).name
         self._first.setdefault(kind, name if line is None else f"{name}:{line}")
 
-    def counted(self, names: Mapping[str, str] | None = None) -> str:
+    def summary(self, names: Mapping[str, str] | None = None) -> str:
         """Count the traits by kind, in words; `names` are those of kinds."""
         labels = names or {}
         kinds = (

@@ -58,7 +58,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_FILE
         self._file = self._try_lock()
-        self._done = threading.Event()
+        self._stop = threading.Event()
         # Daemon: it must not keep a program alive.
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
@@ -77,15 +77,15 @@ class FolderLock:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                     raise self._no_file()
-                alone = _flock(file)
+                locked = _flock(file)
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
-                if alone is False:
+                if locked is False:
                     raise self._error_of(holder or Holder())
                 if not self._is(file):  # released, and so removed, since it was opened
                     os.close(file)
                     continue
                 # Here a free flock says that the process is gone; elsewhere time has to tell.
-                if holder is not None and (alone is None or holder.host != socket.gethostname()):
+                if holder is not None and (locked is None or holder.host != socket.gethostname()):
                     self._wait_until_stale(file, holder)
                 if holder is not None:
                     log.warning(
@@ -128,20 +128,20 @@ class FolderLock:
             return False
 
     def _touch(self) -> None:
-        while not self._done.wait(TOUCH):
+        while not self._stop.wait(TOUCH):
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
     def release(self) -> None:
         """Remove the lock; safe to call twice. It is found where its folder was moved to, too."""
-        if self._done.is_set():
+        if self._stop.is_set():
             return
-        self._done.set()
+        self._stop.set()
         if self._is(self._file):
             self.path.unlink(missing_ok=True)
         os.close(self._file)
 
-    def moved(self, folder: Path) -> None:
+    def set_folder(self, folder: Path) -> None:
         """Note that the folder was renamed."""
         self.path = folder / LOCK_FILE
 

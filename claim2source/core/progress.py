@@ -34,27 +34,27 @@ class Progress(AbstractContextManager["Progress"]):
     """
 
     def __init__(
-        self, name: str | None, total: int | None, done: int = 0, quiet: float = QUIET
+        self, name: str | None, total: int | None, start: int = 0, quiet: float = QUIET
     ) -> None:
-        self.name, self.total, self.done, self.quiet = name, total, done, quiet
-        self._begun = self._said_at = time.monotonic()
-        self._before = self._said = done
+        self.name, self.total, self.count, self.quiet = name, total, start, quiet
+        self._started_at = self._printed_at = time.monotonic()
+        self._start = self._last = start
         self._bar: Any = None
         if name is not None and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, initial=done, desc=name, leave=False, file=sys.stderr)
+            self._bar = tqdm(total=total, initial=start, desc=name, leave=False, file=sys.stderr)
 
     def update(self, count: int = 1, note: str = "") -> None:
         """Add to the count; `note` stands beside it, such as a loss."""
-        self.done += count
+        self.count += count
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(count)
         elif self.name is not None and self._is_due():
-            self._said, self._said_at = self.done, time.monotonic()
+            self._last, self._printed_at = self.count, time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
-            parts = f"{self.name}: {self.done}{of}", self._time_left(), note
+            parts = f"{self.name}: {self.count}{of}", self._time_left(), note
             _print_line(", ".join(filter(None, parts)))
 
     def part(self, share: int, total: int) -> Progress:
@@ -62,17 +62,17 @@ class Progress(AbstractContextManager["Progress"]):
         return _Part(self, share, total)
 
     def _is_due(self) -> bool:
-        waited = time.monotonic() - self._said_at
+        waited = time.monotonic() - self._printed_at
         total = max(self.total or 0, 1)
-        step = self.total is not None and self.done * PARTS // total > self._said * PARTS // total
-        step |= self._said == self._before  # the first line comes soon
+        step = self.total is not None and self.count * PARTS // total > self._last * PARTS // total
+        step |= self._last == self._start  # the first line comes soon
         return waited >= LONGEST or step and waited >= self.quiet
 
     def _time_left(self) -> str:
-        count = self.done - self._before
-        if self.total is None or not 0 < count < self.total - self._before:
+        count = self.count - self._start
+        if self.total is None or not 0 < count < self.total - self._start:
             return ""
-        seconds = (time.monotonic() - self._begun) / count * (self.total - self.done)
+        seconds = (time.monotonic() - self._started_at) / count * (self.total - self.count)
         return f"{duration(seconds)} left"
 
     def close(self) -> None:
@@ -87,19 +87,19 @@ class Progress(AbstractContextManager["Progress"]):
 class _Part(Progress):
     def __init__(self, parent: Progress, share: int, total: int) -> None:
         super().__init__(None, total)
-        self._whole, self._share, self._counted = parent, share, 0
+        self._parent, self._share, self._parent_count = parent, share, 0
 
     def update(self, count: int = 1, note: str = "") -> None:
-        self.done += count
-        self._count(self._share * min(self.done, self.total or 0) // max(self.total or 0, 1))
+        self.count += count
+        self._count(self._share * min(self.count, self.total or 0) // max(self.total or 0, 1))
 
     def close(self) -> None:
         self._count(self._share)
 
     def _count(self, count: int) -> None:
-        if count > self._counted:
-            self._whole.update(count - self._counted)
-            self._counted = count
+        if count > self._parent_count:
+            self._parent.update(count - self._parent_count)
+            self._parent_count = count
 
 
 def duration(seconds: float) -> str:

@@ -246,9 +246,9 @@ class SystemReport:
         bounds = self.intervals.of(metric, language) if self.intervals is not None else None
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
-    def choice(self, what: str) -> Choice | None:
+    def choice(self, name: str) -> Choice | None:
         """Look up a choice by its name; None where there is none."""
-        return next((choice for choice in self.choices if choice.what == what), None)
+        return next((choice for choice in self.choices if choice.what == name), None)
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,7 @@ class IndexNotes:
     compared: int | None = None
     recall: Mapping[int, float] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, str | int | float]:
+    def as_json(self) -> dict[str, str | int | float]:
         """Convert to JSON: {"kind", "dimensions"?, "claims"?, "recall@10"?, ..}."""
         values: dict[str, str | int | float] = {"kind": self.kind}
         if self.dimensions is not None:
@@ -335,7 +335,7 @@ class IndexNotes:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> IndexNotes:
-        """Read the JSON form that `plain` makes."""
+        """Read the JSON form that `as_json` makes."""
         recall = {
             int(key.partition("@")[2]): share
             for key, share in values.items()

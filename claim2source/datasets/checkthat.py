@@ -37,9 +37,9 @@ class PreparedSplits(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Hold the entries of one file, or of one split of a hub configuration; `place` names it."""
+    """Hold the entries of one file, or of one split of a hub configuration; `name` names it."""
 
-    place: str
+    name: str
     entries: list[object]
 
 
@@ -162,7 +162,7 @@ def _write(
         own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
         claims.setdefault(split, {}).update(own)
         if not table.entries and len(problems) == before:
-            problems.add(table.place, None, None, "holds no claims")
+            problems.add(table.name, None, None, "holds no claims")
     if not parts:
         raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
@@ -191,7 +191,7 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
     for number, entry in enumerate(table.entries, start=1):
 
         def complain(field: str | None, why: str, kind: str = "", /, number: int = number) -> None:
-            problems.add(table.place, None, field, f"entry {number}: {why}")
+            problems.add(table.name, None, field, f"entry {number}: {why}")
 
         if isinstance(entry, dict):
             # `metadata` means something in our layout, nothing in this one.
@@ -212,7 +212,7 @@ def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
         title, abstract, venue = map(row.text, ("title", "abstract", "venue"))
         papers.append(Source(key, title, abstract, _authors(row), venue))
     if not table.entries:
-        problems.add(table.place, None, None, "holds no papers")
+        problems.add(table.name, None, None, "holds no papers")
     return tuple(papers)
 
 

@@ -24,7 +24,7 @@ from claim2source.core.errors import InputError
 Cell = str | int | float | bool | None
 
 # Bytes of a file: an opcode of one byte can make a list of 64.
-MOST = 2**28
+MAX_BYTES = 2**28
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
 _UNITS = ("s", "ms", "us", "ns")
 _RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
@@ -160,12 +160,13 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
     Cells are str, int, float, bool or None; None, NaN, NA and NaT all become None. Dates are
     ISO 8601 text (`2020-01-31` at midnight, else `2020-01-31T12:00:00`), durations seconds.
     Raises `InputError` naming the file and the (module, name) that is refused, or what makes
-    the file unreadable. Memory stays proportional to the size of the file, at most `MOST` bytes.
+    the file unreadable. Memory stays proportional to the size of the file, at most
+    `MAX_BYTES` bytes.
     """
     try:
         size = Path(path).stat().st_size
-        if size > MOST:
-            raise InputError(path, why=f"{size} bytes; a pickle is read up to {MOST}")
+        if size > MAX_BYTES:
+            raise InputError(path, why=f"{size} bytes; a pickle is read up to {MAX_BYTES}")
         data = Path(path).read_bytes()
         return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except FileNotFoundError:
@@ -208,7 +209,7 @@ class _Reader:
         columns: list[list[Cell] | None] = [None] * len(names)
         for block in blocks:
             values, placement = self.built(block, "block").args[:2]
-            block_columns, positions = self.columns(values), self.places(placement, len(names))
+            block_columns, positions = self.columns(values), self.positions(placement, len(names))
             _need(len(block_columns) == len(positions), "a block and its columns differ in number")
             for position, column in zip(positions, block_columns, strict=True):
                 _need(0 <= position < len(names) and columns[position] is None, "columns overlap")
@@ -227,7 +228,7 @@ class _Reader:
             _need(isinstance(label, str), f"column name {label!r} is not text")
         return [str(label) for label in columns[0]]
 
-    def places(self, placement: Any, limit: int) -> list[int]:
+    def positions(self, placement: Any, limit: int) -> list[int]:
         if isinstance(placement, RecordedCall) and placement.kind == "slice":
             positions = range(*placement.args)
             _need(len(positions) <= limit, "a block has more columns than the frame")

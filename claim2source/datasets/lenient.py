@@ -97,4 +97,4 @@ class Traits(CountedProblems):
         """Sum up omissions and changes in one line, with the first place of each kind."""
         if not self.counts:
             return ()
-        return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.counted(_MESSAGES)}",)
+        return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.summary(_MESSAGES)}",)

@@ -22,10 +22,10 @@ from claim2source.datasets.beir import (
 )
 from claim2source.datasets.lenient import TABLES, Traits
 from claim2source.io.frames import (
+    ANY_TABLE,
     CLAIM_COLUMNS,
     GRADE_COLUMNS,
     SOURCE_COLUMNS,
-    WANTED,
     Frame,
     FrameRecords,
     cell_text,
@@ -147,8 +147,8 @@ def _load_tables(
     }
     papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
     for old in columns:
-        available = sorted({column for frame in frames.values() for column in frame.given})
-        is_known = any(old in frame.given for frame in frames.values())
+        available = sorted({column for frame in frames.values() for column in frame.names})
+        is_known = any(old in frame.names for frame in frames.values())
         require(is_known, "columns", old, f"a column of a table; there are: {', '.join(available)}")
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
         if papers is not None or posts is not None:
@@ -161,7 +161,7 @@ def _load_tables(
         if papers is None or posts is None:
             text_pairs = f"or pairs with {_ANCHOR} and {_POSITIVE} alone"
             name = PAPERS if papers is None else POSTS
-            raise ConfigError(name, None, f"{WANTED}; {text_pairs}")
+            raise ConfigError(name, None, f"{ANY_TABLE}; {text_pairs}")
         corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
         queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
         problems.raise_if_any()  # a column that is missing is said once, not of every row

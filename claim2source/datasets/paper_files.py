@@ -85,7 +85,7 @@ class PaperFiles:
     format: Format | None = None
     lenient: bool = False
     without: Collection[str] = ()
-    others: Sequence[Path] = ()
+    unread_files: Sequence[Path] = ()
     check: bool = True
     left_out: int = 0
     problems: CountedProblems = field(default_factory=CountedProblems)
@@ -123,7 +123,7 @@ class PaperFiles:
         if not files:
             raise InputError(path, why=f"holds no files of papers: {READ} (.gz)")
         ignored = [item for item in paths if item not in set(files)]
-        return cls(files, columns or {}, format, lenient, others=ignored)
+        return cls(files, columns or {}, format, lenient, unread_files=ignored)
 
     def __len__(self) -> int:
         """Count the papers that were read, each id once."""
@@ -139,7 +139,7 @@ class PaperFiles:
     def scan(self) -> Iterator[Paper]:
         """Read the files once; of papers with one id one with more text may follow another."""
         self.left_out, self.problems = 0, CountedProblems()
-        for path in self.others:
+        for path in self.unread_files:
             self.problems.count("files of other kinds", path)
         number = 0
         for path in self.files:
@@ -173,7 +173,7 @@ class PaperFiles:
 
     def omissions(self) -> str:
         """Sum up omissions and changes in one line; "" where there were none."""
-        parts = [self.problems.counted()]
+        parts = [self.problems.summary()]
         if self.left_out:
             reason = "papers without title and abstract, or without an id"
             parts.insert(0, f"{reason}: {self.left_out}")

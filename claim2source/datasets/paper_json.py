@@ -112,7 +112,7 @@ def _openalex(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
     names = (_of(location, "source", "display_name") for location in locations)
     return paper_of_texts(
         path,
-        row.place,
+        row.location,
         problems,
         key=key.removeprefix(ADDRESS),
         title=_first_text(row, "title", "display_name"),
@@ -159,7 +159,7 @@ def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
     return paper_of_texts(
         path,
-        row.place,
+        row.location,
         problems,
         key=key,
         title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,

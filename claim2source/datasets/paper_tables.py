@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from claim2source.core.errors import CountedProblems, InputError
 from claim2source.datasets.beir import OF_SOURCES
-from claim2source.datasets.papers import plain
+from claim2source.datasets.papers import clean
 from claim2source.io.jsonl import Row
 from claim2source.io.text_files import any_lines, tsv_rows
 
@@ -180,6 +180,6 @@ def _row(
             problems.count("dates that are not read", path, str(value))
             value = ""
         if name in ("title", "abstract", "venue"):
-            value = plain(str(value), path, line, problems)
+            value = clean(str(value), path, line, problems)
         (record if name in _FIELD_OF else metadata)[_FIELD_OF.get(name, name)] = value
     return Row({**record, "metadata": metadata}, line, complain)

@@ -126,7 +126,7 @@ def paper_of_texts(
             problems.add(path, line, f"{prefix}{name}", why)
             return None
     title, abstract, venue = (
-        " ".join(plain(text, path, location, problems).split()) for text in (title, abstract, venue)
+        " ".join(clean(text, path, location, problems).split()) for text in (title, abstract, venue)
     )
     if not (title or abstract):
         return None
@@ -135,7 +135,7 @@ def paper_of_texts(
     return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
 
 
-def plain(text: str, path: Path, location: int | str, problems: CountedProblems) -> str:
+def clean(text: str, path: Path, location: int | str, problems: CountedProblems) -> str:
     """Remove markup from a text, which is counted."""
     without = without_markup(text)
     if without == text:

@@ -28,7 +28,7 @@ Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
 LABELS: tuple[Label, ...] = get_args(Label)
 SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
 TWEET = ("account", "id", "text")
-MOST = 5
+MAX_TWEETS = 5
 # The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
 NOTHING = "-1"
 _KEYS = ("id", "rumor", "timeline", "label", "evidence")
@@ -250,7 +250,7 @@ def _language(rumors: Iterable[Rumor]) -> Language:
 
 def write_evidence(run: Run, path: str | Path, tag: str) -> None:
     """Write the evidence of every rumour, best first, at most five tweets."""
-    top = run.top(MOST)
+    top = run.top(MAX_TWEETS)
     rows = [(claim, tweet_id(source), score) for claim, source, score in top]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     write_trec_run(Run.from_rows(*columns), path, tag, separator="\t")
@@ -264,7 +264,7 @@ def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str |
             "predicted_label": verdicts.get(rumor.id),
             "predicted_evidence": [
                 [*rumor.tweets[tweet_id(source)], score]
-                for source, score in list(run.scored(rumor.id).items())[:MOST]
+                for source, score in list(run.scored(rumor.id).items())[:MAX_TWEETS]
             ],
         }
         for rumor in rumors.rumors
@@ -356,8 +356,8 @@ def _checked(
         ids = [tweet for tweet, _ in tweets]
         if ids == [NOTHING]:
             continue
-        if len(ids) > MOST:
-            problems.add(path, None, claim, f"{len(ids)} tweets; {MOST} at most")
+        if len(ids) > MAX_TWEETS:
+            problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
         for tweet in dict.fromkeys(ids):
             if tweet not in by_id[claim].tweets:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")

@@ -49,7 +49,7 @@ from claim2source.engines.manifest import MANIFEST, IndexManifest
 from claim2source.engines.names import PAPERS as NAME_SAMPLE
 from claim2source.engines.names import name_terms, names_weight
 from claim2source.engines.probes import (
-    MIXED,
+    GROUP_SIZE,
     QUERIES,
     TARGET,
     best_scores,
@@ -128,7 +128,7 @@ class Engine(PaperTable):
     ) -> None:
         if version is not None and manifest.partitions == 1:  # an older state may have more
             manifest = replace(manifest, partitions=0, probes=0)
-        self.files, self.manifest, self.where = files, manifest, files.uri
+        self.files, self.manifest, self.location = files, manifest, files.uri
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None
         self._seal: Seal = {}
@@ -138,20 +138,20 @@ class Engine(PaperTable):
         self._table: Any = self._open_table()
 
     @classmethod
-    def create(cls, place: str | Path, manifest: IndexManifest, **options: Any) -> Self:
+    def create(cls, location: str | Path, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
         lancedb_module()
-        files = files_of(place)
+        files = files_of(location)
         lock = files.prepare()
         try:
             # A process that was killed here before may have left a table's first version.
-            begun = tuple(f"{manifest.table}.lance/{name}" for name in _FIRST_VERSION)
-            others = [name for name in files.listed() if name != LOCK_FILE]
-            if any(not other.startswith(begun) for other in others):
+            table_files = tuple(f"{manifest.table}.lance/{name}" for name in _FIRST_VERSION)
+            file_names = [name for name in files.listed() if name != LOCK_FILE]
+            if any(not file_name.startswith(table_files) for file_name in file_names):
                 why = "exists and is not an index: it is not replaced; choose another --out"
                 raise InputError(files.uri, why=why)
-            for other in others:
-                files.remove(other)
+            for file_name in file_names:
+                files.remove(file_name)
             engine = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
@@ -169,9 +169,9 @@ class Engine(PaperTable):
         return cls(files, manifest, **options)
 
     @classmethod
-    def open(cls, place: str | Path, **options: Any) -> Self:
+    def open(cls, location: str | Path, **options: Any) -> Self:
         """Open an index. Raises `InputError` where there is none, or its files are damaged."""
-        files = files_of(place)
+        files = files_of(location)
         return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
 
     @property
@@ -203,7 +203,7 @@ class Engine(PaperTable):
 
     def _damaged(self, why: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
-        return InputError(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
+        return InputError(self.location, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""
@@ -219,7 +219,7 @@ class Engine(PaperTable):
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
                 why = f"no such version; the last {RETENTION.days} days are kept"
-                raise UserError(f"{self.where}: {self.at}: {why}") from None
+                raise UserError(f"{self.location}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         columns = schema_of(manifest.dimensions, manifest.sentences > 0).names
         if {*columns} != {*schema.names} or (
@@ -238,7 +238,7 @@ class Engine(PaperTable):
         if self._lock is not None or self.at is not None:
             return
         if (stamp := self.files.stamp(self.name)) == self._stamp:
-            with self._named():
+            with self._with_named_errors():
                 self._table.checkout_latest()
             return
         before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
@@ -256,7 +256,7 @@ class Engine(PaperTable):
         """Keep other writers out until `close`."""
         if self._lock is None:
             if self.at is not None:
-                raise UserError(f"{self.where}: an older state, version {self.at}, is only read")
+                raise UserError(f"{self.location}: an older state, version {self.at}, is only read")
             lock = self.files.lock()
             try:
                 self.refresh()  # another process may have built it since it was opened
@@ -290,13 +290,13 @@ class Engine(PaperTable):
             self._mark_stale()
             self._merge(table)
         else:
-            with self._named():
+            with self._with_named_errors():
                 self._table.add(table)
             self._write_seal()
         release_memory()
 
     def _merge(self, table: pyarrow.Table) -> None:
-        with self._named():
+        with self._with_named_errors():
             merge = self._table.merge_insert("id")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
         self._write_seal()
@@ -304,13 +304,13 @@ class Engine(PaperTable):
     def delete(self, ids: Sequence[str]) -> int:
         """Remove papers; return how many of them were there."""
         self.lock()
-        stored = list(self.stamps(ids))
-        if stored:
+        present = list(self.stamps(ids))
+        if present:
             self._mark_stale()
-            with self._named():
-                self._table.delete(among(stored))
+            with self._with_named_errors():
+                self._table.delete(among(present))
             self._write_seal()
-        return len(stored)
+        return len(present)
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
         """Update the retraction notices of all papers; return how many papers changed.
@@ -320,7 +320,7 @@ class Engine(PaperTable):
         """
         self.lock()
         changed: dict[str, str] = {}
-        with self._named():
+        with self._with_named_errors():
             query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
             for batch in query.to_batches(65_536):
                 for row in batch.to_pylist():
@@ -329,7 +329,7 @@ class Engine(PaperTable):
                         changed[row["id"]] = new
         ids = list(changed)
         for start in range(0, len(ids), _UPDATES):
-            with self._named():
+            with self._with_named_errors():
                 query = self._table.search().where(among(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
             states = [changed[key] for key in table["id"].to_pylist()]
@@ -344,14 +344,14 @@ class Engine(PaperTable):
             self._merge(table)
         return len(ids)
 
-    def share_lock(self, other: Engine) -> None:
+    def share_lock(self, engine: Engine) -> None:
         """Write under the lock of another engine of the same index."""
-        self._lock = other._lock
+        self._lock = engine._lock
 
     def stats(self) -> Stats:
         """Count papers, papers outside the search indexes, and bytes."""
         self.refresh()
-        with self._named():
+        with self._with_named_errors():
             papers, names = self._table.count_rows(), self._index_names()
             unbuilt = papers
             if "terms" in names:
@@ -369,18 +369,18 @@ class Engine(PaperTable):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         release_memory()  # of writing
-        with self._named():
+        with self._with_named_errors():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
         if self.manifest.partitions == 1:
             # All vectors are compared meanwhile: LanceDB would divide a large partition.
             self.note(partitions=0, probes=0, trained=0)
-            with self._named():
+            with self._with_named_errors():
                 if "vector" in (names := self._index_names()):
                     self._table.drop_index(names["vector"])
-        with self._named():
+        with self._with_named_errors():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
-        with self._named():
+        with self._with_named_errors():
             values = self._build_indexes(say)
         self._write_seal()
         self.note(stale=False, **values)
@@ -426,13 +426,13 @@ class Engine(PaperTable):
 
         A damaged one may name a paper twice, or stop LanceDB in the midst of a build.
         """
-        with self._named():
+        with self._with_named_errors():
             names = self._index_names()
             for column in names.keys() & {"id", "terms", "names"}:
                 self._create_index(column)
         if "vector" in names:
             self.note(partitions=0, probes=0, trained=0)
-            with self._named():
+            with self._with_named_errors():
                 self._table.drop_index(names["vector"])
 
     def _build_partitions(
@@ -458,19 +458,19 @@ class Engine(PaperTable):
             release_memory()
         if exact:
             return {"partitions": 1, "probes": 1, "recall": 1.0, "trained": trained}
-        drawn = self._draw(papers, MIXED * QUERIES, ["vector"])
-        queries = sampled_queries(vectors_of(drawn["vector"]))
+        sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
+        queries = sampled_queries(vectors_of(sample["vector"]))
         best = best_scores(queries, self._vectors())
-        chosen = chosen_probes(best, partitions, partial(self._probed, queries, best.shape[1]))
+        choice = chosen_probes(best, partitions, partial(self._probed, queries, best.shape[1]))
         say(
-            f"{chosen.probes} of {partitions} partitions of vectors are searched: recall@"
-            f"{chosen.k} {chosen.recall:.4f} on {len(queries)} sampled queries "
+            f"{choice.probes} of {partitions} partitions of vectors are searched: recall@"
+            f"{choice.k} {choice.recall:.4f} on {len(queries)} sampled queries "
             f"(at least {TARGET})"
         )
         return {
             "partitions": partitions,
-            "probes": chosen.probes,
-            "recall": chosen.recall,
+            "probes": choice.probes,
+            "recall": choice.recall,
             "trained": trained,
         }
 
@@ -481,7 +481,7 @@ class Engine(PaperTable):
 
     def use(self, encoder: TextEncoder) -> None:
         """Encode claims with this encoder. Raises `UserError` if another one made the index."""
-        self.manifest.check_encoder(encoder, self.where)
+        self.manifest.check_encoder(encoder, self.location)
         self._encoder = encoder
 
     def load(self, model: ModelConfig) -> None:
@@ -503,7 +503,7 @@ class Engine(PaperTable):
         if self._encoder is None:
             if self.manifest.model is None:
                 why = "was made by an encoder without a name: give it its model with `use`"
-                raise UserError(f"{self.where}: {why}")
+                raise UserError(f"{self.location}: {why}")
             self.load(self.manifest.model)
         assert self._encoder is not None
         return self._encoder
@@ -547,7 +547,7 @@ class Engine(PaperTable):
         return SearchResults(first, second, fused, vectors, of_texts, alphas)
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
-        self.manifest.check_analyser(self.manifest.bm25, self.where)
+        self.manifest.check_analyser(self.manifest.bm25, self.location)
         analyser = Analyser(self.manifest.bm25)
         return {
             claim.id: self.lexical(
@@ -576,7 +576,7 @@ class Engine(PaperTable):
         }
 
 
-def open_index(place: str | Path, version: int | None = None) -> Engine:
+def open_index(location: str | Path, version: int | None = None) -> Engine:
     """Open the index in a folder or bucket, or an older state of it.
 
     Raises `UserError` where there is none, or its files are damaged.
@@ -591,9 +591,9 @@ def open_index(place: str | Path, version: int | None = None) -> Engine:
         >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """
-    return Engine.open(place, version=version)
+    return Engine.open(location, version=version)
 
 
-def is_engine(place: str | Path) -> bool:
+def is_engine(location: str | Path) -> bool:
     """Tell whether an index is there."""
-    return files_of(place).stamp(MANIFEST) != ""
+    return files_of(location).stamp(MANIFEST) != ""

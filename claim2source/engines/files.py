@@ -263,9 +263,9 @@ class BucketLock:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self._own = {"host": _this_machine(), "pid": os.getpid(), "key": secrets.token_hex(8)}
-        self._lost, self._beat, self._done = False, 0, threading.Event()
+        self._lost, self._beat, self._stop = False, 0, threading.Event()
         self._tag = self._acquire()
-        self._written = time.monotonic()
+        self._written_at = time.monotonic()
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
     def _write_lock(self, mode: Any) -> str:
@@ -319,10 +319,10 @@ class BucketLock:
     def _touch(self) -> None:
         from obstore.exceptions import BaseError, PreconditionError
 
-        while not self._done.wait(TOUCH):
+        while not self._stop.wait(TOUCH):
             try:
                 self._tag = self._write_lock({"e_tag": self._tag})
-                self._written = time.monotonic()
+                self._written_at = time.monotonic()
             except (PreconditionError, FileNotFoundError):
                 self._lost = True
                 return
@@ -331,7 +331,7 @@ class BucketLock:
 
     def check(self) -> None:
         """Raise `UserError` where another process may write: before every commit."""
-        if self._lost or time.monotonic() - self._written > STALE / 2 + TOUCH:
+        if self._lost or time.monotonic() - self._written_at > STALE / 2 + TOUCH:
             raise UserError(
                 f"{self.bucket.uri}: the writer's lock was lost; what was written stays: run it "
                 "again"
@@ -339,9 +339,9 @@ class BucketLock:
 
     def release(self) -> None:
         """Remove the lock; safe to call twice."""
-        if self._done.is_set():
+        if self._stop.is_set():
             return
-        self._done.set()
+        self._stop.set()
         if not self._lost:
             with suppress(UserError):
                 self.bucket.remove(LOCK_FILE)

@@ -165,10 +165,10 @@ def grow(
     engine.lock()
     engine.use(dense.encoder)
     manifest = engine.manifest
-    manifest.check_analyser(manifest.bm25, engine.where)
+    manifest.check_analyser(manifest.bm25, engine.location)
     if manifest.sentences not in (0, SPLIT):
         why = "another version of this program split its abstracts into sentences; index again"
-        raise UserError(f"{engine.where}: {why}")
+        raise UserError(f"{engine.location}: {why}")
     analyser = Analyser(manifest.bm25)
     encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
     added = changed = unchanged = 0
@@ -258,7 +258,7 @@ def open_for_writing(
     engine.lock()
     try:
         if bm25 is not None:
-            engine.manifest.check_analyser(bm25, engine.where)
+            engine.manifest.check_analyser(bm25, engine.location)
     except BaseException:
         engine.close()
         raise
@@ -283,7 +283,7 @@ def re_encode(
     files, old = engine.files, engine.manifest
     manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0)
     if manifest.model_hash == old.model_hash:
-        raise UserError(f"{engine.where}: this model made it already")
+        raise UserError(f"{engine.location}: this model made it already")
     table = _free_table(files, manifest, old)
     try:
         new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
@@ -311,7 +311,7 @@ def re_encode(
             new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
     new.build(say)
     if (count := new.stats().papers) != total:
-        raise UserError(f"{engine.where}: {count} of {total} papers were encoded; run it again")
+        raise UserError(f"{engine.location}: {count} of {total} papers were encoded; run it again")
     old.write(files, PREVIOUS)
     new.manifest.write(files)
     files.remove(NEXT)
@@ -344,7 +344,7 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
     """
     engine.lock()
     if engine.files.read(PREVIOUS) is None:
-        raise InputError(engine.where, why="no --re_encode has replaced anything here")
+        raise InputError(engine.location, why="no --re_encode has replaced anything here")
     before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
     engine.manifest.write(engine.files, PREVIOUS)
     before.manifest.write(engine.files)

@@ -11,7 +11,7 @@ TARGET = 0.97
 # Queries that recall is measured on, and how deep.
 QUERIES, DEPTH = 100, 100
 # Papers that a sampled query is the mean of.
-MIXED = 8
+GROUP_SIZE = 8
 # Cosine of a sampled query with that mean: the best papers are as far from it as from posts.
 NEARNESS = 0.25
 # Scores that differ by less are equal: engines round inner products of float16 differently.
@@ -28,12 +28,12 @@ class Probes:
 
 
 def sampled_queries(vectors: np.ndarray) -> np.ndarray:
-    """Make queries of the vectors of papers [n, d]: means of `MIXED` of them, and noise.
+    """Make queries of the vectors of papers [n, d]: means of `GROUP_SIZE` of them, and noise.
 
     A paper's own vector, or a mean, would be too easy: it lies among its neighbours, and posts lie
     far from all papers.
     """
-    group_size = min(MIXED, len(vectors))
+    group_size = min(GROUP_SIZE, len(vectors))
     rows = np.random.default_rng(0).permutation(len(vectors) // group_size * group_size)
     means: np.ndarray = (
         vectors[rows].astype(np.float32).reshape(group_size, -1, vectors.shape[1]).mean(0)

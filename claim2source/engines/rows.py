@@ -32,7 +32,7 @@ _HALF = np.dtype("<f2")
 # Version of the split and of the findings: vectors under another one belong to other sentences.
 SPLIT = 1
 # Sentences of an abstract that are compared with a post.
-MOST = 40
+MAX_SENTENCES = 40
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
 
 
 def split(paper: Paper) -> list[str]:
-    """List the sentences of a paper's abstract, the first `MOST` of them."""
-    return sentences_of(paper.source.abstract)[:MOST]
+    """List the sentences of a paper's abstract, the first `MAX_SENTENCES` of them."""
+    return sentences_of(paper.source.abstract)[:MAX_SENTENCES]
 
 
 def findings_of(paper: Paper) -> list[str]:
@@ -235,7 +235,7 @@ def findings_of(paper: Paper) -> list[str]:
 
 
 def findings_with_vectors(
-    paper: Paper, stored: np.ndarray | None
+    paper: Paper, sentence_vectors: np.ndarray | None
 ) -> tuple[list[str], np.ndarray | None]:
     """List an abstract's findings, and their stored vectors [findings, d]; None without these.
 
@@ -244,6 +244,6 @@ def findings_with_vectors(
     sentences = split(paper)
     positions = findings(sentences)
     texts = [sentences[i] for i in positions]
-    if stored is None or len(stored) == len(positions):
-        return texts, stored
-    return texts, stored[positions] if len(stored) == len(sentences) else None
+    if sentence_vectors is None or len(sentence_vectors) == len(positions):
+        return texts, sentence_vectors
+    return texts, sentence_vectors[positions] if len(sentence_vectors) == len(sentences) else None

@@ -54,7 +54,7 @@ class PaperTable:
     files: IndexFiles
     manifest: IndexManifest
     exact_below: int
-    where: str
+    location: str
     _table: Any
     # Of papers that a search of this version listed: reading them by number spares a look-up.
     _row_numbers: dict[str, int]
@@ -62,12 +62,12 @@ class PaperTable:
     @property
     def version(self) -> int:
         """Number the state that is searched; another one may give other answers."""
-        with self._named():
+        with self._with_named_errors():
             return int(self._table.version)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        with named_errors(self.where):
+    def _with_named_errors(self) -> Iterator[None]:
+        with named_errors(self.location):
             yield
 
     def sample(self, papers: int, count: int) -> list[Paper]:
@@ -78,7 +78,7 @@ class PaperTable:
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
         rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
-        with self._named():
+        with self._with_named_errors():
             return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
 
     def _index_names(self) -> dict[str, str]:
@@ -95,7 +95,7 @@ class PaperTable:
         probes = 0 if exact else manifest.probes
         # One partition holds all papers, and is searched whatever the filter.
         if probes and manifest.partitions > 1 and (condition := expression(where)) is not None:
-            with self._named():
+            with self._with_named_errors():
                 remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
             probes = (
@@ -108,7 +108,7 @@ class PaperTable:
         """Search `probes` partitions, and more where they hold fewer than k papers; 0: all."""
         if k < 1 or where.ids == ():
             return []
-        with self._named():
+        with self._with_named_errors():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["id", "_distance"])
             query = filtered(query.with_row_id(True), where)
@@ -125,7 +125,7 @@ class PaperTable:
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search with many vectors [n, d] at once; return the best scores of each."""
-        with self._named():
+        with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
             table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
         rows, scores = table["query_index"].to_numpy(), 1 - numbers(table, "_distance")
@@ -158,7 +158,7 @@ class PaperTable:
         ]
         if not queries or k < 1 or where.ids == ():
             return []
-        with self._named():
+        with self._with_named_errors():
             query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
             rows = filtered(query.with_row_id(True), where).to_arrow()
         return self._hits(rows, numbers(rows, "_score") / (K1 + 1))
@@ -189,7 +189,7 @@ class PaperTable:
         if not ids:
             return []
         row_numbers, columns = self._row_numbers, list(columns)
-        with self._named():
+        with self._with_named_errors():
             if all(key in row_numbers for key in ids):
                 query = self._table.take_row_ids(sorted({row_numbers[key] for key in ids}))
                 table = query.select(columns).to_arrow()
@@ -202,7 +202,7 @@ class PaperTable:
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
         columns = columns_of(self.manifest.sentences > 0)
-        with self._named():
+        with self._with_named_errors():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
 

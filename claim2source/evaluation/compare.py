@@ -50,7 +50,7 @@ from claim2source.metrics.significance import bootstrap_intervals, claim_weights
 MICRO = "micro"
 
 
-class Bound(NamedTuple):
+class Interval(NamedTuple):
     """Hold a mean with its 95 % interval by gold paper."""
 
     value: float
@@ -106,7 +106,7 @@ class ScoredRuns:
         weights = claim_weights(strata, len(strata))
         return {name: float(values @ weights) for name, values in self.values.items()}
 
-    def bounds(self, repeats: int, seed: int) -> dict[str, dict[str, Bound]]:
+    def bounds(self, repeats: int, seed: int) -> dict[str, dict[str, Interval]]:
         """Bound every system's mean: `macro`, each language and `micro` -> system -> bound.
 
         Of a single language these are `macro` and the language alone.
@@ -122,7 +122,7 @@ class ScoredRuns:
         }
         if len(masks) > 1:
             parts[MICRO] = everything, None
-        bounds: dict[str, dict[str, Bound]] = {}
+        bounds: dict[str, dict[str, Interval]] = {}
         for part, (mask, by) in parts.items():
             own = values[:, mask]
             limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
@@ -134,7 +134,7 @@ class ScoredRuns:
                 [values[:, stratum].mean(axis=1) for stratum in strata_masks], axis=0
             ).tolist()
             bounds[part] = {
-                name: Bound(mean, *ends)
+                name: Interval(mean, *ends)
                 for name, mean, ends in zip(self.runs, means, limits, strict=True)
             }
         return bounds
@@ -210,7 +210,7 @@ class Leaderboard:
     folder: str
     systems: Mapping[str, LoadedSystem]
     scored: ScoredRuns
-    bounds: Mapping[str, Mapping[str, Bound]]
+    bounds: Mapping[str, Mapping[str, Interval]]
     results: Sequence[FamilyResult]
 
     @classmethod
@@ -259,9 +259,9 @@ class Leaderboard:
                     *(tested if pairs else []),
                 ]
             )
-            counted = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
+            ranked = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
             costs.append(
-                [rank, name, system.model, system.claims, counted, *cost_cells(system.cost)]
+                [rank, name, system.model, system.claims, ranked, *cost_cells(system.cost)]
             )
         head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
         return TextTable(columns, rows), TextTable(head, costs)
@@ -280,7 +280,7 @@ class Leaderboard:
         last = f"costs, and every test by language: {rest}"
         return render([self.title, board, *self.scored.notes, last])
 
-    def plain(self) -> object:
+    def as_json(self) -> object:
         """Write everything as JSON values."""
         record = {
             "dataset": self.folder,
@@ -288,7 +288,7 @@ class Leaderboard:
             "metric": self.scored.metric,
             "baseline": self.scored.baseline,
             "scores": {
-                part: {name: bound._asdict() for name, bound in bars.items()}
+                part: {name: interval._asdict() for name, interval in bars.items()}
                 for part, bars in self.bounds.items()
             },
             "tests": [asdict(result) for result in self.results],

@@ -27,7 +27,7 @@ from claim2source.metrics.significance import (
     paired_randomisations,
 )
 
-INSIDE = "inside the noise"
+WITHIN_NOISE = "inside the noise"
 TOO_FEW = "too few papers differ"
 _TOLERANCE = 1e-12
 _COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".split(",")
@@ -86,7 +86,7 @@ def score_intervals(
     }
     bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
     intervals = {
-        metric: {lang: (float(bound[i, 0]), float(bound[i, 1])) for lang, bound in bounds.items()}
+        metric: {lang: (float(limit[i, 0]), float(limit[i, 1])) for lang, limit in bounds.items()}
         for i, metric in enumerate(metrics)
     }
     return Intervals(intervals, repeats, seed, int(groups.max()) + 1)
@@ -194,7 +194,7 @@ def compare_family(
 def _verdict(significant: bool, reachable: bool, difference: float) -> str:
     if significant:
         return "better" if difference > 0 else "worse"
-    return INSIDE if reachable else TOO_FEW
+    return WITHIN_NOISE if reachable else TOO_FEW
 
 
 def family_table(result: FamilyResult) -> TextTable:

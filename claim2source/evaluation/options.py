@@ -73,10 +73,10 @@ class ReportConfig(Settings):
         require(good, "out", self.out, "a folder; the page is --html FILE")
         good = self.format != "csv" or self.published
         require(good, "format", self.format, "text or markdown; csv is of --published")
-        alone = "checklist" if self.checklist is not None else "benchmarks"
+        table = "checklist" if self.checklist is not None else "benchmarks"
         for key in ("out", "html", "published", "benchmarks"):
-            beside = key != alone and getattr(self, alone) is not None and getattr(self, key)
-            why = f"none beside {alone}, which is written alone"
+            beside = key != table and getattr(self, table) is not None and getattr(self, key)
+            why = f"none beside {table}, which is written alone"
             require(not beside, key, getattr(self, key), why)
         is_one_folder = self.benchmarks is None or len(self.reports) == 1
         require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")

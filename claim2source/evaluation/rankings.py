@@ -31,7 +31,7 @@ Ranking = Union[
     "datasets.Dataset",
     "SentenceTransformer",
 ]
-ONE = "system"  # the name of a ranking that is given alone
+DEFAULT_NAME = "system"  # the name of a ranking that is given alone
 DEPTH = 100
 _KINDS_ALLOWED = (
     "a Run or Result, a TREC file's path, {claim: {source: score}}, a frame with columns for "
@@ -48,10 +48,10 @@ def named_results(
     """
     if isinstance(results, Mapping) and not _is_scores(results):
         return {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
-    return {ONE: result_of(results, dataset)}
+    return {DEFAULT_NAME: result_of(results, dataset)}
 
 
-def result_of(ranking: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
+def result_of(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Run | Result:
     """Read one ranking; that of a file, mapping or table must be of the data set's claims."""
     if isinstance(ranking, Run | Result):
         return ranking

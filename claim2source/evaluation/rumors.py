@@ -10,7 +10,7 @@ import numpy as np
 
 from claim2source.core.report import MACRO, Intervals
 from claim2source.core.run import Run
-from claim2source.datasets.rumors import MOST, UNVERIFIABLE, Rumors, Verdicts
+from claim2source.datasets.rumors import MAX_TWEETS, UNVERIFIABLE, Rumors, Verdicts
 from claim2source.metrics.metrics import evaluate
 from claim2source.metrics.significance import draw_groups
 
@@ -52,7 +52,7 @@ class RumorScores:
     intervals: Intervals | None = None
 
     @property
-    def known(self) -> dict[str, float]:
+    def defined(self) -> dict[str, float]:
         """Return the measures that have a value."""
         return {name: value for name, value in self.values.items() if value is not None}
 
@@ -72,7 +72,7 @@ def score_rumors(
     if not rumors.is_labelled:
         raise ValueError("no labels to score by")
     ids = [rumor.id for rumor in rumors.rumors]
-    qrels, top = rumors.dataset.qrels, run.top(MOST)
+    qrels, top = rumors.dataset.qrels, run.top(MAX_TWEETS)
     judged = [claim for claim in ids if qrels.golds(claim)]
     # NaN: not in the mean.
     by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}

@@ -1,16 +1,13 @@
-"""Show a grid of text styles: the 2025 paper's table, JSON and heat maps."""
+"""Show a grid of text styles as the 2025 paper's table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from claim2source.core.files import atomic_path, write_json
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
     MACRO,
@@ -24,9 +21,6 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.families import family_parts
 from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
 PUBLISHED = "2025-styles"
@@ -176,15 +170,6 @@ class StyleGrid:
             for comparison in test.comparisons
         }
 
-    def plain(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return retriever -> claim style -> source style -> macro MRR@5."""
-        values: dict[str, dict[str, dict[str, float]]] = {}
-        for retriever in self.retrievers:
-            table = values.setdefault(retriever, {claims: {} for claims in self.claims})
-            for cell in self.row(retriever):
-                table[cell.claims][cell.sources] = cell.value
-        return values
-
 
 def _published(report: SystemReport) -> PublishedScore | None:
     return next((score for score in report.published if score.table == PUBLISHED), None)
@@ -298,61 +283,3 @@ def _published_notes(grid: StyleGrid) -> list[str]:
 
 def _shortened(cells: Sequence[str]) -> str:
     return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
-
-
-def write_grid(grid: StyleGrid, out: Path, title: str) -> None:
-    """Write `grid.json` and a heat map for each language into a folder."""
-    write_json(out / "grid.json", grid.plain())
-    for language in grid.languages:
-        ending = "" if language == MACRO else f"_{language}"
-        with atomic_path(out / f"heatmap{ending}.png") as temporary:
-            draw(grid, language, f"{title}: {MAIN_METRIC}, {language}").savefig(
-                temporary, format="png", dpi=150
-            )
-
-
-def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
-    """Plot a heat map for each retriever: claim styles down, source styles across.
-
-    Colours are differences to the texts as they are, on one scale for all; the numbers are
-    MRR@5, and the best cell is framed.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    wide = min(len(grid.retrievers), 4)
-    down = -(-len(grid.retrievers) // wide)
-    across = 2.4 + wide * (0.4 + 0.78 * len(grid.sources))
-    figure = Figure((max(across, 7.0), 1.5 + down * (1.0 + 0.42 * len(grid.claims))))
-    below = 0.5 / figure.get_figheight()  # room for the legend
-    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, wide, squeeze=False, sharey=True)
-    rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
-    maximum = max((abs(cell.delta) for row in rows.values() for cell in row), default=0) or 0.01
-    sources = [f"{style}\n{STYLES[style].what}" for style in grid.sources]
-    claims = [f"{style} {STYLES[style].what}" for style in grid.claims]
-    for axes, (retriever, row) in zip(panels.flat, rows.items(), strict=False):
-        positions = [(grid.claims.index(c.claims), grid.sources.index(c.sources)) for c in row]
-        deltas = np.zeros((len(grid.claims), len(grid.sources)))
-        for (y, x), cell in zip(positions, row, strict=True):
-            deltas[y, x] = cell.delta
-            colour = "white" if abs(cell.delta) > 0.6 * maximum else "black"
-            text = f"{cell.value:.3f}{'*' if cell.differs else ''}"
-            axes.text(x, y, text, fontsize=7, color=colour, ha="center", va="center")
-            if cell.is_best:
-                corner = (x - 0.5, y - 0.5)
-                axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=2))
-        image = axes.imshow(deltas, cmap="RdBu", vmin=-maximum, vmax=maximum, aspect="auto")
-        axes.set_title(retriever, fontsize=9, parse_math=False)
-        axes.set_xticks(range(len(sources)), sources, fontsize=7)
-        axes.set_yticks(range(len(claims)), claims, fontsize=7)
-    for axes in list(panels.flat)[len(grid.retrievers) :]:
-        axes.set_axis_off()
-    figure.colorbar(image, ax=panels, label="difference to S0C0", shrink=0.8)
-    figure.suptitle(title or f"{MAIN_METRIC}, {language}", fontsize=10, parse_math=False)
-    rules = grid.note.partition(".")[2]
-    legend = f"Box: the best cell of a system. {SIGNIFICANT}\n{rules.strip()}"
-    figure.text(0.01, below / 8, legend.strip(), fontsize=7, va="bottom")
-    return figure

@@ -155,13 +155,13 @@ class AbstainModel:
             answers, share, sum(tenth.here for tenth in among), sum(o.first for o in among)
         )
 
-    def plain(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the model as JSON values."""
         values: dict[str, object] = json.loads(json.dumps(asdict(self)))
         return values
 
     @classmethod
-    def of_plain(cls, values: Mapping[str, object], path: Path) -> Self:
+    def of_json(cls, values: Mapping[str, object], path: Path) -> Self:
         """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 

@@ -65,7 +65,7 @@ _TEX = {
 }
 
 
-def plain(answer: Answer) -> list[dict[str, object]]:
+def json_rows(answer: Answer) -> list[dict[str, object]]:
     """Write an answer as JSON values: one object for each paper, also where it abstains."""
     return [
         {
@@ -113,12 +113,12 @@ def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> It
 
 def as_json(answer: Answer) -> str:
     """Write the list of papers for one post as indented JSON."""
-    return json.dumps(plain(answer), indent=2)
+    return json.dumps(json_rows(answer), indent=2)
 
 
 def as_json_line(answer: Answer) -> str:
     """Write the id of one of many posts and its list of papers on one line."""
-    return json.dumps({"post": answer.post.id, "papers": plain(answer)})
+    return json.dumps({"post": answer.post.id, "papers": json_rows(answer)})
 
 
 def as_csv(answers: Iterable[Answer], header: bool = True) -> str:
@@ -128,7 +128,7 @@ def as_csv(answers: Iterable[Answer], header: bool = True) -> str:
     if header:
         writer.writerow(COLUMNS)
     for answer in answers:
-        for match, values in zip(answer.matches, plain(answer), strict=True):
+        for match, values in zip(answer.matches, json_rows(answer), strict=True):
             values |= {
                 "post": answer.post.id,
                 "authors": "; ".join(match.paper.source.authors),

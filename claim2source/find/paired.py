@@ -19,12 +19,12 @@ FOLDS = 5
 SCORES = (1, 2, 5, 10)
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
 # Share of words from which on titles or texts are those of one paper.
-_ALIKE = 0.9
+_SIMILARITY = 0.9
 
 
 def papers_of_claims(dataset: Dataset) -> dict[str, frozenset[str]]:
     """Map every claim with a gold to its golds and all near-duplicates of them."""
-    pairs = same_papers(dataset.sources, _ALIKE, _ALIKE)
+    pairs = same_papers(dataset.sources, _SIMILARITY, _SIMILARITY)
     ids = [source.id for source in dataset.sources]
     numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in pairs])[: len(ids)]
     group = dict(zip(ids, numbers, strict=True))
@@ -40,7 +40,7 @@ def papers_of_claims(dataset: Dataset) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True, eq=False)
 class PairedResults:
-    """Hold results by stage for claims, each once with and once without its papers (`bare`).
+    """Hold results by stage for claims, each once with and once without its papers (`absent`).
 
     `present` tells whether the papers are there, `right` whether the last stage's first source is
     one of them, `groups` number the groups of gold papers: [2 x claims], those with papers first.
@@ -48,31 +48,31 @@ class PairedResults:
 
     claim_ids: tuple[str, ...]
     stages: Mapping[str, Result]
-    bare: Mapping[str, Result]
+    absent: Mapping[str, Result]
     present: np.ndarray
     right: np.ndarray
     groups: np.ndarray
 
     @classmethod
     def of(
-        cls, claims: Sequence[Claim], stages: Mapping[str, Result], bare: Mapping[str, Result]
+        cls, claims: Sequence[Claim], stages: Mapping[str, Result], absent: Mapping[str, Result]
     ) -> Self:
         """Compare the last stage's first sources with the golds of the claims."""
-        last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
+        last, missing = list(stages.values())[-1].run, np.zeros(len(claims), bool)
         right = np.array([bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in claims])
         groups = np.array(connected_groups(claim.golds for claim in claims))
         return cls(
             tuple(claim.id for claim in claims),
             stages,
-            bare,
-            np.concatenate([~absent, absent]),
-            np.concatenate([right, absent]),
+            absent,
+            np.concatenate([~missing, missing]),
+            np.concatenate([right, missing]),
             np.tile(groups, 2),
         )
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all claims twice, [2 x claims, features]."""
-        parts = (design.features(self.claim_ids, stages) for stages in (self.stages, self.bare))
+        parts = (design.features(self.claim_ids, stages) for stages in (self.stages, self.absent))
         return np.concatenate(list(parts))
 
 

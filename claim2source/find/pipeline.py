@@ -69,7 +69,7 @@ class PipelineStages:
         require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
         for part in first.parts or (first,):
             if isinstance(part, BM25Node):
-                engine.manifest.check_analyser(part.bm25, engine.where)
+                engine.manifest.check_analyser(part.bm25, engine.location)
             elif not isinstance(part, DenseNode) or isinstance(first, RouteNode):
                 allowed = "bm25, dense or hybrid: the index is the first stage"
                 require(False, "system", system.name, allowed)
@@ -108,7 +108,7 @@ class PipelineStages:
             return
         if (papers := self.engine.stats().papers) > _POOL:
             raise UserError(
-                f"{self.engine.where}: {counting[0]} weighs terms by how rare they are in all "
+                f"{self.engine.location}: {counting[0]} weighs terms by how rare they are in all "
                 f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
             )
         on_part(COUNTING)

@@ -32,11 +32,11 @@ def abstention_of(engine: Engine) -> AbstainModel | None:
 
     Raises `InputError` where the manifest holds something else.
     """
-    values, path = engine.manifest.abstain, Path(f"{engine.where}/{MANIFEST}")
+    values, path = engine.manifest.abstain, Path(f"{engine.location}/{MANIFEST}")
     try:
-        return None if values is None else AbstainModel.of_plain(values, path)
+        return None if values is None else AbstainModel.of_json(values, path)
     except InputError as error:
         first = error.problems[0]
-        why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.where}"
+        why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.location}"
         field = ".".join(filter(None, ("abstain", first.field)))
         raise InputError(path, field=field, why=why) from None

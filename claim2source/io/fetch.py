@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.io.post_parts import PostParts, bluesky_post, mastodon_post, objects
-from claim2source.io.posts import MOST, Post, read_posts
+from claim2source.io.posts import LONGEST, Post, read_posts
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
 # Instances of Mastodon that researchers and newsrooms use; others are named by the user.
@@ -41,13 +41,13 @@ _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
 class Fetcher:
     """Read posts. `instances` are further hosts of Mastodon.
 
-    `places` maps a host to where it is asked in place of https://HOST: a server of tests.
+    `base_urls` maps a host to where it is asked in place of https://HOST: a server of tests.
     """
 
     instances: tuple[str, ...] = ()
     timeout: float = 10.0
-    most: int = 2**20
-    places: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 2**20
+    base_urls: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for host in self.instances:
@@ -104,7 +104,7 @@ class Fetcher:
         import httpx2
 
         host, _, rest = url.partition("/")
-        endpoint = f"{self.places.get(host, f'https://{host}')}/{rest}"
+        endpoint = f"{self.base_urls.get(host, f'https://{host}')}/{rest}"
         data, end = b"", time.monotonic() + self.timeout
         try:
             with httpx2.stream("GET", endpoint, headers=_HEADERS, timeout=self.timeout) as answer:
@@ -121,8 +121,8 @@ class Fetcher:
                     )
                 for part in answer.iter_raw():
                     data += part
-                    if len(data) > self.most:
-                        raise UserError(f"{address}: {host} answers more than {self.most} bytes")
+                    if len(data) > self.limit:
+                        raise UserError(f"{address}: {host} answers more than {self.limit} bytes")
                     if time.monotonic() > end:
                         raise httpx2.ReadTimeout("timed out")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -179,7 +179,7 @@ def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> It
 
 
 def _standard_input() -> str:
-    data = sys.stdin.buffer.read(4 * MOST + 1)
+    data = sys.stdin.buffer.read(4 * LONGEST + 1)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -32,7 +32,7 @@ def is_table(value: object) -> bool:
     return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
 
 
-WANTED = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
+ANY_TABLE = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
 
 
 class _Lists:
@@ -64,13 +64,13 @@ class Frame:
             kinds = {dict if isinstance(row, Mapping) else type(row) for row in table}
             if kinds not in ({dict}, {str}):
                 listed = " and ".join(sorted(kind.__name__ for kind in kinds))
-                raise self.wrong(f"is a list of {listed}; wanted: {WANTED}")
+                raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
             data = _Lists(table, name)
         elif not is_table(table):
             splits = isinstance(table, Mapping) and hasattr(table, "column_names")
             several = f"holds several splits: give one of {', '.join(map(str, table))}"  # type: ignore[call-overload]
             empty = isinstance(table, list | tuple)
-            kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {WANTED}"
+            kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {ANY_TABLE}"
             raise self.wrong(several if splits else kind)
         if any(name is not None for name in getattr(getattr(data, "index", None), "names", ())):
             data = data.reset_index()  # an id that is the frame's index is a column too
@@ -78,8 +78,8 @@ class Frame:
             data = data.with_format(None)  # plain values in place of tensors
         self._table = data
         names = getattr(data, "column_names", None)
-        self.given = [str(column) for column in (data.columns if names is None else names)]
-        self.columns = [(columns or {}).get(column, column) for column in self.given]
+        self.names = [str(column) for column in (data.columns if names is None else names)]
+        self.columns = [(columns or {}).get(column, column) for column in self.names]
         for column in self.columns:
             if self.columns.count(column) > 1:
                 raise self.wrong(f"has the column {column} twice")
@@ -90,10 +90,10 @@ class Frame:
 
     def column(self, name: str) -> list[object]:
         """Read a column as plain Python values, None where one is missing."""
-        values = self._table[self.given[self.columns.index(name)]]
+        values = self._table[self.names[self.columns.index(name)]]
         for method in ("to_list", "to_pylist"):
             values = getattr(values, method)() if hasattr(values, method) else values
-        return [plain(value) for value in values]
+        return [plain_value(value) for value in values]
 
     def choose(self, names: Sequence[str]) -> str:
         """Choose the first of these names that is a column. Raises `InputError` without one."""
@@ -104,7 +104,7 @@ class Frame:
         raise self.wrong(f"has no column {' or '.join(names)}; there are: {listed}")
 
 
-def plain(value: Any) -> object:
+def plain_value(value: Any) -> object:
     """Return a cell as a plain Python value: None where it is missing, dates as ISO text."""
     if value is None or type(value).__name__ in _NA_TYPES:
         return None
@@ -113,12 +113,12 @@ def plain(value: Any) -> object:
     if isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, date):
         return value.isoformat()[:10]
-    return plain(value.tolist()) if hasattr(value, "tolist") else value
+    return plain_value(value.tolist()) if hasattr(value, "tolist") else value
 
 
 class FrameRecords(Records):
@@ -191,7 +191,7 @@ def run_from_frame(table: object, name: str = "run") -> Run:
 def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") -> Run:
     """Read a run of claim -> source -> score. Raises `InputError` with a line for each problem."""
     rows = (
-        (None, claim, source, plain(score))
+        (None, claim, source, plain_value(score))
         for claim, ranked in scores.items()
         for source, score in ranked.items()
     )

@@ -161,7 +161,7 @@ class Row:
         self, record: Mapping[str, object], line: int, complain: Complain, name: str = ""
     ) -> None:
         self.record, self.line, self.complain = record, line, complain
-        self.place: int | str = name or line
+        self.location: int | str = name or line
         self.key = ""
         meta = record.get("metadata")
         if meta is not None and not isinstance(meta, dict):

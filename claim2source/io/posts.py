@@ -14,7 +14,7 @@ from claim2source.io.jsonl import JsonLines, Row
 from claim2source.io.text_files import any_lines, tsv_rows
 
 # A longer one is no post.
-MOST = 2_000_000
+LONGEST = 2_000_000
 # Columns of a table of posts, in upper or lower case, and its separators.
 COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
 SEPARATORS = ",;\t|"
@@ -34,7 +34,7 @@ class Post(Settings):
     def check(self) -> None:
         require(bool(self.text.strip()), "post", self.text[:40], "a text")
         long = f"{len(self.text)} characters"
-        require(len(self.text) <= MOST, "post", long, f"at most {MOST}")
+        require(len(self.text) <= LONGEST, "post", long, f"at most {LONGEST}")
 
     def claim(self, lang: str) -> Claim:
         """Return the post as a claim in a language."""
@@ -106,8 +106,8 @@ def _post(row: Row) -> Post | None:
     text = row.require_text(name)
     if key is None or not text.strip():
         return None
-    if len(text) > MOST:
-        row.complain(name, f"{len(text)} characters; at most {MOST}")
+    if len(text) > LONGEST:
+        row.complain(name, f"{len(text)} characters; at most {LONGEST}")
         return None
 
     def either(name: str) -> str:

@@ -131,7 +131,7 @@ class Tracker:
         arguments |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
         self._settings = {**arguments, "dir": folder, **settings}
         self._run: Any = None
-        self._said = False  # where an offline run lies
+        self._has_hinted = False  # where an offline run lies
         if tracking != "off":
             self._start(tracking)
 
@@ -151,7 +151,7 @@ class Tracker:
         run, self._run = self._run, None
         try:
             run.finish()
-            if run.offline and not self._said:
+            if run.offline and not self._has_hinted:
                 offline = printable_line(shlex.quote(str(Path(run.dir).parent)))
                 print(f"wandb: offline; `wandb sync {offline}` uploads it", file=sys.stderr)
         except Exception as error:
@@ -213,7 +213,7 @@ class Tracker:
             self._start_offline(False, retry_error)
 
     def _say(self, why: Exception | str, subject: str) -> None:
-        self._said = True
+        self._has_hinted = True
         offline = printable_line(shlex.quote(str(self._folder / "wandb")))
         upload = f"`wandb sync {offline}/offline-run-*` uploads it"
         log.warning("wandb: %s; %s is kept offline: %s", _reason(why), subject, upload)

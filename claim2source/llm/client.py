@@ -75,7 +75,7 @@ class LLM:
         self.answers = answers if answers is not None else AnswerStore()
         # Of this object: HTTP requests for answers, and the tokens of their replies.
         self.budget = Budget(config.max_requests)
-        self.used = Usage()
+        self.usage = Usage()
         self._reserved = 0
         self._no_reply = 0
         self._stop = ""
@@ -151,12 +151,12 @@ class LLM:
 
 class _Run:
     def __init__(self, llm: LLM, check: Check | None, subject: str) -> None:
-        self.llm, self.check, self.what = llm, check, subject
+        self.llm, self.check, self.subject = llm, check, subject
         self.config, self.store = llm.config, llm.answers
         # Key -> stored reply, or the reason why there is none.
-        self.stored: dict[str, StoredReply] = {}
+        self.replies: dict[str, StoredReply] = {}
         self.reasons: dict[str, str] = {}
-        self.sent: set[str] = set()
+        self.sent_keys: set[str] = set()
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         keys = [key_of(request, self.config) for request in requests]
@@ -165,24 +165,24 @@ class _Run:
         for key in dict.fromkeys(keys):
             job = _Job(key, first[key], self.llm._stored_reply(first[key], key))
             if job.before is not None:
-                self.stored[key] = job.before
+                self.replies[key] = job.before
             if not self._is_done(job):
                 jobs.append(job)
         if jobs:
-            with Progress(self.what, len(first), len(first) - len(jobs)) as self.progress:
+            with Progress(self.subject, len(first), len(first) - len(jobs)) as self.progress:
                 self.began, self.tokens, self.left = time.monotonic(), 0, len(jobs)
                 self.jobs, self.llm._stop, self.llm._no_reply = len(jobs), "", 0
                 run_async(lambda: self._work(jobs))
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
-        answer = self.llm._judge(request, self.stored.get(key), self.check) or Answer(request.id)
+        answer = self.llm._judge(request, self.replies.get(key), self.check) or Answer(request.id)
         if key in self.reasons:
             return replace(answer, failure=self.reasons[key], text="", data=None)
-        return replace(answer, stored=key not in self.sent)
+        return replace(answer, stored=key not in self.sent_keys)
 
     def _is_done(self, job: _Job) -> bool:
-        if job.key in self.sent and job.before is not None and job.before.tries >= TRIES:
+        if job.key in self.sent_keys and job.before is not None and job.before.tries >= TRIES:
             return True
         return self.llm._is_done(job.request, job.before, self.check)
 
@@ -207,14 +207,14 @@ class _Run:
         # Another process may have answered it since.
         job.before = self.llm._stored_reply(job.request, job.key)
         if job.before is not None:
-            self.stored[job.key] = job.before
+            self.replies[job.key] = job.before
         while not self._is_done(job):
             tries = 0 if job.before is None else job.before.tries
             reply = await self._reply(job.request, retry=tries > 0)
             if isinstance(reply, str):
                 self.reasons[job.key] = reply
                 return
-            self.sent.add(job.key)
+            self.sent_keys.add(job.key)
             self.tokens += reply.usage.completion
             stored_reply = StoredReply(
                 *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
@@ -222,7 +222,7 @@ class _Run:
             )
             answer = self.llm._judge(job.request, stored_reply, self.check)
             job.before = replace(stored_reply, failure=None if answer is None else answer.failure)
-            self.stored[job.key] = job.before
+            self.replies[job.key] = job.before
             if why_unfinished(job.request, reply.text, reply.finish) is None:
                 self.store.put(job.key, job.before)
 
@@ -243,7 +243,7 @@ class _Run:
                 reply = await self.server.ask(
                     request, strict=strict, retry=retry, left_out=left_out
                 )
-                llm.used += reply.usage
+                llm.usage += reply.usage
             except BudgetSpent as error:
                 llm._stop = str(error)
                 return f"{NOT_ASKED}: {error}"
@@ -272,9 +272,9 @@ class _Run:
         llm = self.llm
         if loose is not None and loose not in llm._loose:
             llm._loose.add(loose)
-            log.warning("%s: the server refuses its form; replies are parsed", self.what)
+            log.warning("%s: the server refuses its form; replies are parsed", self.subject)
         for name in sorted(left_out - llm._without):
-            log.warning("%s: the model refuses %s; requests go without it", self.what, name)
+            log.warning("%s: the model refuses %s; requests go without it", self.subject, name)
         llm._without |= left_out
 
     def _no_reply(self, why: str) -> str:
@@ -289,7 +289,7 @@ class _Run:
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         budget = config.max_tokens_total
         async with self.freed:
-            while budget is not None and llm.used.total + llm._reserved + cost > budget:
+            while budget is not None and llm.usage.total + llm._reserved + cost > budget:
                 if not llm._reserved:
                     llm._stop = f"the budget of {budget} tokens (llm.max_tokens_total) is spent"
                     break

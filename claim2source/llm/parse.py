@@ -13,7 +13,7 @@ from claim2source.llm.work import Answer, Request, Schema
 from claim2source.text.control import without_control, without_thoughts
 
 # Why a reply is no good, in the words that reports count.
-CUT = "cut off by max_tokens"
+TRUNCATED = "cut off by max_tokens"
 EMPTY = "empty"
 ECHO = "an echo of the prompt"
 TOO_LONG = "far too long"
@@ -100,9 +100,9 @@ def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None
     if finish == "length":
         text = without_control(without_thoughts(raw[:MOST_READ]))
         choice = _choice(request, text) if request.choices else None
-        choices = (other for other in request.choices if other != choice)
-        is_complete = choice is not None and not any(other.startswith(choice) for other in choices)
-        return None if is_complete else CUT
+        choices = (text for text in request.choices if text != choice)
+        is_complete = choice is not None and not any(text.startswith(choice) for text in choices)
+        return None if is_complete else TRUNCATED
     return REFUSED if finish == "content_filter" else f"{UNFINISHED} {finish or 'null'}"
 
 

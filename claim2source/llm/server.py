@@ -77,14 +77,14 @@ class BudgetSpent(Exception):
 class Budget:
     """Count the requests that are sent, with those that the client sends again."""
 
-    most: int | None = None
-    sent: int = 0
+    limit: int | None = None
+    count: int = 0
 
     def spend(self) -> None:
         """Count a request. Raises `BudgetSpent` where there may be no more."""
-        if self.most is not None and self.sent >= self.most:
-            raise BudgetSpent(f"the budget of {self.most} requests (llm.max_requests) is spent")
-        self.sent += 1
+        if self.limit is not None and self.count >= self.limit:
+            raise BudgetSpent(f"the budget of {self.limit} requests (llm.max_requests) is spent")
+        self.count += 1
 
 
 class Refusal(Exception):
@@ -277,7 +277,7 @@ class Server:
     async def models(self) -> list[str] | None:
         """List the names of the server's models; None where it has no such list."""
         try:
-            reply, _ = await self.sent("/models")
+            reply, _ = await self.send("/models")
             return [str(model["id"]) for model in reply["data"]]
         except (KeyError, TypeError):
             return None
@@ -300,7 +300,7 @@ class Server:
         failed. `left_out` names those of `OPTIONAL` that the model refuses.
         """
         try:
-            reply, content = await self.sent(
+            reply, content = await self.send(
                 "/chat/completions", self._body(request, strict, retry, left_out)
             )
         except Refusal as error:
@@ -312,7 +312,7 @@ class Server:
         except _BROKEN:
             raise self._redacted(other_shape(content, "no chat completion")) from None
 
-    async def sent(
+    async def send(
         self, path: str, body: Mapping[str, object] | None = None, *, no_retry: bool = False
     ) -> tuple[Any, bytes]:
         """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refusal`.

@@ -39,12 +39,12 @@ class LLMCost:
     """Count the tokens of answers, whenever they were asked for, and those that were stored."""
 
     tokens: int = 0
-    stored: int = 0
+    reused: int = 0
 
     def count(self, answers: Sequence[Answer]) -> None:
         """Count answers."""
         self.tokens += sum(answer.usage.total for answer in answers)
-        self.stored += sum(answer.stored for answer in answers)
+        self.reused += sum(answer.stored for answer in answers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,11 +31,11 @@ def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[Writing
     `auto`: German by its own prompt, other languages by the scientific one.
     """
     names = (GERMAN, SCIENTIFIC) if prompt == AUTO else (prompt, prompt)
-    german, other = map(read_prompt, names)
+    german, scientific = map(read_prompt, names)
     tasks = []
     for text in texts:
         values = {"text": text.text, "language": language_name(text.language)}
-        own = german if text.language.partition("-")[0] == "de" else other
+        own = german if text.language.partition("-")[0] == "de" else scientific
         tasks.append(WritingTask(Request.of(own, text.name, values), text.judge))
     return tasks
 
@@ -67,7 +67,7 @@ def _style_values(style: Style, text: Original) -> dict[str, str]:
 
 
 def write_texts(
-    llm: LLM, tasks: Sequence[WritingTask], what: str
+    llm: LLM, tasks: Sequence[WritingTask], subject: str
 ) -> tuple[list[WrittenText], list[Answer]]:
     """Ask a language model for texts and judge them; return them with the answers.
 
@@ -78,8 +78,8 @@ def write_texts(
     def check(request: Request, answer: Answer) -> str | None:
         return judges[request.id](answer.text).why
 
-    answers = llm.answer([task.request for task in tasks], check, what)
-    written = []
+    answers = llm.answer([task.request for task in tasks], check, subject)
+    results = []
     for task, answer in zip(tasks, answers, strict=True):
         text = task.judge(answer.text)
         if answer.failure is None:
@@ -89,5 +89,5 @@ def write_texts(
         elif not text.text or text.why != answer.failure:
             # It failed for another reason than what was lost of it.
             text = WrittenText(kind="failed", why=answer.failure)
-        written.append(text)
-    return written, answers
+        results.append(text)
+    return results, answers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 
 from claim2source.core.config import (
-    MOST,
+    LARGEST,
     Between,
     PositiveShare,
     Seed,
@@ -67,7 +67,7 @@ class MiningBM25(Settings):
     claims: ClaimForm = "original"
 
     @property
-    def whole(self) -> BM25Config:
+    def settings(self) -> BM25Config:
         """Return all of BM25's settings."""
         return BM25Config(**vars(self))
 
@@ -110,8 +110,8 @@ class MiningConfig(Settings):
     alpha: Share = 0.5
     max_share: PositiveShare | None = 0.9
     share_of: Literal["above_random", "above_last", "score"] = "above_random"
-    margin: Annotated[float, Between(0, MOST)] | None = None
-    max_score: Annotated[float, Between(0, MOST)] | None = None
+    margin: Annotated[float, Between(0, LARGEST)] | None = None
+    max_score: Annotated[float, Between(0, LARGEST)] | None = None
     pick: Literal["hardest", "random"] = "hardest"
     missed_golds: bool = True
     max_title_similarity: PositiveShare | None = 0.9
@@ -237,7 +237,7 @@ class Miner:
             progress="sources" if self.progress else None,
         )
         candidates = Candidates(
-            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25.whole
+            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25.settings
         )
         picker = _Picker(config, self.counts, dataset, candidates)
         if config.max_share is not None and config.share_of == "above_random":

@@ -21,10 +21,10 @@ def distinct_words(text: str) -> frozenset[str]:
     return frozenset(_WORDS(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def jaccard(words: frozenset[str], others: frozenset[str]) -> float:
+def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
     """Compute the share of two texts' words that both have; 0 where one has none."""
-    shared = len(words & others)
-    return shared / (len(words) + len(others) - shared) if shared else 0.0
+    shared = len(words & other_words)
+    return shared / (len(words) + len(other_words) - shared) if shared else 0.0
 
 
 def same_papers(

@@ -51,7 +51,7 @@ class RankingMiner:
         """Yield a row for each claim and gold: its hard negatives, then its random ones."""
         config, counts, golds_of = self.config, self.counts, golds_by_text(self.train.claims)
         sources = self.train.sources
-        self._place = {source.id: number for number, source in enumerate(sources)}
+        self._row_of = {source.id: number for number, source in enumerate(sources)}
         trained = self.train.golds
         self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
         self._in_pool = frozenset(self._pool)
@@ -62,7 +62,7 @@ class RankingMiner:
             ranked = list(scored.items())
             first = {source for source, _ in ranked[: self.depth]}
             golds = golds_of[claim.id]
-            duplicates = alike_of.of(self._place[gold] for gold in golds if gold in self._place)
+            duplicates = alike_of.of(self._row_of[gold] for gold in golds if gold in self._row_of)
             for gold in claim.golds:
                 if gold not in first:
                     counts.missed_golds += 1
@@ -99,7 +99,7 @@ class RankingMiner:
                 counts.left_out_gold += 1
             elif source not in self._in_pool:
                 counts.left_out_pool += 1
-            elif self._place[source] in duplicates:
+            elif self._row_of[source] in duplicates:
                 counts.left_out_duplicate += 1
             elif score > limit:
                 counts.left_out_close += 1
@@ -121,7 +121,7 @@ class RankingMiner:
         positions = draw.permutation(len(self._pool))[: remaining * _TRIES] if remaining else ()
         for position in positions:
             source = self._pool[position]
-            if source in golds or source in listed or self._place[source] in duplicates:
+            if source in golds or source in listed or self._row_of[source] in duplicates:
                 continue
             yield Negative(source, 0.0, "random")
             remaining -= 1

@@ -54,7 +54,7 @@ _FIXED = {
     "position_embedding_type": "absolute",
 }
 # Tokenizers that transformers reads from tokenizer.json, and one whose normaliser its config sets.
-_PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _TABLE = "embeddings.word_embeddings.weight"
 # Tokens of a forward pass: few enough for the processor's cache.
@@ -260,7 +260,7 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
 
     config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
     kind, path = config.get("tokenizer_class"), folder / "tokenizer.json"
-    if kind not in (*_PLAIN, *_BERT) or not path.is_file():
+    if kind not in (*_PLAIN_TOKENIZERS, *_BERT) or not path.is_file():
         return None
     tokenizer: Tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     if kind in _BERT:

@@ -214,13 +214,13 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:
         ctx.save_for_backward(back)
-        ctx.places = len(padded)
+        ctx.length = len(padded)
         return padded.index_select(0, back)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (back,) = ctx.saved_tensors
-        zeros = gradients[0].new_zeros((ctx.places, *gradients[0].shape[1:]))
+        zeros = gradients[0].new_zeros((ctx.length, *gradients[0].shape[1:]))
         return zeros.index_copy_(0, back, gradients[0]), None
 
 

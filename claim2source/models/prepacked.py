@@ -60,18 +60,18 @@ _EMBEDDINGS = (
 
 class _Layer:
     def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        def both(*parts: str) -> tuple[Tensor, Tensor]:
+        def pair(*parts: str) -> tuple[Tensor, Tensor]:
             weight, bias = (
                 torch.cat([tensors[f"{name}.{part}.{kind}"] for part in parts])
                 for kind in ("weight", "bias")
             )
             return weight, bias
 
-        self.inputs = _Linear(*both(*(f"attention.self.{s}" for s in ("query", "key", "value"))))
-        self.attended = _Linear(*both("attention.output.dense"))
-        self.inner = _Linear(*both("intermediate.dense"), "gelu")
-        self.outer = _Linear(*both("output.dense"))
-        self.norms = both("attention.output.LayerNorm"), both("output.LayerNorm")
+        self.inputs = _Linear(*pair(*(f"attention.self.{s}" for s in ("query", "key", "value"))))
+        self.attended = _Linear(*pair("attention.output.dense"))
+        self.inner = _Linear(*pair("intermediate.dense"), "gelu")
+        self.outer = _Linear(*pair("output.dense"))
+        self.norms = pair("attention.output.LayerNorm"), pair("output.LayerNorm")
 
     def __call__(
         self, hidden: Tensor, lengths: Sequence[int], heads: int, epsilon: float

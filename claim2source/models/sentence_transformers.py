@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TANH = "torch.nn.modules.activation.Tanh"
-_MODULES, _SAID = "modules.json", "config_sentence_transformers.json"
+_MODULES, _SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Of a Transformer's config: what would change vectors here, and parts where only these do not.
 _UNSUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 _ATTENTION = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage")
@@ -181,7 +181,7 @@ def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> N
 
 
 def _truncate_dim(folder: Path) -> int | None:
-    file = folder / _SAID
+    file = folder / _SETTINGS
     size = read_object(file).get("truncate_dim") if file.is_file() else None
     if size is None:
         return None
@@ -191,7 +191,7 @@ def _truncate_dim(folder: Path) -> int | None:
 
 
 def _warn_of_similarity(folder: Path) -> None:
-    file = folder / _SAID
+    file = folder / _SETTINGS
     kind = read_object(file).get("similarity_fn_name", "dot") if file.is_file() else "dot"
     if kind not in ("dot", None):
         log.warning(
@@ -264,7 +264,7 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     A side without a prompt of its own has that of `default_prompt_name`, as `encode` gives it,
     unless that is the other side's.
     """
-    file = folder / _SAID
+    file = folder / _SETTINGS
     if not file.is_file():
         return Template()
     config = read_object(file)

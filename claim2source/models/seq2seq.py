@@ -24,7 +24,7 @@ _NLLB = dict(
         "tr:tur_Latn uk:ukr_Cyrl zh:zho_Hans"
     ).split()
 )
-PLACE = "{language}"
+FIELD = "{language}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Seq2Seq:
         from claim2source.models.hub import base_files, one_line, uses_bin
 
         self.config, self.language = config, language
-        name = (config.name or "").replace(PLACE, language)
+        name = (config.name or "").replace(FIELD, language)
         folder = self._files(name, base_files)
         self.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -117,7 +117,7 @@ class Seq2Seq:
         from claim2source.models.config import ModelConfig
 
         # One list of allowed names serves all languages.
-        allowed = tuple(pattern.replace(PLACE, self.language) for pattern in self.config.allow_bin)
+        allowed = tuple(pattern.replace(FIELD, self.language) for pattern in self.config.allow_bin)
         config = ModelConfig(name=name, revision=self.config.revision, allow_bin=allowed)
         folder: Path = base_files(config)[0]
         return folder

@@ -79,7 +79,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self.systems: dict[str, ScoredSystem] = {}
         self._scoring = Scoring(repeats=repeats, seed=seed)
         self._report: Report | None = None
-        self._written: set[Path] = set()
+        self._own_folders: set[Path] = set()
         if baseline is not None:
             self._add(*_baseline(baseline, dataset))
 
@@ -144,7 +144,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
 
     def _write(self, folder: Path) -> None:
         """Write all runs and the report; raise `UserError` for a foreign report there."""
-        if folder not in self._written and (folder / FILE).exists():
+        if folder not in self._own_folders and (folder / FILE).exists():
             provenance, split = Report.read(folder).provenance, self.dataset.split
             if (
                 provenance.program != PROGRAM
@@ -152,13 +152,13 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
             ):
                 why = "another report would be lost; give the Evaluator a name of its own"
                 raise UserError(f"{folder / FILE}: {why}")
-        self._written.add(folder)
+        self._own_folders.add(folder)
         for name, system in self.systems.items():
             own = folder / name
-            if own not in self._written:
+            if own not in self._own_folders:
                 write_runs(system.run, self.dataset, own / "runs")
                 self._make_report({name: system}, "runs").write(own)
-                self._written.add(own)
+                self._own_folders.add(own)
         self._make_report(self.systems, "{}/runs").write(folder)
 
 

@@ -40,14 +40,14 @@ def _tests_of(
         yield "Each stage against the one before", (row.tested[-1], row.tested[0])
     if row.name not in row.tested:
         return
-    same = [other for other in rows if other.form == row.form and other.name in other.tested]
+    same_form = [peer for peer in rows if peer.form == row.form and peer.name in peer.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
-        return next((row.name for row in same if fits(row)), None)
+        return next((row.name for row in same_form if fits(row)), None)
 
     plan, first = row.plan, row.plan.system.first
     if plan.varied is not None:
-        if base := among(lambda other: other.plan.system.name == plan.varied):
+        if base := among(lambda r: r.plan.system.name == plan.varied):
             yield "One setting at a time", (row.name, base)
         return
     own = [row for row in rows if row.plan.system.name == plan.system.name]
@@ -56,30 +56,30 @@ def _tests_of(
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := plan.checkpoint) is not None and not checkpoint.is_step_0:
         zero = among(
-            lambda other: (
-                (candidate := other.plan.checkpoint) is not None
+            lambda r: (
+                (candidate := r.plan.checkpoint) is not None
                 and candidate.is_step_0
                 and candidate.run == checkpoint.run
-                and other.plan.suffix == plan.suffix
-                and other.plan.varied is None
+                and r.plan.suffix == plan.suffix
+                and r.plan.varied is None
             )
         )
         if zero:
-            behind = f", {plan.suffix[1:]}" if plan.suffix else ""
-            yield f"Every epoch against step 0{behind}", (row.name, zero)
+            stage_note = f", {plan.suffix[1:]}" if plan.suffix else ""
+            yield f"Every epoch against step 0{stage_note}", (row.name, zero)
     if plan.system.stages:
         return
     if isinstance(first, HybridNode):
-        if part := among(lambda other: other.plan.system.name == first.dense.name):
+        if part := among(lambda r: r.plan.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
             untested.append(f"{plan.system.name} ({first.dense.display_name})")
-        if part := among(lambda other: other.plan.system.name == first.sparse.name):
+        if part := among(lambda r: r.plan.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):
-        if papers := among(lambda other: other.plan.system.label_of() == PAPERS_LABEL):
+        if papers := among(lambda r: r.plan.system.label_of() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
-    elif base := _nearest_bm25(same, row):
+    elif base := _nearest_bm25(same_form, row):
         yield "Dense systems against BM25", (row.name, base)
 
 

@@ -157,7 +157,7 @@ def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
 
 def plan_rows(
     systems: Systems,
-    behind: Systems,
+    staged: Systems,
     checkpoints: Sequence[Checkpoint],
     read_as: DenseNode,
     *,
@@ -166,7 +166,7 @@ def plan_rows(
     vary: Mapping[str, Sequence[Any]] | None = None,
     run: Path | None = None,
 ) -> list[RowPlan]:
-    """List the systems to evaluate: systems, checkpoints, `behind` on each of these, variations.
+    """List the systems to evaluate: systems, checkpoints, `staged` on each of these, variations.
 
     A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
@@ -180,7 +180,7 @@ def plan_rows(
     plans = [RowPlan(system) for name, system in systems.items() if name not in waiting]
     for checkpoint in checkpoints:
         checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
-        for system in (_CHECKPOINT_ALONE, *{**behind, **waiting}.values()):
+        for system in (_CHECKPOINT_ALONE, *{**staged, **waiting}.values()):
             system = system.on_checkpoint(checkpoint.path, routes, read_as, checkpoint.name)
             plans.append(RowPlan(system, checkpoint=checkpoint))
     plans = _select(plans, only)

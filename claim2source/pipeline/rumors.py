@@ -18,7 +18,7 @@ from claim2source.core.run import Cost, Run, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets.rumors import (
     LABELS,
-    MOST,
+    MAX_TWEETS,
     Rumors,
     Verdicts,
     load_rumors,
@@ -208,13 +208,13 @@ def _run_system(
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
     fitted_system = system.fit(runtime, held_out, data.languages)
     if validation is not None or not system.is_fit:
-        return fitted_system.index(data.sources).search(data.claims, MOST)
+        return fitted_system.index(data.sources).search(data.claims, MAX_TWEETS)
     folds = folds_of(rumors, config.folds, config.seed)
     parts = []
     for fold in folds:
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
         claims = [claim for claim in data.claims if claim.id in fold]
-        parts.append(fitted.index(data.sources).search(claims, MOST))
+        parts.append(fitted.index(data.sources).search(claims, MAX_TWEETS))
     choices = []
     for number, choice in enumerate(fitted_system.choices):
         different = len({repr(part.choices[number].settings) for part in parts})
@@ -263,7 +263,7 @@ def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
 
 def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
     scores = score_rumors(rumors, row.run, row.verdicts, config.repeats, config.seed)
-    table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
+    table: Table = {rumors.language: {**scores.defined, "queries": len(rumors.rumors)}}
     report = replace(
         row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals
     )
@@ -283,7 +283,7 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> R
     )
     first = None if main is None else main.scores
     headline = {name: None if first is None else first.values[name] for name in HEADLINE}
-    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
+    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.defined)
     notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in metrics))
     report = replace(report, headline=headline, notes=notes)
     return with_published(report, [row.report for row in rows if not row.report.simulated])

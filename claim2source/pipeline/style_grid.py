@@ -25,7 +25,6 @@ from claim2source.evaluation.style_grid import (
     grid_parts,
     grid_tables,
     mean_scores,
-    write_grid,
 )
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import language_table, macro
@@ -50,7 +49,7 @@ from claim2source.text.views import why_same_forms, with_claim_texts, with_sourc
 
 FOLDER = "styles"
 # Deep enough for MRR@10: whole lists of 300 cells would fill a disk.
-WRITTEN = 10
+RUN_DEPTH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +151,8 @@ def add_styles(
     """Run systems over the grid of styles; every cell becomes a row of their report.
 
     S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
-    table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
-    the report, what is to be shown, and the tables for W&B.
+    table and the cells' runs go to the folder `styles` of `out`. Returns the report, what is to be
+    shown, and the tables for W&B.
     """
     dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
     read: dict[bool, StyleViews] = {}
@@ -176,7 +175,7 @@ def add_styles(
             continue
         for cell in own.values():
             if cell.report.runs:
-                write_runs(cell.run.top(WRITTEN), dataset, out / cell.report.runs)
+                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs)
                 write_submissions(cell.run, dataset, out / cell.report.runs)
         cells |= own
         if own:
@@ -201,7 +200,6 @@ def add_styles(
     if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    write_grid(grid, out / FOLDER, title)
     parts = [*notes, *grid_parts(grid, wide=True), *comparison_parts(grid)]
     write_markdown(out / FOLDER, title, parts)
     tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}

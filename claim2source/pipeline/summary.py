@@ -129,8 +129,8 @@ def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
     if not lines:
         return []
     items = [f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}" for line in lines]
-    more = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
-    return ["\n".join([head, *map(_wrap, items[:_LINES]), *more])]
+    remainder = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
+    return ["\n".join([head, *map(_wrap, items[:_LINES]), *remainder])]
 
 
 def _wrap(line: str) -> str:

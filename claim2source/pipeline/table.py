@@ -147,12 +147,12 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         """List the systems to evaluate, each with its own claim form. Raises `UserError`."""
         shipped = shipped_files()
         systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
-        behind = read_systems([self.stages] if self.stages else [], shipped)
+        staged = read_systems([self.stages] if self.stages else [], shipped)
         checkpoints = checkpoints_of(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
         return plan_rows(
             systems,
-            behind,
+            staged,
             checkpoints,
             DenseNode(model=self.model, sources_form=sources, rendering=self.rendering),
             routes=self.routes,
@@ -267,22 +267,22 @@ class Evaluation:
         """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
         dataset, scored = self.runner.reported, scored_rows(rows)
         on_chosen = [row for row in rows if row.plan.is_chosen]
-        alone = [row.name for row in on_chosen if not row.plan.suffix]
-        alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
+        main_names = [row.name for row in on_chosen if not row.plan.suffix]
+        main_names = [rows[0].name] if len(rows) == 1 and not not_run else main_names
         reports = {name: system.report for name, system in scored.items()}
-        main = alone[0] if len(alone) == 1 else None
+        main = main_names[0] if len(main_names) == 1 else None
         name, program = (self.runner.settings.dataset, PROGRAM) if self.output else (None, "")
         report = make_report(dataset, reports, main, name=name, program=program)
         # First stages are asked for more than any metric needs; later ones may cut the lists.
-        cut = scored_rows([row for row in rows if row.plan.system.stages])
-        report = with_depth_notes(report, cut, dataset)
-        chosen = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
+        with_stages = scored_rows([row for row in rows if row.plan.system.stages])
+        report = with_depth_notes(report, with_stages, dataset)
+        chosen_names = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
         of_rows = [
             f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
         ]
         return replace(
             report,
-            chosen=chosen.pop() if len(chosen) == 1 else None,
+            chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
             not_run=tuple(not_run),
             notes=(*report.notes, *self.notes, *of_rows),
             training=self.training,
@@ -302,10 +302,10 @@ class Evaluation:
         parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
         details = list(rows[0].parts) if len(rows) == 1 else []
         if self.styles is not None:
-            report, more, grids = add_styles(
+            report, style_parts, grids = add_styles(
                 report, rows, self.runner, self.styles, scoring, output.folder
             )
-            details, tables = details + more, tables | grids
+            details, tables = details + style_parts, tables | grids
         if rows:
             details += submit(output.submit, rows[0].stages[rows[0].name].run, dataset)
         title = f"{report.dataset}, {report.split}"

@@ -63,7 +63,7 @@ def read_or_search(
     if is_done is not None and not is_done(result):
         return result
     about = {
-        "about": {} if result.index is None else {"index": result.index.plain()},
+        "about": {} if result.index is None else {"index": result.index.as_json()},
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
     }

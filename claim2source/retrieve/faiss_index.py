@@ -146,13 +146,13 @@ class VectorIndex:
         sampled = [claims[row] for row in rows]
         expected = exact.rank(sampled, vectors[rows], depth)
         recall = {}
-        for cut in sorted({min(10, depth), depth}):
+        for rank in sorted({min(10, depth), depth}):
             shares = [
-                np.mean([source in ours for source in expected.sources(claim.id, cut)])
+                np.mean([source in ours for source in expected.sources(claim.id, rank)])
                 for claim in sampled
-                for ours in [set(run.sources(claim.id, cut))]
+                for ours in [set(run.sources(claim.id, rank))]
             ]
-            recall[cut] = float(np.mean(shares))
+            recall[rank] = float(np.mean(shares))
         return IndexNotes(kind, dimensions, len(rows), recall)
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from claim2source.io.trec import RunFile, named_as, read_run
 from claim2source.retrieve.topk import candidate_pool
 
 ALL = "all"
-_SHOWN = 3
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,6 @@ def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
 
 def _refuse(path: Path, field: str, strange: Sequence[str], container: str) -> None:
     if strange:
-        remainder = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        names = ", ".join(map(repr, strange[:_SHOWN]))
+        remainder = f" and {len(strange) - _MAX_NAMES} more" if len(strange) > _MAX_NAMES else ""
+        names = ", ".join(map(repr, strange[:_MAX_NAMES]))
         raise InputError(path, field=field, why=f"not {container}: {names}{remainder}")

@@ -81,7 +81,7 @@ class Terms:
         """Split the ids by text."""
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
-    def where(self, mask: np.ndarray) -> Terms:
+    def select(self, mask: np.ndarray) -> Terms:
         """Keep the ids where `mask` (bool [ids]) is true."""
         before = np.concatenate([[0], np.cumsum(mask)])
         return Terms(self.ids[mask], before[self.bounds])
@@ -89,7 +89,7 @@ class Terms:
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
         terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
-        return terms.where(terms.ids >= 0)
+        return terms.select(terms.ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -113,7 +113,7 @@ class Analysis:
         stemmer: Any | None,
         speller: Callable[[str], str] | None = None,
     ) -> None:
-        self._whole, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
+        self._whole_words, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
         self._speller = speller
         self.vocabulary: dict[str, int] = {}
 
@@ -160,7 +160,7 @@ class Analysis:
     def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
         """Tokenize words: the distinct tokens, and each word's tokens as places in that list."""
         number_of: defaultdict[str, int] = defaultdict(count().__next__)
-        if self._whole:
+        if self._whole_words:
             lengths = np.fromiter(map(len, map(str.split, words)), np.int64, len(words))
             split = chain.from_iterable(map(str.split, words))
             ids = np.fromiter(map(number_of.__getitem__, split), np.int32, lengths.sum())
@@ -324,7 +324,7 @@ class Postings:
 
         A repeated term counts each time.
         """
-        rare = claims.where(self._row_of[claims.ids] < 0)
+        rare = claims.select(self._row_of[claims.ids] < 0)
         # The postings of a claim's terms one after another are a row of repeated columns.
         entries = self._postings[rare.ids]
         shape = len(claims), len(self.counts.lengths)

@@ -21,9 +21,9 @@ from claim2source.serve.batcher import complain
 
 COOKIE = "claim2source"
 # Bytes of a request's body: a batch of long posts.
-MOST = 2 * 2**20
+MAX_BYTES = 2 * 2**20
 # One of so many is read to its end all the same: a client that is sending hears no refusal.
-DISCARDED = 8 * MOST
+DISCARDED = 8 * MAX_BYTES
 # Seconds in which a body must have arrived.
 SECONDS = 20
 # Addresses whose requests are counted at a time.
@@ -196,7 +196,7 @@ def _client_of(address: str) -> str:
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:
     """Read the body; status and reason where it is refused, None where the client has gone."""
-    large = 413, f"more than {MOST} bytes"
+    large = 413, f"more than {MAX_BYTES} bytes"
     length = Headers(scope=scope).get("content-length", "")
     if length.isdigit() and (len(length) > 12 or int(length) > DISCARDED):
         return large
@@ -208,12 +208,12 @@ async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | Non
                 if message["type"] != "http.request":
                     return None
                 size += len(message.get("body", b""))
-                if size <= MOST:
+                if size <= MAX_BYTES:
                     parts.append(message.get("body", b""))
                 if size > DISCARDED:
                     return large
                 if not message.get("more_body", False):
-                    return b"".join(parts) if size <= MOST else large
+                    return b"".join(parts) if size <= MAX_BYTES else large
     except TimeoutError:
         return 408, f"the request took more than {SECONDS} s"
 

@@ -13,7 +13,7 @@ from mcp_types import ToolAnnotations
 
 from claim2source import __version__
 from claim2source.find.finder import Answer
-from claim2source.serve.access import MCP, MOST, AccessSettings
+from claim2source.serve.access import MAX_BYTES, MCP, AccessSettings
 from claim2source.serve.batcher import NoAnswer
 from claim2source.serve.schemas import (
     AUTO,
@@ -80,7 +80,7 @@ def add_tool(
         streamable_http_path=MCP,
         json_response=True,
         stateless_http=True,
-        max_request_body_size=MOST,
+        max_request_body_size=MAX_BYTES,
         # The access has looked at host and origin.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )

@@ -147,7 +147,7 @@ def add_api(app: FastAPI, service: Service) -> None:
         """Report that the server answers, and how many posts wait."""
         batcher = service.batcher
         return Health(
-            status="ok", version=__version__, waiting=batcher.waiting, places=batcher.places
+            status="ok", version=__version__, waiting=batcher.waiting, places=batcher.capacity
         )
 
 

@@ -22,7 +22,7 @@ from claim2source.text.language import likeliest
 log = logging.getLogger(__name__)
 
 # Posts of several askers that are searched together.
-TOGETHER = 16
+MAX_BATCH = 16
 # Seconds that a busy batcher asks to wait, at most.
 LONGEST = 60
 OnPart = Callable[[str], None]
@@ -74,15 +74,15 @@ class _Job:
 class RequestBatcher:
     """Queue questions, and answer them in a thread of its own, in the order of their arrival.
 
-    At most `places` posts wait or are searched at a time. Those that wait for the same number of
+    At most `capacity` posts wait or are searched at a time. Those that wait for the same number of
     papers, among the same papers, are searched together. `seconds` is how long a question may
     take, waiting included; None: as long as it takes.
     """
 
-    def __init__(self, finder: Finder, *, places: int = 64, seconds: float | None = 60) -> None:
-        self.finder, self.places, self.seconds = finder, places, seconds
+    def __init__(self, finder: Finder, *, capacity: int = 64, seconds: float | None = 60) -> None:
+        self.finder, self.capacity, self.seconds = finder, capacity, seconds
         self._jobs: deque[_Job] = deque()
-        self._taken = 0
+        self._batch_size = 0
         self._pace = 0.1
         self._changed = threading.Condition()
         self._closed = False
@@ -107,7 +107,7 @@ class RequestBatcher:
     def waiting(self) -> int:
         """Count the posts that wait or are searched."""
         with self._changed:
-            return self._taken + self._queued()
+            return self._batch_size + self._queued()
 
     def _queued(self) -> int:
         return sum(len(job.posts) for job in self._jobs)
@@ -122,8 +122,8 @@ class RequestBatcher:
         """
         job = _Job(posts, k, where, on_part)
         with self._changed:
-            waiting = self._taken + self._queued()
-            if self._closed or waiting + len(posts) > self.places:
+            waiting = self._batch_size + self._queued()
+            if self._closed or waiting + len(posts) > self.capacity:
                 raise TooBusy(min(LONGEST, max(1, ceil(waiting * self._pace))))
             self._jobs.append(job)
             self._changed.notify()
@@ -155,12 +155,12 @@ class RequestBatcher:
             jobs, waiting = list[_Job](), deque[_Job]()
             for job in self._jobs:
                 same_settings = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
-                fits = not jobs or self._taken + len(job.posts) <= TOGETHER
+                fits = not jobs or self._batch_size + len(job.posts) <= MAX_BATCH
                 if not (same_settings and fits):
                     waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
                     jobs.append(job)
-                    self._taken += len(job.posts)
+                    self._batch_size += len(job.posts)
             self._jobs = waiting
             return jobs
 
@@ -186,7 +186,7 @@ class RequestBatcher:
     def _free_places(self, job: _Job) -> None:
         """Free a request's places before its client learns of it and sends the next."""
         with self._changed:
-            self._taken -= len(job.posts)
+            self._batch_size -= len(job.posts)
 
     def _search(self, jobs: Sequence[_Job]) -> list[Answer]:
         def on_part(part: str) -> None:

@@ -84,18 +84,18 @@ class Sparse(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._since: dict[str, float] = {}
-        self._more: Counter[str] = Counter()
+        self._suppressed: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is written."""
         key, now = str(record.msg), time.monotonic()
         if now - self._since.get(key, -QUIET) < QUIET:
-            self._more[key] += 1
+            self._suppressed[key] += 1
             return False
         if len(self._since) > 1_000:
             self._since.clear()
         self._since[key] = now
-        if count := self._more.pop(key, 0):
+        if count := self._suppressed.pop(key, 0):
             record.msg = f"{record.getMessage().replace('%', '%%')} (and {count} more like it)"
             record.args = ()
             record.exc_info = None

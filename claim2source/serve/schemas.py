@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from claim2source.engines import Where
-from claim2source.find.answers import headline, notes, plain
+from claim2source.find.answers import headline, json_rows, notes
 from claim2source.find.finder import Answer
 from claim2source.io.posts import Post
 from claim2source.text.language import CODES
@@ -32,7 +32,7 @@ EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
 # Characters of a post, posts of a batch, papers of an answer.
 CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
 # What Python strips is no text; ASCII digits only.
-_SOME = r"[^\s\x1c-\x1f]"
+_TEXT = r"[^\s\x1c-\x1f]"
 _TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?([0-5][0-9]|60)([.,][0-9]+)?)?)?"
 _TIME += r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
 _MONTH, _DATE = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
@@ -46,14 +46,14 @@ class Optional:
 
     default: Any = None
 
-    def given(self, value: object) -> object:
+    def value_or_default(self, value: object) -> object:
         """Return a value, or the default where none is given."""
         absent = value is None or isinstance(value, str) and not value.strip(" \t\r\n")
         return self.default if absent else value
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Look at the value before its type does."""
-        return no_info_before_validator_function(self.given, handler(kind))
+        return no_info_before_validator_function(self.value_or_default, handler(kind))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: JsonHandler) -> Any:
         """Add null and empty text to the type's schema."""
@@ -77,7 +77,7 @@ def day_of(value: object) -> object:
 
 Text = Annotated[
     str,
-    Field(min_length=1, max_length=CHARACTERS, pattern=_SOME, description="the post's text"),
+    Field(min_length=1, max_length=CHARACTERS, pattern=_TEXT, description="the post's text"),
 ]
 
 
@@ -249,7 +249,7 @@ class AnswerOut(BaseModel):
     @classmethod
     def of(cls, answer: Answer) -> AnswerOut:
         """Describe an answer."""
-        papers: list[Any] = plain(answer)
+        papers: list[Any] = json_rows(answer)
         return cls(
             post=answer.post.id,
             lang=answer.lang,

@@ -111,7 +111,7 @@ class CrossEncoder(LocalReranker):
             for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
                 why = {chunk[row]: reason for row, reason in scored.why.items()}
                 yield RawScores(
-                    [chunk[row] for row in scored.places], scored.scores, why, scored.tokens
+                    [chunk[row] for row in scored.positions], scored.scores, why, scored.tokens
                 )
 
 

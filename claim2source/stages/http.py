@@ -207,7 +207,7 @@ class _Wave:
             instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
             body |= {"queries": claim, "instruction": instruction, "use_activation": False}
         address = settings.url.strip().rstrip("/") + path
-        reply, content = await self.server.sent(address, body, no_retry=no_retry)
+        reply, content = await self.server.send(address, body, no_retry=no_retry)
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:

@@ -47,8 +47,8 @@ class LearnedView:
     def __post_init__(self) -> None:
         if not self.scale > 0:
             raise ValueError("scale must be above 0")
-        if self.view.is_similarity and self.weight < 0:
-            raise ValueError("the weight of a similarity must not be negative")
+        if self.weight < 0:
+            raise ValueError("weight must not be negative")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LearnedFusion:
         A score that is not known counts as the mean of the claim's known ones.
         """
         scaled = np.stack(
-            [known(column) / view.scale for column, view in zip(columns, self.views, strict=True)],
+            [filled(column) / view.scale for column, view in zip(columns, self.views, strict=True)],
             1,
         )
         totals: np.ndarray = scaled @ np.array([view.weight for view in self.views])
@@ -110,7 +110,7 @@ class LearnedFusion:
         return validated(cls, json.dumps(read_json(path)), path)
 
 
-def known(scores: np.ndarray) -> np.ndarray:
+def filled(scores: np.ndarray) -> np.ndarray:
     """Replace NaN by the mean of a claim's known scores; by 0 where none is known."""
     missing = np.isnan(scores)
     if not missing.any():

@@ -76,7 +76,7 @@ class LLMScores(LLMStage, ABC):
         failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
         notes = {entry.claim.id: entry.note for entry in lists if entry.note}
         cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.stored
+            time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.reused
         )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 

@@ -60,7 +60,7 @@ class Posts(WithRuntime):
             require(bool(getattr(self, key).strip()), key, getattr(self, key), "a name or a folder")
 
     @cached_property
-    def known(self) -> Sequence[Claim]:
+    def known_posts(self) -> Sequence[Claim]:
         """Load the posts that mean a known paper. Raises `UserError` where there are none."""
         posts = [post for post in load(self.dataset, self.split).claims if post.golds]
         if not posts:
@@ -80,8 +80,8 @@ class Posts(WithRuntime):
     @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the model and the known posts."""
-        posts = [[post.id, list(post.golds)] for post in self.known]
-        texts = self.rendering.claim_texts(self.known)
+        posts = [[post.id, list(post.golds)] for post in self.known_posts]
+        texts = self.rendering.claim_texts(self.known_posts)
         keys = encoder_keys(self.resolved.encoder)
         return {"encoder": keys, "posts": content_hash([posts, texts])}
 
@@ -89,7 +89,7 @@ class Posts(WithRuntime):
         """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
         started = time.perf_counter()
         ids = {claim.id for claim in claims}
-        posts = [post for post in self.known if post.id not in ids]
+        posts = [post for post in self.known_posts if post.id not in ids]
         vectors, read = self._vectors([*posts, *claims])
         own, of_claims = vectors[: len(posts)], vectors[len(posts) :]
         rows = defaultdict[str, list[int]](list)

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
-from claim2source.datasets.papers import first_day
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model, unit_vectors
 from claim2source.retrieve.terms import import_bm25s
-from claim2source.stages.cross_encoder import CrossEncoder
-from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Runtime
-from claim2source.stages.yes_no import YesNo
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.clean import sentences_of
 from claim2source.text.views import claim_parts
 
-Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
-PairStage = MaxSim | CrossEncoder | YesNo
-# Views that score pairs of texts: the stages of these names.
-STAGES: dict[Kind, type[PairStage]] = {
-    "max_sim": MaxSim,
-    "cross_encoder": CrossEncoder,
-    "yes_no": YesNo,
-}
-PartOfSource = Literal["all", "title", "abstract", "metadata"]
+Kind = Literal["bm25", "cosine", "best_sentence"]
+PartOfSource = Literal["all", "title", "abstract"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
 _GRAM = 4
@@ -48,15 +36,12 @@ class ViewConfig(Settings):
 
     Args:
         score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
-            with the title or a sentence of the abstract; `max_sim` of token vectors, and the
-            re-rankers `cross_encoder` and `yes_no`, scored as the stages of these names do; `year`,
-            the source's own.
-        part: what is read of a source: `all` (title and abstract), `title`, `abstract`, or
-            `metadata` (venue and authors). Only bm25 of words has them all.
+            with the title or a sentence of the abstract.
+        part: what is read of a source: `all` (title and abstract), `title`, or `abstract`.
         terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
             `characters` (pieces of words of 4 letters).
         bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
-        model: the encoder; none: the one that the program is given. A re-ranker must be named.
+        model: the encoder; none: the one that the program is given.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
         sources: how sources are written for an encoder; a checkpoint has its own.
     """
@@ -72,41 +57,17 @@ class ViewConfig(Settings):
     def check(self) -> None:
         lexical = self.score == "bm25"
         require(lexical or self.terms == "words", "terms", self.terms, "words but with score bm25")
-        parts: dict[str, tuple[str, ...]] = {
-            "bm25": get_args(PartOfSource)
-            if self.terms == "words"
-            else ("all", "title", "abstract"),
-            "cosine": ("all", "title", "abstract"),
-        }
-        require_one_of("part", self.part, parts.get(self.score, ("all",)))
+        parts = ("all",) if self.score == "best_sentence" else get_args(PartOfSource)
+        require_one_of("part", self.part, parts)
         good = self.bm25.analysis == "terms"
         require(good, "bm25.analysis", self.bm25.analysis, "terms: whitespace has other scores")
-        none = self.model is None
-        require(
-            self.encodes or self.pairwise or none,
-            "model",
-            self.model,
-            f"none with score {self.score}",
-        )
-        allowed = self.encodes or not none or not self.pairwise
-        require(
-            allowed, "model", self.model, f"the re-ranker's folder or name with score {self.score}"
-        )
+        good = self.model is None or self.encodes
+        require(good, "model", self.model, f"none with score {self.score}")
 
     @property
     def encodes(self) -> bool:
         """Tell whether an encoder makes the scores."""
-        return self.score in ("cosine", "best_sentence", "max_sim")
-
-    @property
-    def pairwise(self) -> bool:
-        """Tell whether claim and source are scored together, as a stage does."""
-        return self.score in STAGES
-
-    @property
-    def is_similarity(self) -> bool:
-        """Tell whether more of it speaks for a source, so that its weight is not negative."""
-        return self.score != "year"
+        return self.score != "bm25"
 
 
 class TextVectors(NamedTuple):
@@ -122,61 +83,29 @@ class TextVectors(NamedTuple):
 
 
 class Models:
-    """Load the models of views, and hold the last one; `several` holds them all.
+    """Load the encoders of views, and hold the last one; `several` holds them all.
 
-    What computes them, and where re-rankers keep their scores, is said by `runtime`.
+    `runtime` has the device that computes them, and the store of their vectors.
     """
 
     def __init__(self, runtime: Runtime | None = None, *, several: bool = False) -> None:
         self.runtime = runtime or Runtime()
         self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
-        self._stages: dict[ViewConfig, PairStage] = {}
 
     def encoder(self, model: ModelConfig) -> Resolved:
         """Load an encoder."""
         if model not in self._encoders:
-            self._let_go()
+            if not self._several:
+                self._encoders = {}  # before the next one is read: two may not fit
             self._encoders[model] = resolve(model, self.runtime.device)
         return self._encoders[model]
-
-    def stage(self, view: ViewConfig) -> PairStage:
-        """Make the stage of a view; a re-ranker that we trained says itself how it reads a pair."""
-        if view not in self._stages:
-            model, kind = view.model or ModelConfig(), STAGES[view.score]
-            settings: dict[str, Any] = {"model": model.name}
-            encoder = None
-            if trained_reranker(model.name) is None:
-                values = {"revision": model.revision, "max_length": model.max_length}
-                settings |= {key: value for key, value in values.items() if value is not None}
-                rendering = Rendering(view.claims, view.sources)
-                if kind is MaxSim:
-                    max_sim = MaxSim(**settings)
-                    # A checkpoint says its pooling, and refuses what contradicts it.
-                    resolved = self.encoder(model if max_sim.pooling is None else max_sim.config)
-                    encoder, rendering = resolved.encoder, resolved.rendering or rendering
-                settings |= asdict(rendering)
-            if kind is not MaxSim:
-                settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
-            if encoder is None:
-                self._let_go()
-            stage = kind(**settings).with_runtime(
-                self.runtime.store, self.runtime.device, self.runtime.progress
-            )
-            if encoder is not None:
-                stage.__dict__["encoder"] = encoder
-            self._stages[view] = stage
-        return self._stages[view]
-
-    def _let_go(self) -> None:
-        if not self._several:
-            self._encoders, self._stages = {}, {}
 
 
 class Scorer:
     """Score the candidates of claims in one pool, by one view after the other.
 
-    Vectors and re-rankers' scores are kept in the store of `models`.
+    Vectors are kept in the store of `models`.
     """
 
     def __init__(
@@ -194,14 +123,10 @@ class Scorer:
         return self.models.encoder(view.model or ModelConfig())
 
     def key(self, view: ViewConfig) -> str:
-        """Hash all that makes a model's scores, without versions of libraries; "" without a model.
+        """Hash all that makes an encoder's scores, without versions of libraries; "" without one.
 
-        Raises `UserError` where the model cannot be loaded.
+        Raises `UserError` where the encoder cannot be loaded.
         """
-        if view.pairwise:
-            identity = dict(self.models.stage(view).identity)
-            identity.pop("sentence-transformers", None)
-            return content_hash(of_model(identity))
         if not view.encodes:
             return ""
         return content_hash(of_model(encoder_keys(self.resolved(view).encoder)))
@@ -217,32 +142,25 @@ class Scorer:
         """Score for each claim the sources `candidates`, by id: an array of each list's length.
 
         BM25 is divided by the weight of a term that a single source has, which grows with the
-        pool. NaN is what cannot be known: the year of a source without a date, the title's score
-        of one without a title. `fresh` encodes claims and scores pairs that the store may hold:
-        what a new claim costs.
+        pool. The score of a title or abstract that a source lacks is NaN. `fresh` encodes claims
+        whose vectors the store may hold: what a new claim costs.
         """
-        by: dict[Kind, Callable[[], list[np.ndarray]]] = {
-            "bm25": lambda: self._bm25(view, claims, candidates),
-            "cosine": lambda: self._cosines(view, claims, candidates, self._whole_texts, fresh),
-            "best_sentence": lambda: self._cosines(view, claims, candidates, _sentences, fresh),
-            **{kind: lambda: self._pair_scores(view, claims, candidates, fresh) for kind in STAGES},
-            "year": lambda: [self._years(ids) for ids in candidates],
-        }
-        values = by[view.score]()
-        if view.score == "year" or view.part == "all":
+        if view.score == "bm25":
+            values = self._bm25(view, claims, candidates)
+        else:
+            texts_of = _sentences if view.score == "best_sentence" else _whole_texts
+            values = self._cosines(view, claims, candidates, texts_of, fresh)
+        if view.part == "all":
             return values
         missing = (
             [_lacks(self._sources[source], view.part) for source in ids] for ids in candidates
         )
         return [np.where(none, np.nan, value) for none, value in zip(missing, values, strict=True)]
 
-    def _years(self, ids: Sequence[str]) -> np.ndarray:
-        return np.array([year_of(self._sources[source].date) for source in ids], np.float64)
-
     def _bm25(
         self, view: ViewConfig, claims: Sequence[Claim], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        metadata = view.part == "metadata" or (view.part == "all" and view.bm25.metadata)
+        metadata = view.part == "all" and view.bm25.metadata
         config = replace(view.bm25, claims=view.claims, metadata=metadata)
         index = self._lexical.get(view)
         if view.terms != "words":
@@ -298,10 +216,6 @@ class Scorer:
             )
         return [scores.astype(np.float64) for scores in cosines]
 
-    @staticmethod
-    def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
-        return [[text] for text in rendering.source_texts(sources)]
-
     def _encoded(
         self,
         resolved: Resolved,
@@ -316,15 +230,9 @@ class Scorer:
             return TextVectors({}, np.zeros((0, 1), np.float32))
         return TextVectors({text: row for row, text in enumerate(distinct)}, unit_vectors(vectors))
 
-    def _pair_scores(
-        self,
-        view: ViewConfig,
-        claims: Sequence[Claim],
-        candidates: Sequence[Sequence[str]],
-        fresh: bool,
-    ) -> list[np.ndarray]:
-        stage, pool = self.models.stage(view), list(self._sources.values())
-        return list(stage.source_scores(claims, pool, candidates, fresh=fresh).scores)
+
+def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
+    return [[text] for text in rendering.source_texts(sources)]
 
 
 def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
@@ -337,15 +245,11 @@ def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str
 def _only(source: Source, part: PartOfSource) -> Source:
     if part == "title":
         return replace(source, abstract="", venue="", authors=())
-    if part == "abstract":
-        return replace(source, title="", venue="", authors=())
-    return replace(source, title="", abstract="") if part == "metadata" else source
+    return replace(source, title="", venue="", authors=()) if part == "abstract" else source
 
 
 def _lacks(source: Source, part: PartOfSource) -> bool:
     """Tell whether a source has nothing in a part: a low score would speak against it."""
-    if part == "metadata":
-        return not source.venue.strip() and not source.authors
     return not (source.title if part == "title" else source.abstract).strip()
 
 
@@ -391,9 +295,3 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
         " ".join(f"{word}_{next_one}" for word, next_one in zip(words, words[1:], strict=False))
         for words in split
     ]
-
-
-def year_of(date: str) -> float:
-    """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
-    year, rest = divmod(first_day(date), 10_000)
-    return year + (rest // 100 - 1) / 12 if year else math.nan

@@ -18,7 +18,7 @@ from claim2source.core.config import Between, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.datasets.rumors import MOST, REFUTES, SUPPORTS, UNVERIFIABLE, Label
+from claim2source.datasets.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
 from claim2source.io.store import Store
 from claim2source.llm.stage import LLMCost, RewritingStage, Task
 from claim2source.llm.work import Request
@@ -70,7 +70,7 @@ class Stance(RewritingStage):
 
     by: Literal["cosine", "llm"] = "llm"
     model: str | None = None
-    depth: Annotated[int, Between(1, MOST)] = MOST
+    depth: Annotated[int, Between(1, MAX_TWEETS)] = MAX_TWEETS
     threshold: Annotated[float, Between(0, HIGHEST, above=True)] = 0.4
     weights: Weights = "raw"
     drop_unverifiable: bool = False
@@ -187,7 +187,7 @@ class Stance(RewritingStage):
             scores.append(score_of(answer))
         means = np.array([np.mean(scores) if scores else np.nan for scores in answers])
         cost = Cost(
-            time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.stored
+            time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.reused
         )
         return Stances(means, {row: reasons for row, reasons in why.items() if reasons}, cost)
 

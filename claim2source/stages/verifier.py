@@ -97,7 +97,7 @@ class Poll:
         # Sums of probabilities in different orders are not exact.
         return (int(np.argmax(self.votes)) if lead > 1e-9 else None), lead
 
-    def needed(self, limit: int) -> int:
+    def votes_needed(self, limit: int) -> int:
         """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
 
         It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
@@ -236,7 +236,7 @@ class Verifier(LLMStage):
         while True:
             asks: dict[str, VoteRequest] = {}
             for poll in polls:
-                for _ in range(poll.needed(self.votes)):
+                for _ in range(poll.votes_needed(self.votes)):
                     ask = self._ask(poll, sources)
                     if ask is None:
                         poll.fail(OVER_BUDGET, close=True)

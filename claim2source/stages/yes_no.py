@@ -221,7 +221,7 @@ class _Prefixes:
         self.direction = weights.weight[yes].float() - weights.weight[no].float()
         bias = getattr(weights, "bias", None)
         self.bias = 0.0 if bias is None else float(bias[yes].float() - bias[no].float())
-        self._known: tuple[list[int], Any] = ([], None)
+        self._cached: tuple[list[int], Any] = ([], None)
 
     def score(self, prefix: list[int], rest: Sequence[Sequence[int]]) -> np.ndarray:
         """Score prompts that go on with `rest` after `prefix`; returns [n] float32."""
@@ -256,10 +256,10 @@ class _Prefixes:
         import torch
         from transformers import DynamicCache
 
-        if self._known[0] != prefix or self._known[1] is None:
+        if self._cached[0] != prefix or self._cached[1] is None:
             cache = DynamicCache()
             if prefix:
                 ids = torch.tensor([prefix], device=self.model.device)
                 self.model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-            self._known = (list(prefix), cache)
-        return self._known[1]
+            self._cached = (list(prefix), cache)
+        return self._cached[1]

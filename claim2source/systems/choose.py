@@ -34,7 +34,7 @@ from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
 from claim2source.systems.conditions import MARGIN, WhenConfig
 
 # As deep as the metrics that settings are chosen by.
-CUT = 5
+DEPTH = 5
 MAP = "map"
 # Setting -> values to try, the default first. What an index need not be made anew for comes last.
 Grid = tuple[tuple[str, tuple[Any, ...]], ...]
@@ -300,7 +300,7 @@ def choose_bm25(
         terms = index.terms(claims)
         for cell in cells:
             candidates[cell] = weighing.of(
-                index.reweighted(cell.k1, cell.b).rank(claims, CUT, terms)
+                index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
             )
     parts = [
         choose_of_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
@@ -376,7 +376,7 @@ def _fielded_scores(
             ]
             for boost in boosts:
                 lists = {
-                    claim: ranked(timeline.source_ids, values_of, boost.boost, CUT)
+                    claim: ranked(timeline.source_ids, values_of, boost.boost, DEPTH)
                     for claim, timeline, values_of in zip(ids, timelines, scores, strict=True)
                 }
                 scores_of[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
@@ -475,7 +475,7 @@ def try_fusion(
     for config in grid:
         fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
-            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, CUT))
+            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
     return candidates
 
 

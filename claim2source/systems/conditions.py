@@ -11,7 +11,7 @@ from claim2source.core.run import Result, Run, join_results
 
 MARGIN = "margin_below"
 # How the note of a claim begins whose ranking a stage was not asked about.
-KEPT = "ranking kept"
+UNCHANGED = "ranking kept"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class WhenConfig(Settings):
             # A single source leaves nothing to choose.
             if before and before != now and len(run.sources(claim, 2)) > 1:
                 return None
-        return f"{KEPT}: a margin of {margin:.3f}"
+        return f"{UNCHANGED}: a margin of {margin:.3f}"
 
     def apply(
         self,
@@ -76,4 +76,4 @@ def margin_of(run: Run, claim: str) -> float:
 def share_asked(result: Result) -> float:
     """Return the share of claims that a stage was asked about."""
     notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
-    return sum(not note.startswith(KEPT) for note in notes) / max(len(notes), 1)
+    return sum(not note.startswith(UNCHANGED) for note in notes) / max(len(notes), 1)

@@ -129,8 +129,8 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
         if selection.val is not selection.train
     }
     selection = next(iter((held_out or selections).values()))
-    for name, other in held_out.items():
-        if other.val.fingerprint != selection.val.fingerprint:
+    for name, of_route in held_out.items():
+        if of_route.val.fingerprint != selection.val.fingerprint:
             raise UserError(
                 f"routes.{language}: {next(iter(held_out))} and {name} held out other claims of "
                 "train: train them with the same data.val_share, val_seed and val_seen_share"
@@ -172,7 +172,7 @@ class HeldOut:
         """Return the values per claim, by id, that depend on no other claim; folds share them."""
         return self._shared.setdefault(repr(key), {})
 
-    def once(self, key: object, make: Callable[[], Value]) -> Value:
+    def get_or_make(self, key: object, make: Callable[[], Value]) -> Value:
         """Return the value made for a key of the same content, else make it."""
         text = repr(key)
         if text not in self._values:
@@ -188,7 +188,7 @@ class HeldOut:
         if self.own_train is not None:
             return self._with_golds(self.own_train)
         split = self.choosing.split or split or TRAIN_SPLIT
-        return self.once(split, lambda: self._load(split))
+        return self.get_or_make(split, lambda: self._load(split))
 
     def _load(self, split: str) -> Dataset:
         if split == self.reported:
@@ -219,7 +219,7 @@ class HeldOut:
         if self.own_train is not None:
             return SelectionData(self.own_train, self.own_train, labels=self.labels)
         models = list(manifests) or [None]
-        return self.once(
+        return self.get_or_make(
             models, lambda: unknown_to_all([self._unknown_to(model) for model in models])
         )
 
@@ -324,9 +324,9 @@ class Fitting:
         """Return how a setting is chosen."""
         return self.held_out.choosing.rule
 
-    def once(self, made_of: object, make: Callable[[], Value]) -> Value:
+    def get_or_make(self, made_of: object, make: Callable[[], Value]) -> Value:
         """Choose a setting, once for equal parts, form and texts, whatever they are called."""
-        return self.held_out.once((made_of, self.form), make)
+        return self.held_out.get_or_make((made_of, self.form), make)
 
 
 class TrainedOn(Protocol):

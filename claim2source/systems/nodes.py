@@ -19,7 +19,7 @@ from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
-    CUT,
+    DEPTH,
     FUSION_DEPTHS,
     Grid,
     choose,
@@ -147,7 +147,7 @@ class BM25Node(GridNode):
         """Choose the settings of the grid, with the claim form that it is run with."""
         form = self.form_of(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
-        bm25, choice = replace(fitting, form=form).once(
+        bm25, choice = replace(fitting, form=form).get_or_make(
             (base, self.grid, fitting.train_split),
             lambda: choose_bm25(fitting.train(), base, self.grid, fitting.rule),
         )
@@ -184,7 +184,7 @@ class FieldedNode(GridNode):
         """Choose the settings of the grid; folds share what depends on no other claim."""
         made_of = self.fielded, self.grid, fitting.train_split
         scores = fitting.held_out.shared(made_of)
-        fielded, choice = replace(fitting, form="original").once(
+        fielded, choice = replace(fitting, form="original").get_or_make(
             made_of,
             lambda: choose_fielded(fitting.train(), self.fielded, self.grid, fitting.rule, scores),
         )
@@ -352,7 +352,7 @@ class HybridNode(Node):
                 rule=fitting.rule,
             )
 
-        fusion, choice = fitting.once(_unnamed(node), choose_here)
+        fusion, choice = fitting.get_or_make(_unnamed(node), choose_here)
         return replace(node, fusion=fusion, fitted=True), [*choices, choice]
 
     def index(
@@ -552,7 +552,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
 
     def values(part: AnyNode) -> Result:
         index = part.index(mine.sources, fitting.runtime, fitting.form)
-        return index.search(mine.claims, CUT)
+        return index.search(mine.claims, DEPTH)
 
     models = {number: part.main_model for number, part in enumerate(parts)}
     return choose(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import yaml
 
 from claim2source.core.config import Between, Settings, make, options_of, require, require_one_of
-from claim2source.core.config_yaml import Place, YamlMapping, read_yaml
+from claim2source.core.config_yaml import Location, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
 from claim2source.core.shipped import shipped
@@ -177,23 +177,23 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
 def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
     """Read entries as `read_entries` does, each with the values and lines that it was made of."""
     path = shipped(path, folder)
-    named, keys = read_yaml(path), options_of(kind)
-    if not isinstance(named, YamlMapping):
+    raw, keys = read_yaml(path), options_of(kind)
+    if not isinstance(raw, YamlMapping):
         raise InputError(path, why="must be names, each with its keys below it")
     is_entry = any(
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
-        for name, value in named.items()
+        for name, value in raw.items()
     )
     if is_entry:
-        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
+        raw = YamlMapping({path.stem: raw}, {path.stem: (str(path), 1)})
     entries: dict[str, tuple[Entry, YamlMapping]] = {}
-    for name, values in named.items():
+    for name, values in raw.items():
         try:
-            entries[name] = make(kind, values), named
+            entries[name] = make(kind, values), raw
         except ConfigError as error:
             # A flag is no help in a file of entries.
             why = f"{error.key}: {error.why}".partition("; give --")[0]
-            raise ConfigError(name, values, "", why).at(named.places[name]) from None
+            raise ConfigError(name, values, "", why).at(raw.locations[name]) from None
     return entries
 
 
@@ -402,13 +402,13 @@ def _read_grid(kind: type[Config], value: Any, key: str, usual: Grid) -> tuple[C
     return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
-def _line_of(named: YamlMapping, name: str, key: str) -> Place | None:
+def _line_of(entries: YamlMapping, name: str, key: str) -> Location | None:
     """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
-    value: Any = named
+    value: Any = entries
     line = None
     for part in (name, *key.split(".")):
         if isinstance(value, YamlMapping) and part in value:
-            value, line = value[part], value.places[part]
+            value, line = value[part], value.locations[part]
         elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
             value = value[int(part) - 1]
         elif part != name:

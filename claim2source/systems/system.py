@@ -250,18 +250,18 @@ def _with_checkpoint(
 class FittedSystem:
     """Hold a system with all its choices made, and the claim form that it runs with.
 
-    `wanted` is the form that was asked for: without one each part has its own.
+    `requested` is the form that was asked for: without one each part has its own.
     """
 
     system: System
     runtime: SystemRuntime
-    wanted: ClaimForm | None
+    requested: ClaimForm | None
     form: ClaimForm
     choices: tuple[Choice, ...] = ()
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
         """Index sources."""
-        first = self.system.first.index(sources, self.runtime, self.wanted)
+        first = self.system.first.index(sources, self.runtime, self.requested)
         return SystemIndex(self, sources, first)
 
 

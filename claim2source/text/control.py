@@ -55,7 +55,7 @@ _MARK = re.compile(
 )
 # Thoughts without marks of their own: how a reply with some begins, and what ends the last one.
 # Harmony, the same where a server leaves control tokens out, Gemma, Granite and Apriel.
-_BARE = tuple(
+_WITHOUT_TEXT = tuple(
     (re.compile(rf"\s*+{begins}"), re.compile(ends))
     for begins, ends in (
         (
@@ -103,7 +103,7 @@ def without_thoughts(text: str) -> str:
 
     A template may have opened the thought: what stands before the end of one is left out, too.
     """
-    for begins, end in _BARE:
+    for begins, end in _WITHOUT_TEXT:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""

@@ -97,10 +97,10 @@ def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> Writ
     return WrittenText(text, "" if why_doubtful is None else "doubtful", why_doubtful)
 
 
-def first_lines(lines: Sequence[str], most: int, rest: str) -> list[str]:
+def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
     """Indent the first lines; `rest` says where the others are."""
-    more = [f"  and {len(lines) - most} more{rest}"] if len(lines) > most else []
-    return [*(f"  {line}" for line in lines[:most]), *more]
+    remainder = [f"  and {len(lines) - limit} more{rest}"] if len(lines) > limit else []
+    return [*(f"  {line}" for line in lines[:limit]), *remainder]
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ _SELF = re.compile(
     re.IGNORECASE,
 )
 _FILLER = [
-    (re.compile(filler, re.IGNORECASE), plain)
-    for filler, plain in (
+    (re.compile(filler, re.IGNORECASE), replacement)
+    for filler, replacement in (
         ("it is important to note that ", ""),
         ("it should be noted that ", ""),
         ("in order to ", "to "),

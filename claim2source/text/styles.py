@@ -32,7 +32,7 @@ RULES = "rules"  # what made rule-made texts
 LISTED = 5  # of the texts that failed
 _FORMAT = 1
 # Words of an abstract of C3: "about 150".
-_FEWEST, _MOST = 100, 200
+_MIN_WORDS, _MAX_WORDS = 100, 200
 # A formal rewriting may spell things out; what is longer is no rewriting of the text.
 _TIMES = 3
 
@@ -73,9 +73,9 @@ class Style:
 
 def _form_of_abstract(text: str) -> str | None:
     words = len(text.split())
-    if _FEWEST <= words <= _MOST:
+    if _MIN_WORDS <= words <= _MAX_WORDS:
         return None
-    return f"{words} words, not about {style_rules.ABSTRACT} ({_FEWEST} to {_MOST})"
+    return f"{words} words, not about {style_rules.ABSTRACT} ({_MIN_WORDS} to {_MAX_WORDS})"
 
 
 def _form_of_question(text: str) -> str | None:
@@ -280,17 +280,17 @@ def require_texts(folder: Path | None, names: Iterable[str]) -> None:
         return
     if not folder.is_dir():
         raise InputError(folder, why="no such folder")
-    there = read_origin(folder)
+    origins = read_origin(folder)
     for name in names:
-        if name not in there:
+        if name not in origins:
             raise InputError(folder, why=f"holds no texts of style {name}")
 
 
 def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
     """Raise `UserError` where a folder has a style's texts that were made in another way."""
-    there = read_origin(folder)
+    origins = read_origin(folder)
     for name, new in styles.items():
-        before = there.get(name, new)
+        before = origins.get(name, new)
         for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
             old, now = getattr(before, key), getattr(new, key)
             if old != now:

@@ -139,9 +139,9 @@ def put_translations(
     Of sources only those are translated whose every part is; `strict` leaves out what is doubtful.
     """
     english = {
-        (text.id, text.part): written.text
-        for text, written in results
-        if written.text and not (strict and written.kind == "doubtful")
+        (text.id, text.part): translation.text
+        for text, translation in results
+        if translation.text and not (strict and translation.kind == "doubtful")
     }
     texts = [text for text, _ in results]
     english = whole_sources(texts, english)
@@ -157,25 +157,25 @@ def translation_report(results: Sequence[Translated]) -> dict[str, object]:
         {
             "_id": text.id,
             "part": text.part,
-            "kind": written.kind,
-            "why": written.why,
+            "kind": translation.kind,
+            "why": translation.why,
             "text": text.text,
-            "translation": written.text,
+            "translation": translation.text,
         }
-        for text, written in results
-        if written.kind
+        for text, translation in results
+        if translation.kind
     ]
-    counts = Counter(written.kind or "good" for _, written in results)
+    counts = Counter(translation.kind or "good" for _, translation in results)
     return {"texts": len(results), "counts": dict(counts), "problems": problems}
 
 
 def count_lines(texts: Sequence[ForeignText]) -> list[str]:
     """Count texts by their language: claims, and parts of sources."""
     lines = []
-    for what, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
+    for kind, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
         counts = Counter(text.language for text in texts if (text.part == CLAIM) is of_claims)
         parts = ", ".join(f"{language} {counts[language]}" for language in sorted_languages(counts))
-        lines += [f"{counts.total()} {what} to translate ({parts})"] if counts else []
+        lines += [f"{counts.total()} {kind} to translate ({parts})"] if counts else []
     return lines
 
 

@@ -89,20 +89,20 @@ class BatchSampler:
         self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
         self.rank, self.world_size, self.gather = rank, world_size, gather
         self.fixed = fixed
-        self._most: int | None = None
+        self._limit: int | None = None
         # Uses of every pair before an epoch, of the last one that was planned whole.
-        self._used: tuple[int, np.ndarray] | None = None
+        self._use_counts: tuple[int, np.ndarray] | None = None
         # The same in every epoch, since quotas are.
-        self.batches = self.whole = len(self.epoch_batches(0))
+        self.batches = self.full_epoch = len(self.epoch_batches(0))
 
     @property
     def optimizer_steps(self) -> int:
         """Count the optimizer steps of all epochs."""
         return -(-self.batches // self.accumulation) * self.epochs
 
-    def cut(self, limit: int) -> None:
+    def limit_batches(self, limit: int) -> None:
         """End every epoch after its first `limit` batches."""
-        self._most = limit
+        self._limit = limit
         self.batches = min(self.batches, limit)
 
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
@@ -137,7 +137,7 @@ class BatchSampler:
         else:
             order = draw.permutation(np.concatenate(list(rows.values())))
             batches = self._deal(self._even_share(order)[0], draw)
-        return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
+        return [batches[i] for i in draw.permutation(len(batches))[: self._limit]]
 
     def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Divide rows into the most that all processes can share equally, and the rest."""
@@ -200,7 +200,7 @@ class BatchSampler:
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],
             )
-        self._used = epoch + 1, turn_counts
+        self._use_counts = epoch + 1, turn_counts
 
     def loader(self, make: Callable[[BatchPlan], Batch]) -> BatchLoader[Batch]:
         """Load the batches that `make` builds from the plans."""
@@ -209,8 +209,8 @@ class BatchSampler:
     def _used_before(self, epoch: int) -> np.ndarray:
         turn_counts = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
-        if mined < epoch and self._used is not None and self._used[0] == epoch:
-            return self._used[1].copy()
+        if mined < epoch and self._use_counts is not None and self._use_counts[0] == epoch:
+            return self._use_counts[1].copy()
         for earlier in range(mined, epoch):
             for batch in self.epoch_batches(earlier):
                 for rows in self._split_by_rank(batch):
@@ -241,7 +241,7 @@ class BatchLoader(Generic[Batch]):
         # Lightning looks for `sampler` and tells it the epoch.
         self.sampler = self
         self.plans = sampler
-        self._epoch = self._first = self._given = 0
+        self._epoch = self._first = self._position = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Take the plans of this epoch from the next iteration on."""
@@ -249,7 +249,7 @@ class BatchLoader(Generic[Batch]):
 
     def state_dict(self) -> dict[str, int]:
         """Return how many batches of the epoch were given."""
-        return {"batches": self._given}
+        return {"batches": self._position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Begin the next iteration after the batches that were given."""
@@ -257,7 +257,7 @@ class BatchLoader(Generic[Batch]):
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
-        return self.plans.whole
+        return self.plans.full_epoch
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
@@ -270,7 +270,7 @@ class BatchLoader(Generic[Batch]):
                 plan, future = queue.popleft()
                 batch = future.result()
                 queue.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
-                self._given = plan.index + 1
+                self._position = plan.index + 1
                 yield batch
         finally:
             # Also where the training ends within an epoch: this generator is closed then.

@@ -366,7 +366,7 @@ class KeepState(Checkpoint):
     """
 
     def __init__(self, session: Session, interval: int) -> None:
-        self.run, self.world, self.every = session.run, session.world, interval
+        self.run, self.world, self.interval = session.run, session.world, interval
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
@@ -396,7 +396,7 @@ class KeepState(Checkpoint):
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
-        due = self.every and module.steps_done % self.every == 0
+        due = self.interval and module.steps_done % self.interval == 0
         if self.epoch_open or module.stopping or due:
             self._save(trainer, module, between=self.epoch_open)
         if module.stopping:

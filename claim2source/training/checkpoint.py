@@ -118,9 +118,9 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
             raise ConfigError("tuning", config.tuning, allowed)
-        count, most = config.optimisation.train_layers, len(layers_of(model))
-        if count is not None and count > most:
-            allowed = f"at most {most}, the layers of this model"
+        count, limit = config.optimisation.train_layers, len(layers_of(model))
+        if count is not None and count > limit:
+            allowed = f"at most {limit}, the layers of this model"
             raise ConfigError("optimisation.train_layers", count, allowed)
         return
     layers = dict(model.named_modules())

@@ -53,7 +53,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
     """
     after = read_after(config)
     with open_session(config) as session:
-        with session.together():
+        with session.on_all_ranks():
             setup = set_up(config, session)
             if config.self_check or not session.run.is_finished:
                 check_device(setup.base, setup.data.train, session.world)

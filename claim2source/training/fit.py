@@ -109,8 +109,8 @@ def lightning_trainer(
     arguments |= trainer_arguments(config.trainer) | ours
     parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
     for name, part in parts.items():
-        others = arguments.get(name) or []
-        arguments[name] = part + (others if isinstance(others, list) else [others])
+        extra = arguments.get(name) or []
+        arguments[name] = part + (extra if isinstance(extra, list) else [extra])
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := config.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -224,7 +224,7 @@ def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
     if count == 0:
         key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
         raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
-    sampler.cut(count)
+    sampler.limit_batches(count)
     steps = sampler.optimizer_steps
     return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
 

@@ -15,7 +15,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -23,7 +23,7 @@ from claim2source.systems.system import RunSettings, System, SystemResult, Syste
 from claim2source.text import ClaimForm
 
 # As deep as the metric that is chosen by.
-_CUT = 5
+_DEPTH = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def make_lists(
     for row, values in enumerate(gold):
         is_listed[row, : len(values)], golds[row, : len(values)] = True, values
     for number, column in enumerate(columns):
-        scores = [known(values) for values in column]
+        scores = [filled(values) for values in column]
         spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
         scale[number] = spread if spread > 1e-9 else 1.0
         for row, values in enumerate(scores):
@@ -92,14 +92,12 @@ def make_lists(
     return Lists(features, is_listed, golds, weights, groups, scale)
 
 
-def fit_linear(
-    lists: Lists, penalty: float, signed: np.ndarray, start: np.ndarray | None = None
-) -> np.ndarray:
-    """Fit weights [views] by the listwise softmax loss over each claim's candidates.
+def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
+    """Fit weights [views], at least 0, by the listwise softmax loss over each claim's candidates.
 
     The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
-    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Weights
-    are at least 0 where `signed` [views] is false. Raises `UserError` where no claim has a gold.
+    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Raises
+    `UserError` where no claim has a gold.
     """
     from scipy.optimize import minimize
 
@@ -126,11 +124,13 @@ def fit_linear(
         slope = (pull @ flat).astype(np.float64)
         return float(value + penalty / 2 * weights @ weights), slope + penalty * weights
 
-    first = np.full(flat.shape[1], 0.5) if start is None else start
-    bounds = [(None, None) if free else (0, None) for free in signed]
-    options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
     solution: np.ndarray = minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        loss,
+        np.full(flat.shape[1], 0.5),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * flat.shape[1],
+        options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5},
     ).x
     return solution
 
@@ -138,7 +138,7 @@ def fit_linear(
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     """Return reciprocal ranks cut at 5, [claims]; equal scores keep the lists' order."""
     scores = np.where(lists.is_candidate, scores, -np.inf)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :_CUT]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
     hit = np.take_along_axis(lists.gold, order, axis=1)
     first = hit.argmax(axis=1)
     values: np.ndarray = np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
@@ -163,18 +163,18 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return dealt
 
 
-def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray) -> np.ndarray:
+def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
         in_fold = folds == fold
-        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty, signed)
+        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty)
     return values
 
 
-def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
+def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
     """Rank claims by weights that are fitted on others: reciprocal ranks [claims]."""
-    weights = fit_linear(train, penalty, signed).astype(np.float32)
+    weights = fit_linear(train, penalty).astype(np.float32)
     return reciprocal_ranks(test.features @ weights, test)
 
 
@@ -187,19 +187,18 @@ class Recipe:
 
 
 def forward_path(
-    lists: Lists, folds: np.ndarray, signed: np.ndarray, base: Sequence[int], penalty: float
+    lists: Lists, folds: np.ndarray, base: Sequence[int], penalty: float
 ) -> list[tuple[int, ...]]:
     """Add to the base, one after the other, the view that helps most on held-out papers.
 
     Returns the sets of views, the base first.
     """
     path = [tuple(base)]
-    remaining = [view for view in range(len(signed)) if view not in base]
+    remaining = [view for view in range(lists.features.shape[2]) if view not in base]
     while remaining:
 
         def helped(view: int) -> float:
-            views = [*path[-1], view]
-            values = held_out(lists.seeing(views), folds, penalty, signed[views])
+            values = held_out(lists.seeing([*path[-1], view]), folds, penalty)
             return round(float(values @ lists.weights), 12)
 
         best = max(remaining, key=helped)
@@ -209,22 +208,18 @@ def forward_path(
 
 
 def try_recipes(
-    lists: Lists,
-    folds: np.ndarray,
-    signed: np.ndarray,
-    base: Sequence[int],
-    penalties: Sequence[float],
+    lists: Lists, folds: np.ndarray, base: Sequence[int], penalties: Sequence[float]
 ) -> dict[Recipe, np.ndarray]:
     """Score on held-out papers each set of views of a path at each penalty, nearest first.
 
     The first penalty is the one by which the path is made.
     """
     results = {}
-    for views in forward_path(lists, folds, signed, base, penalties[0]):
+    for views in forward_path(lists, folds, base, penalties[0]):
         visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            results[recipe] = held_out(visible, folds, penalty, signed[list(views)])
+            results[recipe] = held_out(visible, folds, penalty)
     return results
 
 
@@ -393,11 +388,6 @@ class Fitting:
         return list(self.views)
 
     @property
-    def signed(self) -> np.ndarray:
-        """Tell which views may have a weight below 0, bool [views]."""
-        return np.array([not view.is_similarity for view in self.views.values()])
-
-    @property
     def first(self) -> list[int]:
         """Number the views of the base."""
         return [self.names.index(name) for name in self.base]
@@ -409,11 +399,11 @@ class Fitting:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
         columns = [self.names.index(name) for name in names]
         folds = self._dealt(self.lists)
-        return held_out(self.lists.seeing(columns), folds, PENALTIES[0], self.signed[columns])
+        return held_out(self.lists.seeing(columns), folds, PENALTIES[0])
 
-    def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
+    def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
-        scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
+        scores = try_recipes(lists, self._dealt(lists, inner), self.first, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
@@ -440,18 +430,17 @@ class Fitting:
         for fold in np.unique(folds):
             in_fold = folds == fold
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
-            recipe, _ = self.chosen(train, weighing.among(~in_fold), inner=1)
+            recipe, _ = self.choose(train, weighing.among(~in_fold), inner=1)
             halves = train.seeing(recipe.views), test.seeing(recipe.views)
-            signed = self.signed[list(recipe.views)]
-            values[in_fold] = rank_others(*halves, recipe.penalty, signed)
+            values[in_fold] = rank_others(*halves, recipe.penalty)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
-        recipe, choice = self.chosen(lists, self.gathered.weighing)
+        recipe, choice = self.choose(lists, self.gathered.weighing)
         visible = lists.seeing(recipe.views)
-        weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
+        weights = fit_linear(visible, recipe.penalty).tolist()
         data = self.gathered.data
         fitted = FittingData(
             data.name,

@@ -169,7 +169,7 @@ class TrainingModule(pl.LightningModule):
 
     def _forward(self, start: BatchStart) -> Forward:
         while True:
-            run = whole_forward if start.whole and not self.halvings else chunked_forward
+            run = whole_forward if start.is_whole and not self.halvings else chunked_forward
             try:
                 return run(halved(start.chunks, self.halvings), start.encode, start.loss_of)
             except torch.OutOfMemoryError as error:
@@ -374,7 +374,7 @@ class BatchStart:
     chunks: Chunks
     encode: Encode
     loss_of: LossOf
-    whole: bool
+    is_whole: bool
     random: RandomState
     gradients: Mapping[str, Tensor]
 

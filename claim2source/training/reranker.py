@@ -60,7 +60,7 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
     Raises `UserError` for anything the user can correct.
     """
     with open_session(config) as session:
-        with session.together():
+        with session.on_all_ranks():
             setup = set_up(config, session)
         session.begin(setup.config)
         if not session.run.is_finished:

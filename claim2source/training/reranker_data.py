@@ -25,7 +25,7 @@ from claim2source.training.reranker_config import FirstStageConfig, RerankerConf
 from claim2source.training.teacher import TeacherScores, read_teacher, run_scores
 
 KEY = "first.run"
-PLAIN = "BM25"
+BM25_NAME = "BM25"
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class FirstStage:
     runs: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, first: FirstStageConfig, least: int = 0) -> FirstStage:
-        """Make the stage that a config names, at `least` so deep; without a name a plain BM25.
+    def of(cls, first: FirstStageConfig, minimum: int = 0) -> FirstStage:
+        """Make the stage that a config names, at `minimum` so deep; without a name a plain BM25.
 
         Raises `ConfigError` for a system that the files do not have, or that cannot run.
         """
-        depth = max(first.depth, least)
+        depth = max(first.depth, minimum)
         if first.run:
             return cls(", ".join(path.name for path in first.run), depth, runs=first.run)
         if first.system is None:
-            return cls(PLAIN, depth, System(PLAIN, BM25Node(name=PLAIN)))
+            return cls(BM25_NAME, depth, System(BM25_NAME, BM25Node(name=BM25_NAME)))
         systems = read_systems(first.files or None)
         require_one_of("first.system", first.system, list(systems))
         system = systems[first.system]

@@ -124,7 +124,7 @@ class GroupLoss:
 
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
 MOST_ALIKE = 10
-ALIKE = "alike"
+EQUAL = "alike"
 # Scores of a claim that lie closer, relative to their size, rank nothing.
 _NEAR, _ROUNDING = 1e-4, 1e-7
 COLLAPSED = (
@@ -160,7 +160,7 @@ class CollatedGroups:
 class RerankerModule(TrainingModule):
     """Train a re-ranker on groups: a claim's gold and its negatives."""
 
-    measures = frozenset({ALIKE})
+    measures = frozenset({EQUAL})
     pairs: RerankerPairs
 
     def __init__(
@@ -175,7 +175,7 @@ class RerankerModule(TrainingModule):
         self.reranker, self.pairs = reranker, pairs
         self.chunk_size = config.optimisation.chunk_size
         self.loss_of_groups = [GroupLoss(config.loss, reranker.labels)]  # no part of the model
-        self._alike = 0
+        self._equal_steps = 0
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
         """Make the tensors of a planned batch's groups."""
@@ -206,7 +206,7 @@ class RerankerModule(TrainingModule):
             part = part_of.get(tuple(rows))
             if part is None:
                 part = self.reranker.features([groups.texts[row] for row in rows])
-            return self.reranker.logits(_moved(part, self.device))
+            return self.reranker.logits(_on_device(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.
@@ -218,7 +218,7 @@ class RerankerModule(TrainingModule):
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             uniform = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
             share = torch.tensor(sum(uniform) / len(uniform), device=loss.device)
-            terms.update({"loss": loss.detach(), ALIKE: share})
+            terms.update({"loss": loss.detach(), EQUAL: share})
             return loss
 
         with without_copies(self.model):
@@ -237,13 +237,13 @@ class RerankerModule(TrainingModule):
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
         super().configure_gradient_clipping(*arguments, **options)
-        self._alike = self._alike + 1 if self.step.terms[ALIKE] == 1 else 0
-        if self._alike == MOST_ALIKE:
+        self._equal_steps = self._equal_steps + 1 if self.step.terms[EQUAL] == 1 else 0
+        if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))
 
 
-def _moved(part: Features, device: torch.device) -> Features:
+def _on_device(part: Features, device: torch.device) -> Features:
     return {
         key: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
         for key, value in part.items()

@@ -137,7 +137,7 @@ class RunFolder:
         if self.replaces:
             target = put_aside(folder)
             if self.lock is not None:
-                self.lock.moved(target)
+                self.lock.set_folder(target)
             print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
         folder.mkdir(parents=True, exist_ok=True)

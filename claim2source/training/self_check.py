@@ -28,7 +28,7 @@ from claim2source.training.resume import random_state, restore_random_state
 LAYERS, CLAIMS = 2, 16
 STEPS, _RATE = 2, 1e-4
 # How far two ways of computing the same may be apart, relative: losses, and gradients by norm.
-_SAME, _IN_16_BITS = (1e-4, 1e-3), (0.05, 0.1)
+_FULL, _HALF = (1e-4, 1e-3), (0.05, 0.1)
 
 
 # Losses of some steps, and the first one's gradient as one vector.
@@ -78,10 +78,10 @@ def check_training(
         reference = _train_copy(small, texts, temperature, packed=False, half=False)
         if small.packs:
             packed = _train_copy(small, texts, temperature, packed=True, half=False)
-            lines.append(_compare("packed against padded texts", packed, reference, _SAME))
+            lines.append(_compare("packed against padded texts", packed, reference, _FULL))
         if half:
             actual = _train_copy(small, texts, temperature, packed=small.packs, half=True)
-            lines.append(_compare("bfloat16 against float32", actual, reference, _IN_16_BITS))
+            lines.append(_compare("bfloat16 against float32", actual, reference, _HALF))
     finally:
         restore_random_state(state)
     head = f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {len(texts[0])}"

@@ -35,13 +35,13 @@ class Session:
     store: Store
     state: TrainingState | None = None
 
-    def together(self) -> AbstractContextManager[None]:
+    def on_all_ranks(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
         return synchronised(self.world)
 
     def begin(self, config: RunConfig) -> None:
         """Make the run's folder, once all is known to be right."""
-        with self.together():
+        with self.on_all_ranks():
             if self.world.is_first:
                 self.run.begin(config)
 

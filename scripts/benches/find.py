@@ -55,7 +55,7 @@ PARTS, NOISE = (1.0, 0.5, 0.25), 0.4
 CLIENTS = 8
 WARM = 5  # posts that are asked about before anything is timed
 COLD = 20  # first posts of a server whose files are not in memory
-INSIDE, ONE = "in process", "one client"
+IN_PROCESS, ONE_CLIENT = "in process", "one client"
 VENUE, LANGUAGE = "Journal of One in a Hundred", "de"
 FILTERS = {"all": Where(), "1 in 10": Where(language=LANGUAGE), "1 in 100": Where(venue=VENUE)}
 
@@ -147,8 +147,8 @@ def run(config: Config) -> Measured:
         finder = Finder(open_index(index), sentences=config.sentences)
         with served(index, config) as (host, server):
             calls = {
-                INSIDE: partial(in_process, finder, posts),
-                ONE: partial(over_http, host, posts),
+                IN_PROCESS: partial(in_process, finder, posts),
+                ONE_CLIENT: partial(over_http, host, posts),
                 f"{CLIENTS} clients": partial(at_once, host, posts),
             }
             in_process(finder, posts[:WARM])
@@ -165,7 +165,7 @@ def run(config: Config) -> Measured:
     }
     percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
     return {
-        **ratio_of(percentiles[INSIDE]["p95"] / percentiles[ONE]["p95"]),
+        **ratio_of(percentiles[IN_PROCESS]["p95"] / percentiles[ONE_CLIENT]["p95"]),
         "recall_of_posts": shares,
         "milliseconds": {
             call: {name: median(values, 1) for name, values in of_way.items()}
@@ -223,18 +223,18 @@ def over_http(host: str, posts: Sequence[str]) -> list[float]:
     watch = Watch()
     with httpx2.Client(timeout=120, trust_env=False) as client:  # not by a proxy
         for post in posts:
-            with watch(ONE):
+            with watch(ONE_CLIENT):
                 client.post(f"{host}api/v1/find", json={"post": post}).raise_for_status()
-    return watch.seconds.get(ONE, [])
+    return watch.seconds.get(ONE_CLIENT, [])
 
 
 def in_process(finder: Finder, posts: Sequence[str]) -> list[float]:
     """Ask a finder of this process about posts; the seconds of each."""
     watch = Watch()
     for post in posts:
-        with watch(INSIDE):
+        with watch(IN_PROCESS):
             finder.find([Post("0", post)])
-    return watch.seconds[INSIDE]
+    return watch.seconds[IN_PROCESS]
 
 
 def at_once(host: str, posts: Sequence[str]) -> list[float]:

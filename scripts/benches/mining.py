@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
-from claim2source.core.config import MOST, Between, Number
+from claim2source.core.config import LARGEST, Between, Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
@@ -43,7 +43,7 @@ class Config(Bench):
         claims: claims to mine, each with one gold.
     """
 
-    documents: Annotated[int, Between(DEPTH + 1, MOST)] = 10_000
+    documents: Annotated[int, Between(DEPTH + 1, LARGEST)] = 10_000
     claims: Number = 10_000
 
 

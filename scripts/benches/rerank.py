@@ -78,5 +78,5 @@ def run(config: Config) -> Measured:
 def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
     scores = np.full(len(pairs), np.nan, dtype=np.float32)
     for batch in reranker.score(pairs):
-        scores[list(batch.places)] = batch.scores
+        scores[list(batch.positions)] = batch.scores
     return scores

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from scipy import stats
 
-from claim2source.core.config import MOST, Between, Repeats, require
+from claim2source.core.config import LARGEST, Between, Repeats, require
 from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import Family, compare_family
 from claim2source.metrics.significance import bootstrap_intervals
@@ -31,8 +31,8 @@ class Config(Bench):
         draws: bootstrap draws, and permutations unless the family needs more.
     """
 
-    systems: Annotated[int, Between(2, MOST)] = 300
-    claims: Annotated[int, Between(2, MOST)] = 5_000
+    systems: Annotated[int, Between(2, LARGEST)] = 300
+    claims: Annotated[int, Between(2, LARGEST)] = 5_000
     draws: Repeats = 10_000
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import LambdaCallback
 
-from claim2source.core.config import MOST, Between, Number
+from claim2source.core.config import LARGEST, Between, Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.datasets import load
@@ -39,7 +39,7 @@ from scripts.benches.common import SEED, Bench, Clock, Measured, largest_differe
 RENDERING = Rendering()
 SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
-ALIKE: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
+SHARED: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
 LORA = LoraConfig(r=16, alpha=64, dropout=0.0)
 
 
@@ -62,7 +62,7 @@ class Config(Bench):
     texts: str = "ct25"
     tuning: Tuning = "full"
     loss: Literal["plain", "cached"] = "plain"
-    batch_size: Annotated[int, Between(2, MOST)] = 32
+    batch_size: Annotated[int, Between(2, LARGEST)] = 32
     max_length: Number = 256
     chunk: Number = 16
 
@@ -135,7 +135,7 @@ def train_ours(config: Config, pairs: Pairs) -> Steps:
         warmup_ratio=0.0,
         dropout=0.0,
         save_every=0,
-        **ALIKE,
+        **SHARED,
     )
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=config.tuning, lora=LORA, optimisation=optimisation))
@@ -233,7 +233,7 @@ def train_peer(config: Config, pairs: Pairs) -> Steps:
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
-            **ALIKE,
+            **SHARED,
         )
         trainer = st.SentenceTransformerTrainer(
             model, arguments, Columns.from_dict(columns), loss=loss, callbacks=[Ends()]

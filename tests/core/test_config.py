@@ -95,9 +95,9 @@ def test_flags_reach_every_depth_and_are_typed(read):
     assert config.maybe == Deep("y")
 
 
-@pytest.mark.parametrize("written", ["5e-5", "5.0e-5", "0.00005", "5E-05", "+5e-5", ".5e-4"])
-def test_every_spelling_of_a_float_is_a_number(read, written):
-    rate = read(f"group:\n  rate: {written}\n").group.rate
+@pytest.mark.parametrize("text", ["5e-5", "5.0e-5", "0.00005", "5E-05", "+5e-5", ".5e-4"])
+def test_every_spelling_of_a_float_is_a_number(read, text):
+    rate = read(f"group:\n  rate: {text}\n").group.rate
     assert rate == 5e-5
     assert isinstance(rate, float)
 
@@ -176,15 +176,15 @@ REFUSED = {
 
 
 def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path):
-    for text, said in REFUSED.items():
+    for text, message in REFUSED.items():
         with pytest.raises(UserError) as error:
             read(text)
         (line,) = str(error.value).splitlines()
-        place = f"{tmp_path / '0.yaml'}:"
-        if said[0].isdigit():
-            assert line.startswith(f"{place}{said}")
+        prefix = f"{tmp_path / '0.yaml'}:"
+        if message[0].isdigit():
+            assert line.startswith(f"{prefix}{message}")
         else:
-            assert line.startswith(f"{place} ") and said in line
+            assert line.startswith(f"{prefix} ") and message in line
         assert len(line) < 600
     (tmp_path / "a.yaml").write_bytes(b"out: \xff\n")
     with pytest.raises(UserError, match=r"a\.yaml: not UTF-8"):
@@ -195,16 +195,16 @@ BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in 
 
 
 def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
-    for text, said in (
+    for text, message in (
         ("out: &a [*a]\n", r"0\.yaml: nested too deeply, or within itself"),
         (f"a0: &a0 [x]\n{BOMB}out: *a9\n", r"0\.yaml: holds more than 100000 values"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read(text)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--group.steps", "x"],
@@ -224,11 +224,11 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--group.steps", "[" * 5000], "config: group.steps: '[["),
     ],
 )
-def test_bad_words_are_one_line(read, words, said):
+def test_bad_words_are_one_line(read, words, message):
     with pytest.raises(UserError) as error:
         read(*words)
     (line,) = str(error.value).splitlines()
-    assert said in line
+    assert message in line
     assert "Traceback" not in line
 
 
@@ -313,17 +313,17 @@ class Asking:
 def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
     file = tmp_path / "server.yaml"
     file.write_text("depth: 5\nmodel: m\n")
-    given = ["--server", str(file)]
-    assert read(*given, kind=Asking).server == Server("m", 5)
+    words = ["--server", str(file)]
+    assert read(*words, kind=Asking).server == Server("m", 5)
     # Flags win over the file, and the file over a config, key by key.
-    assert read("server:\n  name: x\n  depth: 1\n", *given, kind=Asking).server == Server(
+    assert read("server:\n  name: x\n  depth: 1\n", *words, kind=Asking).server == Server(
         "m", 5, "x"
     )
-    assert read(*given, "--server.model=k", kind=Asking).server == Server("k", 5)
-    assert read("--server.model", "k", *given, kind=Asking).server == Server("k", 5)
-    printed = to_yaml(read(*given, kind=Asking))
+    assert read(*words, "--server.model=k", kind=Asking).server == Server("k", 5)
+    assert read("--server.model", "k", *words, kind=Asking).server == Server("k", 5)
+    printed = to_yaml(read(*words, kind=Asking))
     assert read(printed, kind=Asking).server == Server("m", 5)
-    for text, said in (
+    for text, message in (
         ("depth: -1\n", "server.yaml:1: server.depth: -1 is not allowed"),
         (
             "model: m\ndeepth: 1\n",
@@ -332,8 +332,8 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
     ):
         file.write_text(text)
         with pytest.raises(UserError) as error:
-            read(*given, kind=Asking)
-        assert said in str(error.value) and "\n" not in str(error.value)
+            read(*words, kind=Asking)
+        assert message in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="--server.depth: is not a flag; write it in a YAML file"):
         read("--server.depth", "4", kind=Asking)
 
@@ -358,7 +358,7 @@ class Mixed:
 
 def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read, tmp_path):
     file = tmp_path / "0.yaml"
-    for words, said in (
+    for words, message in (
         (["one:\n  low: 0.95\n"], f"{file}:2: one.low: 0.95 is not allowed; allowed: below"),
         (["two:\n  low: 0.95\n"], f"{file}:2: two.low: 0.95 "),
         (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # which no file set
@@ -371,7 +371,7 @@ def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read,
     ):
         with pytest.raises(UserError) as error:
             read(*words, kind=Mixed)
-        assert str(error.value).startswith(said)
+        assert str(error.value).startswith(message)
 
 
 def test_settings_among_other_values_take_no_unknown_key(tmp_path):
@@ -410,13 +410,13 @@ def test_a_text_that_no_file_can_hold_is_refused(read):
 
 def test_plain_values_are_made_with_a_prefix_before_the_keys():
     assert config.make(Mixed, {"two": Ruled(0.3), "free": {"a": 1}}).two == Ruled(0.3)
-    for values, said in (
+    for values, message in (
         ({"one": {"low": 0.95}}, r"config: stages\.0\.one\.low: 0\.95 "),
         ({"lots": {"a": 1, "b": 2}}, r"config: stages\.0\.lots.*: no such key; .*one, two, free"),
         ({"one": 3}, r"config: stages\.0\.one: must be `key: value` lines"),
         ({"name": " "}, r"config: stages\.0\.name: ' ' is not allowed; allowed: text, not empty"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             config.make(Mixed, values, "stages.0.")
     with pytest.raises(ConfigError, match=r"config: s\.out: is required"):
         config.make(Required, {}, "s.")

@@ -53,7 +53,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (
             InputError.of([Problem("f", 1, "x", "a"), Problem("f", 2, "x", "b")], 2),
@@ -70,8 +70,8 @@ def raising(error):
         (OSError(errno.ENOENT, "why more", "f\x1b"), 2, "error: f\\x1b: why more\n"),
     ],
 )
-def test_a_program_ends_with_its_code_and_lines(error, code, said, capsys):
-    assert ended(raising(error), capsys) == (code, said)
+def test_a_program_ends_with_its_code_and_lines(error, code, output, capsys):
+    assert ended(raising(error), capsys) == (code, output)
 
 
 def test_a_program_is_given_its_words_and_names_files_as_the_user_did(capsys, tmp_path):
@@ -84,8 +84,8 @@ def test_a_program_is_given_its_words_and_names_files_as_the_user_did(capsys, tm
     (tmp_path / "temporary").touch()
     folder = tmp_path / "folder"
     (folder / "inside").mkdir(parents=True)
-    said = ended(lambda argv: os.replace(tmp_path / "temporary", folder), capsys)
-    assert said == (2, f"error: {folder}: is a directory\n")
+    result = ended(lambda argv: os.replace(tmp_path / "temporary", folder), capsys)
+    assert result == (2, f"error: {folder}: is a directory\n")
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ def test_a_mistake_of_ours_is_one_line_and_a_private_file_with_the_trace(
 ):
     code, text = ended(main, capsys)
     assert code == 1
-    found = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (.+)\n", text)
-    assert found[1].startswith(name)
-    path = Path(found[2])
+    match = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (.+)\n", text)
+    assert match[1].startswith(name)
+    path = Path(match[2])
     assert path.parent == traces
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     trace = path.read_text(encoding="utf-8")
@@ -148,14 +148,14 @@ def process(body, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, closed="", 
     """Run a program whose `main` has this body; returns exit code, stdout and stderr."""
     script = f"{BEGIN}def main(argv):\n    {body}\nrun_program(main)"
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script]
-    done = subprocess.run(
+    proc = subprocess.run(
         command,
         stdout=stdout,
         stderr=stderr,
         env={**os.environ, "PYTHONUNBUFFERED": "", **(env or {})},
         timeout=60,
     )
-    return done.returncode, (done.stdout or b"").decode(), (done.stderr or b"").decode()
+    return proc.returncode, (proc.stdout or b"").decode(), (proc.stderr or b"").decode()
 
 
 def closed_pipe():
@@ -165,10 +165,10 @@ def closed_pipe():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
-@pytest.mark.parametrize("where", ["pipe", "full"])
-def test_output_that_nobody_takes_is_one_line(where, unbuffered):
-    stream = closed_pipe() if where == "pipe" else os.open("/dev/full", os.O_WRONLY)
-    why = "broken pipe" if where == "pipe" else "no space left on device"
+@pytest.mark.parametrize("target", ["pipe", "full"])
+def test_output_that_nobody_takes_is_one_line(target, unbuffered):
+    stream = closed_pipe() if target == "pipe" else os.open("/dev/full", os.O_WRONLY)
+    why = "broken pipe" if target == "pipe" else "no space left on device"
     env = {"PYTHONUNBUFFERED": unbuffered}
     try:
         code, _, text = process("print('x')", stdout=stream, env=env)

@@ -210,7 +210,7 @@ def test_a_full_disk_is_said_of_the_target_and_the_old_file_stays(write, tmp_pat
 
 
 @pytest.fixture
-def places(tmp_path):
+def folders(tmp_path):
     """A folder with a file, a folder, a loop, a link to nothing, a link to a folder, a pipe."""
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
@@ -224,8 +224,8 @@ def places(tmp_path):
 LOOP = "too many levels of symbolic links"
 
 
-def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(places):
-    before = listing(places)
+def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(folders):
+    before = listing(folders)
     for kind, name, why in [
         ("file", "folder", "folder: is a folder, not a file"),
         ("file", "file/x", "file: is a file, not a folder"),
@@ -237,15 +237,15 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(plac
         ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
     ]:
         with pytest.raises(InputError) as error:
-            require_writable(places / name, kind)
+            require_writable(folders / name, kind)
         assert str(error.value).endswith(why)
     for kind in ("file", "folder"):
-        require_writable(places / "link" / "new" / "one", kind)
-        require_writable(places / kind, kind)
-    assert listing(places) == before
+        require_writable(folders / "link" / "new" / "one", kind)
+        require_writable(folders / kind, kind)
+    assert listing(folders) == before
 
 
-def test_what_cannot_be_read_is_said_as_it_is(places):
+def test_what_cannot_be_read_is_said_as_it_is(folders):
     for name, why in {
         "file": None,
         "link": "is a folder, not a file",
@@ -255,9 +255,9 @@ def test_what_cannot_be_read_is_said_as_it_is(places):
         "a\0b": "no such file",
         "file/x": "no such file: a folder of its path is a file",
     }.items():
-        assert why_not_file(places / name) == why
-    assert why_not_folder(places / "link") is None
-    assert why_not_folder(places / "file") == "is a file, not a folder"
+        assert why_not_file(folders / name) == why
+    assert why_not_folder(folders / "link") is None
+    assert why_not_folder(folders / "file") == "is a file, not a folder"
     # A pipe of the shell can be read.
     reader, writer = os.pipe()
     assert why_not_file(Path(f"/dev/fd/{reader}")) is None
@@ -268,8 +268,8 @@ def test_what_cannot_be_read_is_said_as_it_is(places):
 def test_hashes(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")
     # FIPS 180-2, appendix B.1
-    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert file_hash(tmp_path / "abc") == known
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert file_hash(tmp_path / "abc") == digest
     assert content_hash({"a": 1, "b": (1, 2)}) == content_hash({"b": [1, 2], "a": 1})
     different = [{}, {"a": 1}, {"a": "1"}, {"a": None}, {"a": [1]}, {"a": "é"}, {"a": "e\u0301"}]
     assert len({content_hash(value) for value in different}) == len(different)

@@ -50,14 +50,14 @@ def test_a_stage_of_the_current_folder_is_not_imported_by_accident(
 ) -> None:
     code = SYSTEM % module
     for accident in ("", os.pathsep):
-        status, said, ran = run(folder, code, accident)
+        status, output, ran = run(folder, code, accident)
         assert (status, ran) == (1, False)
-        assert "lies in the current folder" in said and "PYTHONPATH=." in said
+        assert "lies in the current folder" in output and "PYTHONPATH=." in output
     (folder / "main.py").write_text(code)
     assert run(folder, "", "", "-m", "main")[::2] == (1, False)
     for on_purpose in (".", str(folder), f"{folder}/."):
-        status, said, ran = run(folder, code, on_purpose)
-        assert (status, ran) == (0, True) and "Same()" in said
+        status, output, ran = run(folder, code, on_purpose)
+        assert (status, ran) == (0, True) and "Same()" in output
 
 
 def test_installed_modules_and_other_folders_are_imported(folder: Path) -> None:
@@ -71,5 +71,5 @@ def test_installed_modules_and_other_folders_are_imported(folder: Path) -> None:
     (elsewhere / "here.pth").write_text(f"{folder}\n")
     # As an editable install in the current folder does, before Python adds that folder.
     code = f"{pth}; sys.path.insert(0, ''); site.getsitepackages = lambda: [{str(elsewhere)!r}]\n{SYSTEM % 'package.inner'}"
-    status, said, ran = run(folder, code, str(REPOSITORY))
-    assert (status, ran) == (0, True), said
+    status, output, ran = run(folder, code, str(REPOSITORY))
+    assert (status, ran) == (0, True), output

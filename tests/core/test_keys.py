@@ -25,16 +25,16 @@ def refused(kind: type, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "hint"),
     [
         ("--lr 1", "did you mean optimisation.learning_rate or mining.last_rank? "),
         ("--lora.rank 4", "did you mean lora.r? "),
     ],
 )
-def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> None:
+def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, hint: str) -> None:
     key, *words = typed.split()
-    said = refused(FinetuneConfig, key, *words)
-    assert said.startswith(f"config: {key[2:]}: no such key; {meant}allowed: ")
+    message = refused(FinetuneConfig, key, *words)
+    assert message.startswith(f"config: {key[2:]}: no such key; {hint}allowed: ")
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ print(ascii(own.mined))
         capture_output=True,
         text=True,
     )
-    encoding, *said = process.stdout.splitlines()
-    assert encoding.lower() != "utf-8" and said == [ascii("Čapek/größe.jsonl")], process.stderr
+    encoding, *paths = process.stdout.splitlines()
+    assert encoding.lower() != "utf-8" and paths == [ascii("Čapek/größe.jsonl")], process.stderr

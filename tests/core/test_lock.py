@@ -31,7 +31,7 @@ sys.stdin.read()
 """
 
 
-def written(folder: Path, host: str, pid: int) -> None:
+def write_lock(folder: Path, host: str, pid: int) -> None:
     (folder / LOCK_FILE).write_text(json.dumps({"host": host, "pid": pid}))
 
 
@@ -46,14 +46,14 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
         text=True,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
-        who = f"process {process.pid} on {socket.gethostname()}"
-        with pytest.raises(UserError, match=f"{tmp_path}: in use by {who}"):
+        holder = f"process {process.pid} on {socket.gethostname()}"
+        with pytest.raises(UserError, match=f"{tmp_path}: in use by {holder}"):
             FolderLock(tmp_path)
         assert (tmp_path / LOCK_FILE).is_file()
         process.send_signal(signal.SIGKILL)
         process.wait()
     folder_lock = FolderLock(tmp_path)
-    assert f"locked by {who}, which is gone; taken over" in caplog.text
+    assert f"locked by {holder}, which is gone; taken over" in caplog.text
     assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
     with pytest.raises(UserError, match=f"process {os.getpid()} on"):
         FolderLock(tmp_path)
@@ -61,18 +61,18 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
     folder_lock.release()
     assert list(tmp_path.iterdir()) == []
     # A number that another process got since: the parent lives, and holds no lock.
-    written(tmp_path, socket.gethostname(), os.getppid())
+    write_lock(tmp_path, socket.gethostname(), os.getppid())
     FolderLock(tmp_path).release()
 
 
-@pytest.mark.parametrize("place", ["another host", "a file system without flock"])
+@pytest.mark.parametrize("host", ["another host", "a file system without flock"])
 @pytest.mark.parametrize("lives", [False, True])
 def test_where_the_kernel_does_not_know_the_process_time_tells(
-    place: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / LOCK_FILE
-    written(tmp_path, "node7" if place == "another host" else socket.gethostname(), 12)
-    if place != "another host":
+    write_lock(tmp_path, "node7" if host == "another host" else socket.gethostname(), 12)
+    if host != "another host":
 
         def unsupported(*_: object) -> None:
             raise OSError(errno.ENOLCK, "no locks available")
@@ -90,13 +90,13 @@ def test_where_the_kernel_does_not_know_the_process_time_tells(
     started = time.monotonic()
     FolderLock(tmp_path).release()
     assert time.monotonic() - started > 0.2
-    written(tmp_path, "node7", 12)
+    write_lock(tmp_path, "node7", 12)
     os.utime(path, (0, 0))
     FolderLock(tmp_path).release()
     assert time.monotonic() - started < 30
     # Touched tomorrow, before a clock was set back: it is waited for as long as any other.
     monkeypatch.setattr("claim2source.core.lock.STALE", 0.4)
-    written(tmp_path, "node7", 12)
+    write_lock(tmp_path, "node7", 12)
     os.utime(path, (time.time() + 86_400,) * 2)
     started = time.monotonic()
     FolderLock(tmp_path).release()
@@ -118,6 +118,6 @@ def test_a_lock_goes_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     folder_lock = FolderLock(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
-    folder_lock.moved(tmp_path / "b")
+    folder_lock.set_folder(tmp_path / "b")
     folder_lock.release()
     assert list(tmp_path.rglob("*")) == [tmp_path / "b"]

@@ -32,12 +32,12 @@ def touched(mib: int) -> np.ndarray:
 
 @needs_reset
 def test_the_peak_of_one_stage_is_not_that_of_the_one_before() -> None:
-    held = touched(200)
-    del held
+    array = touched(200)
+    del array
     large = peak_memory(gpu=False)
     searched = BM25().index([Source("s", "Masks")]).search([Claim("c", "masks")], 1)
     small = searched.cost.peak_memory
     assert small < large - 100 * _MIB
-    again = touched(200)
+    rerun = touched(200)
     assert peak_memory(gpu=False) > small + 150 * _MIB
-    del again
+    del rerun

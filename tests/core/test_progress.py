@@ -55,14 +55,14 @@ def test_lines_say_what_is_done_and_the_time_that_is_left(
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with Progress("papers", 1000) as bar:
-        for done, texts in ((40, 10), (20, 10), (0, 5)):
+        for count, texts in ((40, 10), (20, 10), (0, 5)):
             # Texts of another kind stand for 100 papers; what needs no work counts at the end.
             with bar.part(100, 50) as part:
-                for _ in range(done):
+                for _ in range(count):
                     clock[0] += 1
                     part.update(1)
-                part.update(texts if done else 0)
+                part.update(texts if count else 0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "papers: 20 of 1000, 8 min left"  # ten seconds after the begin
-    assert lines[1].startswith("papers: 100 of 1000, ") and bar.done == 300
+    assert lines[1].startswith("papers: 100 of 1000, ") and bar.count == 300
     assert len(lines) == 3

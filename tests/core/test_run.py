@@ -76,13 +76,13 @@ def test_restricted_keeps_order_and_adds_empty_claims(ranked, wanted):
 @given(RANKED)
 def test_rescored_keeps_the_ranking_and_has_no_ties(ranked):
     run = Run.from_lists(ranked)
-    again = run.rescored()
-    assert [row[:2] for row in again] == [row[:2] for row in run]
+    rescored = run.rescored()
+    assert [row[:2] for row in rescored] == [row[:2] for row in run]
     for claim in ranked:
-        scores = list(again.scored(claim).values())
+        scores = list(rescored.scored(claim).values())
         assert all(a > b for a, b in itertools.pairwise(scores))
         # Sorting it anew by any tie rule gives the same: it really is what a library will see.
-        assert Run.from_lists({claim: list(again.scored(claim).items())}).sources(
+        assert Run.from_lists({claim: list(rescored.scored(claim).items())}).sources(
             claim
         ) == run.sources(claim)
 
@@ -110,11 +110,11 @@ def test_bad_columns_are_refused():
         Run.from_rows(["c", "d"], ["s", "s"], [1.0, float("nan")])
     with pytest.raises(ValueError, match="'d' ranks source 't' twice"):
         Run.from_rows(["c", "c", "d", "d"], ["s", "t", "t", "t"], [1.0, 2.0, 3.0, 4.0])
-    one = np.zeros((2, 1), dtype=int)
+    ids = np.zeros((2, 1), dtype=int)
     with pytest.raises(ValueError, match="claim id repeats"):
-        Run.from_topk(["c", "c"], ["s"], one, np.ones((2, 1)))
+        Run.from_topk(["c", "c"], ["s"], ids, np.ones((2, 1)))
     with pytest.raises(ValueError, match="source id repeats"):
-        Run.from_topk(["c", "d"], ["s", "t", "s"], one, np.ones((2, 1)))
+        Run.from_topk(["c", "d"], ["s", "t", "s"], ids, np.ones((2, 1)))
 
 
 def test_failures_are_counted_and_costs_added():
@@ -124,9 +124,9 @@ def test_failures_are_counted_and_costs_added():
     result = Result(Run.from_lists({"c": [("a", 1.0), ("b", 2.0)]}), {"c": "note"}, stored=True)
     top = result.top(1)
     assert list(top.run) == [("c", "b", 2.0)] and (top.notes, top.stored) == ({"c": "note"}, True)
-    one, other = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
-    assert one + other == Cost(3.0, 5, 50, 10, 6)
-    assert one.over_same(other) == Cost(3.0, 3, 50, 10, 6) == other.over_same(one)
+    first, second = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
+    assert first + second == Cost(3.0, 5, 50, 10, 6)
+    assert first.over_same(second) == Cost(3.0, 3, 50, 10, 6) == second.over_same(first)
 
 
 @given(RANKED)
@@ -138,8 +138,8 @@ def test_pandas_and_ir_measures_give_the_run_back(ranked):
     assert list(rows) == list(run) and frame["rank"].tolist() == run.ranks().tolist()
     assert list(Run.from_pandas(frame)) == list(run)
     # A user's table may be in any order and have other columns.
-    again = Run.from_pandas(frame[::-1].assign(rank=0, more="x"))
-    assert list(again.restricted(run.claim_ids)) == list(run)
+    rerun = Run.from_pandas(frame[::-1].assign(rank=0, more="x"))
+    assert list(rerun.restricted(run.claim_ids)) == list(run)
     with pytest.raises(KeyError, match="score"):
         Run.from_pandas(frame.drop(columns="score"))
     docs = list(run.to_ir_measures())
@@ -149,5 +149,5 @@ def test_pandas_and_ir_measures_give_the_run_back(ranked):
         # The last of each is its gold; ties are written apart.
         expected = np.mean([1 / len(run.sources(claim)) for claim in run.claim_ids])
         docs = list(run.rescored().to_ir_measures())
-        found = ir_measures.calc_aggregate([ir_measures.RR], qrels, docs)
-        assert found[ir_measures.RR] == pytest.approx(expected)
+        scores = ir_measures.calc_aggregate([ir_measures.RR], qrels, docs)
+        assert scores[ir_measures.RR] == pytest.approx(expected)

@@ -11,9 +11,9 @@ TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
 def test_names_cannot_steer_a_terminal_or_break_a_table(style):
     name = "a\x1b]0;owned\x07\n\u202eb"
     text = render([name, TextTable([name], [[name]])], style)
-    shown = "a\\x1b]0;owned\\x07 \\u202eb"
+    escaped = "a\\x1b]0;owned\\x07 \\u202eb"
     # The paragraph keeps its line break, a cell has none.
-    assert (text.count(shown), text.count(shown.replace(" ", "\n"))) == (2, 1)
+    assert (text.count(escaped), text.count(escaped.replace(" ", "\n"))) == (2, 1)
     assert text.replace("\n", "").isprintable()
 
 

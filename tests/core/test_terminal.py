@@ -9,9 +9,9 @@ HARMLESS = "Größe, naïve, 语言, 👩\u200d🔬, a\u00a0b, \\x1b, |"
 
 def test_controls_surrogates_separators_and_turning_marks_are_escaped():
     for kind in ("Cc", "Cs", "Zl", "Zp"):
-        found = {chr(n) for n in range(0x11000) if unicodedata.category(chr(n)) == kind} - {"\n"}
-        assert found
-        for character in found:
+        chars = {chr(n) for n in range(0x11000) if unicodedata.category(chr(n)) == kind} - {"\n"}
+        assert chars
+        for character in chars:
             assert printable(character).isascii() and printable(character).startswith("\\")
     for kind in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"):
         marks = [chr(n) for n in range(0x3000) if unicodedata.bidirectional(chr(n)) == kind]
@@ -20,10 +20,10 @@ def test_controls_surrogates_separators_and_turning_marks_are_escaped():
 
 def test_escaping_twice_changes_nothing(capsys):
     assert printable(HARMLESS) == HARMLESS and printable_line("a\nb") == "a b"
-    once = printable("\x1b]0;owned\x07\ud800")
-    assert once == "\\x1b]0;owned\\x07\\ud800"
-    say(once)
-    assert capsys.readouterr().out == once + "\n"
+    escaped = printable("\x1b]0;owned\x07\ud800")
+    assert escaped == "\\x1b]0;owned\\x07\\ud800"
+    say(escaped)
+    assert capsys.readouterr().out == escaped + "\n"
 
 
 def test_a_long_line_keeps_its_beginning_and_its_end():

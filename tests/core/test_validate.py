@@ -18,7 +18,7 @@ NO_NUMBERS = {
 }
 
 
-def said(path, **how):
+def refusal(path, **how):
     with pytest.raises(InputError) as error:
         read_json(path, **how)
     (line,) = error.value.lines
@@ -29,10 +29,10 @@ def test_damaged_json_and_numbers_that_cannot_be_computed_with_are_one_line(tmp_
     path = tmp_path / "f.json"
     for text, why in DAMAGED.items():
         path.write_text(text)
-        assert said(path) == said(path, ours=False) == why
+        assert refusal(path) == refusal(path, ours=False) == why
     for text, why in NO_NUMBERS.items():
         path.write_text(text)
-        assert said(path) == f"F: not JSON that can be read: {why}"
+        assert refusal(path) == f"F: not JSON that can be read: {why}"
 
 
 def test_what_transformers_writes_is_read(tmp_path):
@@ -47,6 +47,6 @@ def test_what_transformers_writes_is_read(tmp_path):
 
 def test_what_is_no_text_file_is_said(tmp_path):
     (tmp_path / "latin").write_bytes(b'"\xe9"')
-    assert said(tmp_path / "latin") == "F: not JSON: not UTF-8"
-    assert said(tmp_path) == "F: is a folder, not a file"
-    assert said(tmp_path / "absent") == "F: no such file"
+    assert refusal(tmp_path / "latin") == "F: not JSON: not UTF-8"
+    assert refusal(tmp_path) == "F: is a folder, not a file"
+    assert refusal(tmp_path / "absent") == "F: no such file"

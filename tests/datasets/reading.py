@@ -13,7 +13,7 @@ from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
 
 
-def written(path: Path, data: str | bytes) -> Path:
+def write(path: Path, data: str | bytes) -> Path:
     """Write a file; a text whose name ends in .gz is packed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(data, str):
@@ -25,7 +25,7 @@ def written(path: Path, data: str | bytes) -> Path:
 def read(
     path: Path, data: str | bytes, columns: Mapping[str, str] | None = None
 ) -> tuple[list[Paper], str]:
-    files = PaperFiles.of(str(written(path, data)), columns)
+    files = PaperFiles.of(str(write(path, data)), columns)
     return list(files), files.omissions()
 
 

@@ -90,17 +90,17 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `configs/finetune/ct25_minilm.yaml` names its set; a folder that is here goes first."""
-    here, kept = tmp_path / "here", tmp_path / "kept"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(kept))
+    folder, data_home = tmp_path / "here", tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(data_home))
     assert load("demo", "dev") == read_beir(DEMO, "dev")
     with pytest.raises(InputError, match="demo: no such data set here, nor in .*kept"):
         load("./demo", "dev")
     demo = load("demo", "train")
-    write_beir([demo], kept / "set25")
+    write_beir([demo], data_home / "set25")
     assert load("set25", "train").fingerprint == demo.fingerprint
-    write_beir([demo.in_languages(["en"])], here / "set25")
+    write_beir([demo.in_languages(["en"])], folder / "set25")
     assert load("set25", "train").languages == ("en",)
     # Without the variable no folder is guessed.
     monkeypatch.delenv("CLAIM2SOURCE_DATA")
@@ -118,9 +118,9 @@ def test_languages(tmp_path: Path) -> None:
     assert german.qrels.claim_ids == ("q3",)
     assert len(german.sources) == 4
     assert load(folder, "dev", ["de", "en"]) == load(folder, "dev")
-    for asked in (["fr"], ["de", "fr"], "fr"):
+    for languages in (["fr"], ["de", "fr"], "fr"):
         with pytest.raises(ConfigError, match="'fr'.*allowed: en, de$"):
-            load(folder, "dev", asked)
+            load(folder, "dev", languages)
     with pytest.raises(ConfigError):
         load(folder, "dev", [])
     for meta in ({}, {"lang": None}, {"lang": ""}, {"lang": " EN "}):
@@ -133,14 +133,14 @@ def test_candidates(tmp_path: Path) -> None:
     folder = make(tmp_path, queries=[*QUERIES[:3], query])
     assert load(folder, "train").claims[0].candidates == ("p4", "p1")
     assert load(folder, "dev").claims[0].candidates is None
-    for bad, said in [
+    for bad, message in [
         (["p4", "p4"], "names a source twice"),
         (["p4", "zz"], "'zz' is not in corpus.jsonl"),
         ([["p4"]], "is a list, not text"),
     ]:
         query["metadata"] = {"candidates": bad}
         folder = make(tmp_path, queries=[*QUERIES[:3], query])
-        assert problems(folder, "train") == [f"queries.jsonl:4: metadata.candidates: {said}"]
+        assert problems(folder, "train") == [f"queries.jsonl:4: metadata.candidates: {message}"]
     # A candidate that is in no corpus only counts for the split being loaded.
     query["metadata"] = {"candidates": ["zz"]}
     assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
@@ -204,15 +204,15 @@ BAD_QRELS = [
 
 
 def test_bad_records_are_one_line_each_with_their_place(tmp_path: Path) -> None:
-    for record, said in BAD_CORPUS:
+    for record, message in BAD_CORPUS:
         folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
-        assert problems(folder) == [f"corpus.jsonl:4: {said}"]
-    for record, said in BAD_QUERIES:
+        assert problems(folder) == [f"corpus.jsonl:4: {message}"]
+    for record, message in BAD_QUERIES:
         folder = make(tmp_path, queries=[*QUERIES, record])
-        assert problems(folder) == [f"queries.jsonl:5: {said}"]
-    for row, said in BAD_QRELS:
+        assert problems(folder) == [f"queries.jsonl:5: {message}"]
+    for row, message in BAD_QRELS:
         folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
-        assert problems(folder) == [f"qrels/dev.tsv:8: {said}"]
+        assert problems(folder) == [f"qrels/dev.tsv:8: {message}"]
         # Another split is not concerned.
         assert len(load(folder, "train").claims) == 1
 
@@ -221,16 +221,16 @@ def test_bad_headers_and_empty_files(tmp_path: Path) -> None:
     folder = make(tmp_path)
     must = "qrels/dev.tsv:1: the header must be query-id <tab> corpus-id <tab> score"
     empty = "qrels/dev.tsv: empty split: no judgements"
-    for content, said in [
+    for content, message in [
         ("q1\tp1\t1\nq1\tp1\tx\n", must),
         ("corpus-id\tquery-id\tscore\nq1\tp1\tx\n", must),
         ("", empty),
         (f"{HEADER}\r\n\n \n", empty),
     ]:
         (folder / "qrels" / "dev.tsv").write_text(content)
-        assert problems(folder) == [said]
-    said = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
-    assert said == ["corpus.jsonl: holds no sources"]
+        assert problems(folder) == [message]
+    message = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
+    assert message == ["corpus.jsonl: holds no sources"]
 
 
 def test_integer_ids_become_text_and_grades_below_one_are_no_golds(tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_missing_things(tmp_path: Path) -> None:
     for split in ("test", "", "../qrels/dev"):
         with pytest.raises(InputError) as error:
             load(folder, split)
-        said = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
-        assert str(error.value) == said
+        message = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
+        assert str(error.value) == message
 
 
 def test_split_without_judgements(tmp_path: Path) -> None:

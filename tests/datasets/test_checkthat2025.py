@@ -93,9 +93,9 @@ SOURCES = (
 
 @pytest.mark.parametrize("pickled", ["pandas1_whole_p2", "pandas3_arrow_whole_p5"])
 def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
-    written = prepare(task(tmp_path / "in", pickled), tmp_path / "out").splits
+    splits = prepare(task(tmp_path / "in", pickled), tmp_path / "out").splits
     train, dev, test = (load(tmp_path / "out", split) for split in ("train", "dev", "test"))
-    assert [part.claims for part in written] == [train.claims, dev.claims, test.claims]
+    assert [part.claims for part in splits] == [train.claims, dev.claims, test.claims]
     assert train.sources == dev.sources == test.sources == SOURCES
     assert train.claims == (
         Claim("train-1", "Masks\nwork, they\tsay", golds=("aaa00001",)),
@@ -151,12 +151,12 @@ BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
 
 
 def test_bad_tweets_are_named_with_their_line(tmp_path: Path) -> None:
-    for dev, said in BAD_TWEETS:
-        assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == said
+    for dev, message in BAD_TWEETS:
+        assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == message
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "messages"),
     [
         (
             {"cord_uid": ["aaa00001", "bbb00002", "ccc00003", "aaa00001"]},
@@ -169,12 +169,12 @@ def test_bad_tweets_are_named_with_their_line(tmp_path: Path) -> None:
     ],
 )
 def test_bad_papers_are_named_with_their_row(
-    tmp_path: Path, columns: dict[str, list[Any]], said: list[str]
+    tmp_path: Path, columns: dict[str, list[Any]], messages: list[str]
 ) -> None:
     lines = refused(collection(tmp_path / "in", **columns), tmp_path / "out")
-    assert len(lines) == len(said)
-    assert lines[0] == f"{COLLECTION}: {said[0]}"
-    assert all(part in line for part, line in zip(said, lines, strict=True))
+    assert len(lines) == len(messages)
+    assert lines[0] == f"{COLLECTION}: {messages[0]}"
+    assert all(part in line for part, line in zip(messages, lines, strict=True))
 
 
 def test_missing_column_and_empty_or_hostile_collection(tmp_path: Path) -> None:

@@ -129,22 +129,22 @@ def test_the_files_become_a_data_set(tmp_path: Path) -> None:
     prepared = prepare(task(tmp_path / "in"), folder)
     assert prepared.notes == []
     assert [part.split for part in prepared.splits] == ["train", "dev", "test"]
-    found = loaded(folder)
-    assert [part.claims for part in prepared.splits] == list(found.values())
+    splits = loaded(folder)
+    assert [part.claims for part in prepared.splits] == list(splits.values())
     assert load(folder, "dev").sources == SOURCES
-    assert found["train"] == (
+    assert splits["train"] == (
         Claim("train-en-0", "otters love tea", "en", golds=("11",)),
         Claim("train-en-7", "seals nap", "en", golds=("p22",)),
         Claim("train-de-0", "Otter mögen Tee", "de", golds=("11",)),
         Claim("train-fr-x-1", "le thé, bon", "fr", golds=("44",)),
     )
-    assert {c.id: (c.lang, c.golds) for c in found["dev"]} == {
+    assert {c.id: (c.lang, c.golds) for c in splits["dev"]} == {
         "dev-en-0": ("en", ("33",)),
         "dev-de-0": ("de", ("p22",)),
         "dev-fr-0": ("fr", ("p22",)),
     }
-    assert [c.id for c in found["test"]] == ["test-en-0", "test-en-en-1", "test-de-0", "test-fr-0"]
-    assert not any(c.golds for c in found["test"]) and len(load(folder, "test").qrels) == 0
+    assert [c.id for c in splits["test"]] == ["test-en-0", "test-en-en-1", "test-de-0", "test-fr-0"]
+    assert not any(c.golds for c in splits["test"]) and len(load(folder, "test").qrels) == 0
 
 
 def test_what_is_absent_is_said(tmp_path: Path) -> None:
@@ -158,32 +158,32 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
     path = task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]})
     prepared = prepare(path, tmp_path / "of one")
     assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
-    (said,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
-    assert "no claims" in said
+    (error,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
+    assert "no claims" in error
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str) -> None:
     prepare(task(tmp_path / "in"), tmp_path / "out")
-    whole = load(tmp_path / "out", split)
-    run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in whole.claims})
-    files = lab_ids(whole, 2026)
+    data = load(tmp_path / "out", split)
+    run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in data.claims})
+    files = lab_ids(data, 2026)
     assert set(files) == {f"predictions_{lang}.tsv" for lang in ("en", "de", "fr")}
     for lang in ("en", "de", "fr"):
         path = tmp_path / f"predictions_{lang}.tsv"
         write_submission(run, path, 2026, ids=files[path.name])
-        asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
-        assert list(read_run(path).run.claim_ids) == asked
-        assert read_run(path).run.sources(asked[0]) == ["11", "44"]
-    for given, index in (
+        indices = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
+        assert list(read_run(path).run.claim_ids) == indices
+        assert read_run(path).run.sources(indices[0]) == ["11", "44"]
+    for claim_id, index in (
         ("dev-de-7", "7"),
         ("dev-de-dev-de-7", "dev-de-7"),
         ("dev-7", "7"),
         ("dev-en-7", "en-7"),
         ("7", "7"),
     ):
-        german = Dataset((Claim(given, "text", "de"),), (), Qrels({}), "dev")
-        assert lab_ids(german, 2026) == {"predictions_de.tsv": {given: index}}
+        german = Dataset((Claim(claim_id, "text", "de"),), (), Qrels({}), "dev")
+        assert lab_ids(german, 2026) == {"predictions_de.tsv": {claim_id: index}}
 
 
 BAD_CLAIMS = [
@@ -202,18 +202,18 @@ BAD_CLAIMS = [
 
 def test_bad_claims_and_papers_are_named_with_file_entry_and_field(tmp_path: Path) -> None:
     good = {"index": 5, "text": "fine", "pubkey": 11}
-    for entry, said in BAD_CLAIMS:
+    for entry, error in BAD_CLAIMS:
         source = task(tmp_path / "in", de_dev=[good, entry])
-        assert refused(source, tmp_path / "out") == [f"de_dev.json: {said}"]
-    for paper, said in BAD_PAPERS:
+        assert refused(source, tmp_path / "out") == [f"de_dev.json: {error}"]
+    for paper, error in BAD_PAPERS:
         source = task(tmp_path / "in", collection=[*COLLECTION, paper])
-        assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
-    for content, said in [
+        assert refused(source, tmp_path / "out") == [f"collection_data.json: {error}"]
+    for content, error in [
         (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
         (b'["\xff"]', "de_dev.json:1: is not UTF-8: byte 0xff at byte 3"),
     ]:
         (line,) = refused(task(tmp_path / "in", de_dev=content), tmp_path / "out")
-        assert line.startswith(said)
+        assert line.startswith(error)
 
 
 BAD_PAPERS = [
@@ -251,7 +251,7 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "error"),
     [
         (
             {"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
@@ -260,10 +260,10 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
         ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
     ],
 )
-def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, said: str) -> None:
+def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, error: str) -> None:
     file = translations(tmp_path / "t.jsonl", {"id": "train-de-0", "translation": "a"}, row)
     (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=file)
-    assert line.startswith(f"{file}{said}")
+    assert line.startswith(f"{file}{error}")
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_papers_of_dev_are_new_and_half_of_those_of_test() -> None:
 
 def test_every_claim_is_in_one_split_and_the_first_of_train_cover_all_papers() -> None:
     data = {split: load("demo", split) for split in SPLITS}
-    ids = Counter(claim.id for one in data.values() for claim in one.claims)
+    ids = Counter(claim.id for data_set in data.values() for claim in data_set.claims)
     assert set(ids.values()) == {1} and len(ids) == len(rows("queries.jsonl"))
     train = data["train"]
     first = train.claims[: 2 * len(train.golds)]
@@ -78,8 +78,8 @@ def test_posts_are_written_in_their_language(posts: list[Row]) -> None:
     for post in posts:
         lang, text = post["metadata"]["lang"], post["text"]
         words = Counter(re.findall(r"[\w']+", text.lower()))
-        found = {name: sum(words[word] for word in FREQUENT[name]) for name in LANGS}
-        if found[lang] < max(found.values()):
+        word_counts = {name: sum(words[word] for word in FREQUENT[name]) for name in LANGS}
+        if word_counts[lang] < max(word_counts.values()):
             wrong.append((lang, text))
         translation = post["metadata"].get("translation")
         assert (translation is None) == (lang == "en") and translation != text

@@ -19,7 +19,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import frame_pickle
-from claim2source.datasets.frame_pickle import ADMITTED, MOST, RecordedCall, read_frame
+from claim2source.datasets.frame_pickle import ADMITTED, MAX_BYTES, RecordedCall, read_frame
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PICKLES = sorted(FIXTURES.glob("*.pkl"))
@@ -33,7 +33,7 @@ def refusal(path: Path) -> str:
     return line
 
 
-def written(folder: Path, data: bytes) -> Path:
+def write(folder: Path, data: bytes) -> Path:
     path = folder / "frame.pkl"
     path.write_bytes(data)
     return path
@@ -102,8 +102,8 @@ def test_calls_are_refused_and_nothing_runs(
         # Inside an otherwise good frame, where a careless reader would already have begun.
         frame = pandas.DataFrame({"a": pandas.Series([attack, "x"], dtype=object)})
         for protocol in (2, 4, 5):
-            assert "refused" in refusal(written(tmp_path, pickle.dumps(frame, protocol)))
-    assert "refused 'touching.x'" in refusal(written(tmp_path, b"ctouching\nx\n)R."))
+            assert "refused" in refusal(write(tmp_path, pickle.dumps(frame, protocol)))
+    assert "refused 'touching.x'" in refusal(write(tmp_path, b"ctouching\nx\n)R."))
     assert not sentinel.exists()
     pickle.loads(pickle.dumps(calls[1]))
     assert sentinel.exists(), "the attack does not work on pickle itself"
@@ -125,9 +125,9 @@ def test_only_exact_pairs_are_admitted_and_a_refusal_names_them(tmp_path: Path) 
         ("pandas", "DataFrame "),
     ]:
         stack = b"\x80\x04" + short(module) + short(name) + b"\x93)R."
-        assert f"refused '{module}.{name}'" in refusal(written(tmp_path, stack))
+        assert f"refused '{module}.{name}'" in refusal(write(tmp_path, stack))
         old = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
-        assert "refused" in refusal(written(tmp_path, old))
+        assert "refused" in refusal(write(tmp_path, old))
     # Every admitted pair is one of pandas', numpy's or pyarrow's data classes and builders.
     modules = {module.split(".")[0] for module, _ in ADMITTED}
     assert modules == set("pandas numpy pyarrow builtins __builtin__ _codecs datetime".split())
@@ -144,7 +144,7 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
     try:
         attack = pickle.dumps(Call(os.system, f"touch {tmp_path / 'ran'}"), 2)
         attack = attack.replace(b"cposix\nsystem\n", b"\x82\x4d")
-        path = written(tmp_path, attack)
+        path = write(tmp_path, attack)
         assert "damaged" in refusal(path)
         # Once anybody has looked it up, pickle gives it without asking for its name.
         copyreg._extension_cache[77] = os.system  # type: ignore[attr-defined]
@@ -157,8 +157,8 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "frame.pkl"
     with open(path, "wb") as file:
-        file.truncate(MOST + 1)
-    assert f"a pickle is read up to {MOST}" in refusal(path)
+        file.truncate(MAX_BYTES + 1)
+    assert f"a pickle is read up to {MAX_BYTES}" in refusal(path)
     assert refusal(tmp_path / "none.pkl").endswith("no such file")
     assert "cannot be read" in refusal(tmp_path)
 
@@ -187,14 +187,14 @@ def number(value: int) -> bytes:
 
 def array(code: str, shape: tuple[int, ...], data: bytes, order: bytes = b"\x89") -> bytes:
     """Opcodes of a numpy array; `data` are the opcodes of its bytes or list."""
-    made = short("numpy._core.multiarray") + short("_reconstruct") + b"\x93"
-    made += short("numpy") + short("ndarray") + b"\x93" + b"K\x00\x85C\x01b\x87R"
+    pickled = short("numpy._core.multiarray") + short("_reconstruct") + b"\x93"
+    pickled += short("numpy") + short("ndarray") + b"\x93" + b"K\x00\x85C\x01b\x87R"
     dtype = short("numpy") + short("dtype") + b"\x93" + short(code) + b"\x89\x88\x87R"
     end, flags = ("|", 63) if code == "O8" else ("<", 0)
     dtype += b"(K\x03" + short(end) + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK" + bytes([flags])
     dtype += b"tb"
     shaped = b"(" + b"".join(number(n) for n in shape) + b"t"
-    return made + b"(K\x01" + shaped + dtype + order + data + b"tb"
+    return pickled + b"(K\x01" + shaped + dtype + order + data + b"tb"
 
 
 def huge_arrays() -> list[bytes]:
@@ -253,19 +253,19 @@ HARMFUL = {
 def test_a_time_that_is_none_and_an_opcode_are_named(tmp_path: Path) -> None:
     for year, fits in (("0001", True), ("9999", True), ("NaT", True), ("10000", False)):
         times = numpy.array([year], "M8[s]")
-        path = written(tmp_path, pickle.dumps(pandas.DataFrame({"t": times}), 5))
+        path = write(tmp_path, pickle.dumps(pandas.DataFrame({"t": times}), 5))
         if fits:
             assert read_frame(path) == {"t": [None if year == "NaT" else f"{year}-01-01"]}
         else:
             assert "a time outside the years 1 to 9999" in refusal(path)
-    assert "refused opcode 0x82" in refusal(written(tmp_path, b"\x80\x02\x82\x01."))
+    assert "refused opcode 0x82" in refusal(write(tmp_path, b"\x80\x02\x82\x01."))
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
 def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: str) -> None:
     before = [dict(vars(kind)) for kind in (RecordedCall, *frame_pickle._KINDS.values())]
     for opcodes in HARMFUL[kind]:
-        path = written(tmp_path, opcodes)
+        path = write(tmp_path, opcodes)
         tracemalloc.start()
         try:
             line = refusal(path)
@@ -279,18 +279,18 @@ def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: s
 def test_hand_made_frame_is_good(tmp_path: Path) -> None:
     """The attacks below differ from this in one place only."""
     good = frame_of(array("i8", (1, 2), b"C\x10" + struct.pack("<2q", 4, 5)))
-    assert read_frame(written(tmp_path, good)) == {"c0": [4, 5]}
+    assert read_frame(write(tmp_path, good)) == {"c0": [4, 5]}
     real = good.replace(b"Ne\x86R", _range_axis(2) + b"e\x86R")
     assert pickle.loads(real)["c0"].tolist() == [4, 5]
     two = struct.pack("<4q", 1, 2, 3, 4)
     rowwise = frame_of(array("i8", (2, 2), b"C\x20" + two), 2)
     columnwise = frame_of(array("i8", (2, 2), b"C\x20" + two, b"\x88"), 2)
-    assert read_frame(written(tmp_path, rowwise)) == {"c0": [1, 2], "c1": [3, 4]}
-    assert read_frame(written(tmp_path, columnwise)) == {"c0": [1, 3], "c1": [2, 4]}
+    assert read_frame(write(tmp_path, rowwise)) == {"c0": [1, 2], "c1": [3, 4]}
+    assert read_frame(write(tmp_path, columnwise)) == {"c0": [1, 3], "c1": [2, 4]}
 
 
 def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
-    for values, said in [
+    for values, message in [
         (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
         (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
         (array("i8", (1, 3), b"C\x10" + bytes(16)), "not as long as its shape"),
@@ -305,20 +305,20 @@ def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
         (array("i8", (2, 1), b"C\x10" + bytes(16)), "differ in number"),
         (b"N", "no array"),
     ]:
-        assert said in refusal(written(tmp_path, frame_of(values)))
+        assert message in refusal(write(tmp_path, frame_of(values)))
 
 
 def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     size = 200_000
     data = array("i1", (1, size), b"B" + struct.pack("<I", size) + bytes(size))
-    assert len(read_frame(written(tmp_path, frame_of(data)))["c0"]) == size
+    assert len(read_frame(write(tmp_path, frame_of(data)))["c0"]) == size
     # Forty columns that all say to be the same 200 kB.
-    made = short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
-    cut = short("builtins") + short("slice") + b"\x93K"
+    pickled = short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
+    slice_call = short("builtins") + short("slice") + b"\x93K"
     blocks = b"".join(
-        made
+        pickled
         + (data + b"q\x00" if i == 0 else b"h\x00")
-        + (cut + bytes([i]) + b"K" + bytes([i + 1]) + b"K\x01\x87RK\x02\x87R")
+        + (slice_call + bytes([i]) + b"K" + bytes([i + 1]) + b"K\x01\x87RK\x02\x87R")
         for i in range(40)
     )
     labels = frame_of(b"N", 40)
@@ -327,13 +327,13 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     bomb = FRAME + b")\x81}" + short("_mgr") + manager + b"(" + blocks + b"t](" + labels
     real = bomb.replace(b"Ne\x86R", _range_axis(size) + b"e\x86R")
     assert pickle.loads(real).shape == (size, 40)
-    assert "more data than the file holds" in refusal(written(tmp_path, bomb))
+    assert "more data than the file holds" in refusal(write(tmp_path, bomb))
 
 
 def _range_axis(size: int) -> bytes:
-    made = short("pandas.core.indexes.base") + short("_new_Index") + b"\x93"
-    made += short("pandas") + short("RangeIndex") + b"\x93}(" + short("start") + b"K\x00"
-    return made + short("stop") + number(size) + short("step") + b"K\x01u\x86R"
+    pickled = short("pandas.core.indexes.base") + short("_new_Index") + b"\x93"
+    pickled += short("pandas") + short("RangeIndex") + b"\x93}(" + short("start") + b"K\x00"
+    return pickled + short("stop") + number(size) + short("step") + b"K\x01u\x86R"
 
 
 def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
@@ -342,11 +342,11 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
     ends = struct.pack("<4q", 0, 4, 8, 12)
     if ends not in data:
         pytest.skip("this pandas has no pyarrow")
-    assert read_frame(written(tmp_path, data)) == {"a": ["aaaa", "bbbb", "cccc"]}
+    assert read_frame(write(tmp_path, data)) == {"a": ["aaaa", "bbbb", "cccc"]}
     for bad in ((0, 12, 0, 12), (0, 4, 8, 13), (-4, 4, 8, 12), (0, 4, 8, 2**62)):
         hostile = data.replace(ends, struct.pack("<4q", *bad))
-        said = refusal(written(tmp_path, hostile))
-        assert "or damaged: " in said and "offset" in said
+        message = refusal(write(tmp_path, hostile))
+        assert "or damaged: " in message and "offset" in message
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")
@@ -357,7 +357,7 @@ def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
     data = (FIXTURES / f"{name}.pkl").read_bytes()
     path = tmp_path / "frame.pkl"
     for end in range(0, len(data), 7):
-        refusal(written(tmp_path, data[:end]))
+        refusal(write(tmp_path, data[:end]))
     for i in range(0, len(data), 5):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x15]) + data[i + 1 :])
         try:

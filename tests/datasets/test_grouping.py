@@ -19,14 +19,14 @@ def merged(items: Sequence[tuple[str, ...]]) -> list[set[int]]:
     """Positions of the items of each group: sets are joined until none share a key."""
     groups: list[tuple[set[int], set[str]]] = []
     for position, keys in enumerate(items):
-        joined, found = {position}, set(keys)
-        apart = []
+        joined, all_names = {position}, set(keys)
+        separate = []
         for members, names in groups:
-            if names & found:
-                joined, found = joined | members, found | names
+            if names & all_names:
+                joined, all_names = joined | members, all_names | names
             else:
-                apart.append((members, names))
-        groups = [*apart, (joined, found)]
+                separate.append((members, names))
+        groups = [*separate, (joined, all_names)]
     return sorted((members for members, _ in groups), key=min)
 
 
@@ -51,9 +51,9 @@ def test_claims_of_one_text_share_their_golds(
     expected = {
         claim.id: frozenset(
             gold
-            for other in claims
-            if other.text.casefold().split() == claim.text.casefold().split()
-            for gold in other.golds
+            for other_claim in claims
+            if other_claim.text.casefold().split() == claim.text.casefold().split()
+            for gold in other_claim.golds
         )
         for claim in claims
     }

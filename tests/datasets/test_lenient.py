@@ -110,19 +110,19 @@ def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
 
 def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
     folder = dirty(tmp_path / "set")
-    asked = load(folder, "test", lenient=True)
+    lenient = load(folder, "test", lenient=True)
     (folder / "dataset.yaml").write_text("lenient: true\n")
-    assert load(folder, "test") == asked
-    for text, said in [
+    assert load(folder, "test") == lenient
+    for text, message in [
         ("lenent: true", r"dataset.yaml:1: lenent: no such key; did you mean lenient"),
         ("lenient: [", r"dataset.yaml:\d: not YAML"),
     ]:
         (folder / "dataset.yaml").write_text(text)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             load(folder, "test", lenient=True)
     for text in ("", "lenient: false\n", "# nothing\n"):
         (folder / "dataset.yaml").write_text(text)
-        assert load(folder, "test", lenient=True) == asked
+        assert load(folder, "test", lenient=True) == lenient
         with pytest.raises(InputError):
             load(folder, "test")
 
@@ -180,7 +180,7 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
     run, out, systems = tmp_path / "run", tmp_path / "out", tmp_path / "systems.yaml"
     systems.write_text("BM25: {retrieve: {bm25: {k1: 1.2}}}\n")
     data = [f"--dataset={folder}", "--split=test"]
-    few = ["--repeats=50"]
+    extra = ["--repeats=50"]
     training = training_arguments(
         model,
         folder,
@@ -191,8 +191,8 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
     )
     commands: list[tuple[str, list[str]]] = [
         ("train.finetune", training),
-        ("eval.evaluate", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
-        ("eval.evaluate", [f"--systems={systems}", *data, *few, f"--out={out}/b"]),
+        ("eval.evaluate", [f"--checkpoint={run}", *data, *extra, f"--out={out}/c"]),
+        ("eval.evaluate", [f"--systems={systems}", *data, *extra, f"--out={out}/b"]),
     ]  # fmt: skip
     for program, words in commands:
         main = importlib.import_module(program).main

@@ -85,10 +85,10 @@ def test_the_fields_usual_columns_are_read(
     papers: dict[str, str], posts: dict[str, str], pairs: dict[str, str]
 ) -> None:
     """Also an id that is the index, grades that a frame made floats, and other columns beside."""
-    given = PAIRS.astype({"score": float}).rename(columns=pairs).assign(note="x")
+    pairs_frame = PAIRS.astype({"score": float}).rename(columns=pairs).assign(note="x")
     frame = PAPERS.rename(columns=papers).assign(url="u")
     renamed = POSTS.rename(columns=posts).set_index(posts.get("_id", "_id"))
-    assert c2s.load(papers=frame, posts=renamed, pairs=given) == EXPECTED
+    assert c2s.load(papers=frame, posts=renamed, pairs=pairs_frame) == EXPECTED
 
 
 def test_without_pairs_no_post_has_a_gold_and_without_a_grade_all_are_golds() -> None:
@@ -186,9 +186,9 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_table_is_refused_with_row_and_field(name: str) -> None:
-    made, said = WRONG[name]
-    tables: dict[str, Any] = {"papers": PAPERS, "posts": POSTS, "pairs": PAIRS, **made()}
-    with pytest.raises((InputError, ConfigError), match=rf"^{said}$"):
+    make_tables, message = WRONG[name]
+    tables: dict[str, Any] = {"papers": PAPERS, "posts": POSTS, "pairs": PAIRS, **make_tables()}
+    with pytest.raises((InputError, ConfigError), match=rf"^{message}$"):
         c2s.load(**tables)
 
 
@@ -201,11 +201,11 @@ def test_lenient_tables_are_read_as_lenient_files_are() -> None:
 
 
 def test_a_folder_and_tables_are_one_or_the_other() -> None:
-    for given, key in (
+    for arguments, key in (
         ({"folder": "demo"}, "split"),
         ({"folder": "demo", "split": "dev", "pairs": PAIRS}, "folder"),
         ({"folder": PAPERS, "split": POSTS}, "folder"),
         ({}, "load"),
     ):
         with pytest.raises(ConfigError, match=f"^config: {key}: "):
-            c2s.load(**given)  # type: ignore[call-overload]
+            c2s.load(**arguments)  # type: ignore[call-overload]

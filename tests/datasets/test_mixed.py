@@ -13,7 +13,7 @@ from claim2source.datasets.mixed import mix
 from claim2source.datasets.prepare import main
 
 
-def written(folder: Path, lang: str, splits: str) -> Path:
+def write_set(folder: Path, lang: str, splits: str) -> Path:
     """A set of which every split has a claim "c", that means "b", and which differs by language."""
     sources = tuple(Source(s, f"{lang} {s}", f"of {lang} {s}", ("A. Writer",)) for s in "ab")
     parts = []
@@ -25,10 +25,10 @@ def written(folder: Path, lang: str, splits: str) -> Path:
 
 
 def test_sets_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = written(tmp_path / "one", "de", "train dev")
-    two = written(tmp_path / "two", "fr", "train test")
+    first = write_set(tmp_path / "one", "de", "train dev")
+    two = write_set(tmp_path / "two", "fr", "train test")
     out = tmp_path / "both"
-    main(["mixed", "--sets", str(one), str(two), "--output", str(out)])
+    main(["mixed", "--sets", str(first), str(two), "--output", str(out)])
     assert "4 sources" in capsys.readouterr().out
     train = load(out, "train")
     assert [claim.id for claim in train.claims] == ["one/train-c", "two/train-c"]
@@ -63,15 +63,15 @@ def test_some_distractors_are_drawn_and_every_gold_stays(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
-    one = written(tmp_path / "one", "de", "train")
-    same = written(tmp_path / "other" / "one", "fr", "train")
-    for sets in ([str(one)], [str(one), str(same)]):
+    first = write_set(tmp_path / "one", "de", "train")
+    namesake = write_set(tmp_path / "other" / "one", "fr", "train")
+    for sets in ([str(first)], [str(first), str(namesake)]):
         with pytest.raises(ConfigError, match="sets"):
             mix(sets, tmp_path / "out")
     with pytest.raises(UserError, match="replace the input"):
-        mix([str(one), str(written(tmp_path / "two", "en", "dev"))], one, overwrite=True)
-    for words in (["mixed"], ["news", "--sets", str(one), "--input", str(one)]):
+        mix([str(first), str(write_set(tmp_path / "two", "en", "dev"))], first, overwrite=True)
+    for words in (["mixed"], ["news", "--sets", str(first), "--input", str(first)]):
         with pytest.raises(ConfigError, match="sets"):
             main([*words, "--output", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
-    assert len(load(one, "train").sources) == 2
+    assert len(load(first, "train").sources) == 2

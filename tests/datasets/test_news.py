@@ -59,11 +59,11 @@ def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
     lines(raw, "news.jsonl", [json.dumps(article), json.dumps(dated)])
     lines(raw, "rss.jsonl", [json.dumps(row) for row in rss])
     splits, notes = prepare(raw, tmp_path / "out")
-    found = {source.id: source for source in load(tmp_path / "out", "test").sources}
-    assert list(found) == ["7", "b", "c", "r1", "r3"]
-    assert (found["b"].title, found["b"].abstract) == ('Masks: "no"', "Body.")
-    assert (found["7"].title, found["7"].date) == (TITLES[0][2:], "2020-03-09")
-    assert found["b"].date == "2020-04-01" and "1 of 3 articles have a body" in notes
+    source_of = {source.id: source for source in load(tmp_path / "out", "test").sources}
+    assert list(source_of) == ["7", "b", "c", "r1", "r3"]
+    assert (source_of["b"].title, source_of["b"].abstract) == ('Masks: "no"', "Body.")
+    assert (source_of["7"].title, source_of["7"].date) == (TITLES[0][2:], "2020-03-09")
+    assert source_of["b"].date == "2020-04-01" and "1 of 3 articles have a body" in notes
     assert "2 of 3 articles of rss.jsonl have one of the six keywords" in notes
 
 
@@ -74,7 +74,7 @@ def test_keywords_are_whole_words() -> None:
 
 
 def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) -> None:
-    whole = {path: path.read_bytes() for path in raw.iterdir()}
+    contents = {path: path.read_bytes() for path in raw.iterdir()}
     for name, row, problem in [
         ("train.tsv", "no tab", "train.tsv:1: must be text <tab> news id"),
         ("train.tsv", "post\t99", "train.tsv:1: news id: '99' is not in newsid_title.tsv"),
@@ -87,4 +87,4 @@ def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) ->
             prepare(raw, tmp_path / "out")
         assert problem in str(error.value) and not (tmp_path / "out").exists()
         for path in raw.iterdir():
-            path.write_bytes(whole[path]) if path in whole else path.unlink()
+            path.write_bytes(contents[path]) if path in contents else path.unlink()

@@ -14,7 +14,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
-from tests.datasets.reading import refused, written
+from tests.datasets.reading import refused, write
 from tests.datasets.test_paper_json import OPENALEX, WORK
 
 INVERTED = {"cut": [1, 4], "Masks": [0], "outbreaks.": [2], "They": [3]}
@@ -58,13 +58,13 @@ def test_a_data_set_is_read_as_it_is_loaded() -> None:
 
 @pytest.mark.parametrize("name", ["works.jsonl", "part_000.gz", "works.jsonl.gz"])
 def test_works_of_openalex(tmp_path: Path, name: str) -> None:
-    files = PaperFiles.of(str(written(tmp_path / name, lines(WORKS))))
+    files = PaperFiles.of(str(write(tmp_path / name, lines(WORKS))))
     assert list(files) == READ and files.left_out == 1
     assert list(files) == READ and files.left_out == 1  # as often as asked
 
 
 def test_articles_of_pubmed(tmp_path: Path) -> None:
-    files = PaperFiles.of(str(written(tmp_path / "pubmed.xml.gz", PUBMED)))
+    files = PaperFiles.of(str(write(tmp_path / "pubmed.xml.gz", PUBMED)))
     first, second = files
     assert first == Paper(
         Source(
@@ -92,7 +92,7 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
     ]
     rows = 'pmid,name,text,who,date,doi,other\n7,"A, b","two\nlines",Jane Doe; R. Roe,2020-05-01,10.1000/X,z\n8,=cmd(),,,,,\n'
     columns = {"id": "pmid", "title": "name", "authors": "who"}
-    csv = written(tmp_path / "papers.csv.gz", "\ufeff" + rows)
+    csv = write(tmp_path / "papers.csv.gz", "\ufeff" + rows)
     assert list(PaperFiles.of(str(csv), columns)) == expected
     with pytest.raises(InputError, match=r"title: no column 'nam'; there are: pmid, name"):
         list(PaperFiles.of(str(csv), {**columns, "title": "nam"}))
@@ -101,12 +101,12 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_all_its_files_and_says_which_it_leaves_out(tmp_path: Path) -> None:
-    written(tmp_path / "1.csv", "id,title\n5,T\n")
-    written(tmp_path / "part_000.gz", lines(WORKS))
-    written(tmp_path / "pubmed-set.txt", "PMID- 7\nTI  - T\n")
-    written(tmp_path / "a.pdf", "%PDF")
-    written(tmp_path / "notes.txt", "x")
-    written(tmp_path / ".hidden", "x")
+    write(tmp_path / "1.csv", "id,title\n5,T\n")
+    write(tmp_path / "part_000.gz", lines(WORKS))
+    write(tmp_path / "pubmed-set.txt", "PMID- 7\nTI  - T\n")
+    write(tmp_path / "a.pdf", "%PDF")
+    write(tmp_path / "notes.txt", "x")
+    write(tmp_path / ".hidden", "x")
     files = PaperFiles.of(str(tmp_path))
     papers = list(files)
     assert papers[:3] == [Paper(Source("5", "T")), *READ] and papers[3].source.id == "7"
@@ -129,7 +129,7 @@ BROKEN: list[tuple[str, str, str]] = [
 
 def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
     for name, text, why in BROKEN:
-        written(tmp_path / name, text)
+        write(tmp_path / name, text)
         with pytest.raises(UserError, match=why):
             list(PaperFiles.of(str(tmp_path / name)))
         files = PaperFiles.of(str(tmp_path / name), lenient=True)
@@ -137,7 +137,7 @@ def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_packed_badly_is_named(tmp_path: Path) -> None:
-    content = written(tmp_path / "a.jsonl.gz", lines(WORKS)).read_bytes()
+    content = write(tmp_path / "a.jsonl.gz", lines(WORKS)).read_bytes()
     for damaged in (content[:-12], b"no gzip", content[:20] + b"\0\0\0\0" + content[24:]):
         (tmp_path / "a.jsonl.gz").write_bytes(damaged)
         with pytest.raises(InputError, match=r"a.jsonl.gz: cannot be read: \w+"):
@@ -151,7 +151,7 @@ def test_entities_that_grow_are_refused(tmp_path: Path) -> None:
     bomb = '<!DOCTYPE a [<!ENTITY a "ha">' + "".join(
         f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 30}">' for i in range(8)
     )
-    written(
+    write(
         tmp_path / "a.xml",
         PUBMED.replace("<!DOCTYPE", bomb + "]><!--", 1)
         .replace('.dtd">', "-->", 1)
@@ -171,8 +171,8 @@ REPEATED = [
 
 
 def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path / "a" / "1.jsonl", lines(REPEATED))
-    written(tmp_path / "a" / "2.csv", "id,title,abstract\n1,T,short\n2,U,now with a text\n")
+    path = write(tmp_path / "a" / "1.jsonl", lines(REPEATED))
+    write(tmp_path / "a" / "2.csv", "id,title,abstract\n1,T,short\n2,U,now with a text\n")
     files = PaperFiles.of(str(tmp_path / "a"))
     for _ in range(2):
         read = [(file.source.id, file.source.abstract) for file in files]
@@ -182,9 +182,9 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
             and "repeated ids" in files.omissions()
             and ": 5 (first" in files.omissions()
         )
-    once = PaperFiles.of(str(path))
-    once.check = False
-    assert [one.source.abstract for one in once] == ["short", "", "the longest text"]
+    paper_files = PaperFiles.of(str(path))
+    paper_files.check = False
+    assert [paper.source.abstract for paper in paper_files] == ["short", "", "the longest text"]
 
 
 FOREIGN: list[tuple[str, bytes, str]] = [
@@ -209,8 +209,8 @@ def test_few_papers_are_in_memory(tmp_path: Path) -> None:
         for i in range(4000)
     )
     for path in (
-        written(tmp_path / "a.xml", text + "</PubmedArticleSet>"),
-        written(
+        write(tmp_path / "a.xml", text + "</PubmedArticleSet>"),
+        write(
             tmp_path / "a.jsonl", lines([{"_id": str(i), "title": "t" * 999} for i in range(4000)])
         ),
     ):

@@ -79,9 +79,9 @@ ANSWER = {"status": "ok", "message": {"total-results": 1, "items": [ITEM]}}
 def test_what_an_api_prints(
     tmp_path: Path, value: object, paper: Paper, indent: int | None
 ) -> None:
-    papers, said = read(tmp_path / "a.json", json.dumps(value, indent=indent))
+    papers, notes = read(tmp_path / "a.json", json.dumps(value, indent=indent))
     assert papers == [paper]
-    assert f"markup was removed: {3 if paper is OPENALEX else 2} (" in said
+    assert f"markup was removed: {3 if paper is OPENALEX else 2} (" in notes
 
 
 def test_pages_one_a_line_and_a_list_of_records(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ PAPER = Source("1", "Größe, Maß", "Ein Text")
 def test_the_separators_line_ends_and_encodings_of_spreadsheets(
     tmp_path: Path, data: str | bytes
 ) -> None:
-    papers, said = read(tmp_path / "a.csv", data)
+    papers, notes = read(tmp_path / "a.csv", data)
     assert [paper.source for paper in papers] == [PAPER]
-    assert ("Windows-1252" in said) == (data == ROWS.encode("cp1252"))
+    assert ("Windows-1252" in notes) == (data == ROWS.encode("cp1252"))
 
 
 def test_the_first_letters_beyond_ascii_decide_the_encoding(tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_cells_that_stand_for_nothing_are_empty_and_counted(tmp_path: Path) -> N
         "id,title,abstract,date,authors,venue,other\n"
         "1,Masks,nan,NaT,nan,nan,nan\n2,Tea,None,NA,None,,x\n3,Nan Goldin,Na,2020,Na Li,,\n"
     )
-    papers, said = read(tmp_path / "a.csv", text)
+    papers, notes = read(tmp_path / "a.csv", text)
     assert [paper.source for paper in papers] == [
         Source("1", "Masks"),
         Source("2", "Tea"),
         Source("3", "Nan Goldin", "Na", ("Na Li",), "", "2020"),
     ]
-    assert "read as empty: 7 (first: a.csv:2)" in said and "not read (other)" in said
+    assert "read as empty: 7 (first: a.csv:2)" in notes and "not read (other)" in notes
 
 
 def packed(columns: dict[str, pa.Array] | pa.Table) -> bytes:
@@ -99,9 +99,9 @@ def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:
         (nanoseconds, ["2020-05-12 00:00:00", ""], 0),
     ):
         data = packed({"id": ids, "title": pa.array(["a", "b"]), "date": column})
-        papers, said = read(tmp_path / "a.parquet", data)
+        papers, notes = read(tmp_path / "a.parquet", data)
         assert [paper.source.date for paper in papers] == dates
-        assert (f"dates that are not read: {unread}" in said) == (unread > 0)
+        assert (f"dates that are not read: {unread}" in notes) == (unread > 0)
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.list_(pa.string(), 2)])

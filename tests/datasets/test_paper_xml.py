@@ -41,12 +41,12 @@ ARTICLE = Paper(
 
 
 def test_jats_by_itself_and_in_answers(tmp_path: Path) -> None:
-    papers, said = read(tmp_path / "a.nxml", JATS)
-    assert papers == [ARTICLE] and said.startswith("abstracts beside another one, left out: 1")
-    bare = JATS[JATS.index("<article ") :]
-    many = f"<pmc-articleset>{bare}{bare.replace('>123<', '>124<')}</pmc-articleset>"
-    assert [one.source.id for one in read(tmp_path / "b.xml", many)[0]] == ["PMC123", "PMC124"]
-    spaced = bare.replace("<article ", '<article xmlns="https://jats.nlm.nih.gov/ns" ', 1)
+    papers, notes = read(tmp_path / "a.nxml", JATS)
+    assert papers == [ARTICLE] and notes.startswith("abstracts beside another one, left out: 1")
+    article = JATS[JATS.index("<article ") :]
+    many = f"<pmc-articleset>{article}{article.replace('>123<', '>124<')}</pmc-articleset>"
+    assert [paper.source.id for paper in read(tmp_path / "b.xml", many)[0]] == ["PMC123", "PMC124"]
+    spaced = article.replace("<article ", '<article xmlns="https://jats.nlm.nih.gov/ns" ', 1)
     answer = (
         f'<OAI-PMH xmlns="o"><ListRecords><metadata>{spaced}</metadata></ListRecords></OAI-PMH>'
     )
@@ -61,8 +61,8 @@ def pubmed(article: str, citation: str = "", key: str = "1") -> str:
 
 
 def test_abstracts_and_titles_in_other_languages(tmp_path: Path) -> None:
-    other = '<OtherAbstract Language="{}"><AbstractText>{}</AbstractText></OtherAbstract>'
-    two = other.format("spa", "Texto.") + other.format("eng", "A text.")
+    template = '<OtherAbstract Language="{}"><AbstractText>{}</AbstractText></OtherAbstract>'
+    two = template.format("spa", "Texto.") + template.format("eng", "A text.")
     own = "<VernacularTitle>Masken.</VernacularTitle>"
     title = "<ArticleTitle>[Masks].</ArticleTitle>"
     abstract = "<Abstract><AbstractText>The text.</AbstractText></Abstract>"
@@ -70,10 +70,10 @@ def test_abstracts_and_titles_in_other_languages(tmp_path: Path) -> None:
         pubmed(title + own, two, "1"),
         pubmed(title + abstract, two, "2"),
         pubmed("<ArticleTitle>[Not Available].</ArticleTitle>" + own, "", "3"),
-        pubmed("<ArticleTitle/>" + own, other.format("ger", "Ein Text."), "4"),
+        pubmed("<ArticleTitle/>" + own, template.format("ger", "Ein Text."), "4"),
         pubmed("<ArticleTitle>[In Process Citation]</ArticleTitle>" + own, "", "5"),
     ]
-    papers, said = read(
+    papers, notes = read(
         tmp_path / "a.xml", f"<PubmedArticleSet>{''.join(articles)}</PubmedArticleSet>"
     )
     assert [paper.source for paper in papers] == [
@@ -83,8 +83,8 @@ def test_abstracts_and_titles_in_other_languages(tmp_path: Path) -> None:
         Source("4", "Masken.", "Ein Text."),
         Source("5", "Masken."),
     ]
-    assert "abstracts beside another one, left out: 3" in said
-    assert "language beside an English one, left out: 1" in said
+    assert "abstracts beside another one, left out: 3" in notes
+    assert "language beside an English one, left out: 1" in notes
 
 
 def test_wrong_dois_books_and_deletions(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_wrong_dois_books_and_deletions(tmp_path: Path) -> None:
         "<LastName>Doe</LastName><ForeName>Jane</ForeName></Author></AuthorList><Abstract><AbstractText>"
         "Text.</AbstractText></Abstract></BookDocument></PubmedBookArticle>"
     )
-    gone = "<DeleteCitation><PMID>9</PMID></DeleteCitation>"
-    papers, said = read(
-        tmp_path / "a.xml", f"<PubmedArticleSet>{article}{only}{book}{gone}</PubmedArticleSet>"
+    deletion = "<DeleteCitation><PMID>9</PMID></DeleteCitation>"
+    papers, notes = read(
+        tmp_path / "a.xml", f"<PubmedArticleSet>{article}{only}{book}{deletion}</PubmedArticleSet>"
     )
     assert [paper.doi for paper in papers] == ["10.1000/good", "", ""]
     assert papers[2].source == Source("3", "Masks", "Text.", ("Jane Doe",), "StatPearls", "2021")
-    assert "DOIs that are marked as wrong, left out: 2" in said and "deleted articles" in said
+    assert "DOIs that are marked as wrong, left out: 2" in notes and "deleted articles" in notes
 
 
 LATIN = '<?xml version="1.0" encoding="{}"?><PubmedArticleSet>{}</PubmedArticleSet>'

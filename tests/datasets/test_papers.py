@@ -40,7 +40,7 @@ def test_what_a_date_may_mean(date: str, first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "plain"),
+    ("text", "expected"),
     [
         ("Masks &amp; <i>E. coli</i>", "Masks & E. coli"),
         # Entities that stand for signs are no tags, and neither are signs themselves.
@@ -56,8 +56,8 @@ def test_what_a_date_may_mean(date: str, first: int, last: int) -> None:
         ),
     ],
 )
-def test_tags_are_removed_before_entities_are_read(text: str, plain: str) -> None:
-    assert " ".join(without_markup(text).split()) == plain.strip()
+def test_tags_are_removed_before_entities_are_read(text: str, expected: str) -> None:
+    assert " ".join(without_markup(text).split()) == expected.strip()
 
 
 def test_markup_of_a_hostile_text_takes_linear_time() -> None:

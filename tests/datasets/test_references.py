@@ -56,11 +56,11 @@ READ = [
     ],
 )
 def test_ris(tmp_path: Path, name: str, data: bytes) -> None:
-    papers, said = read(tmp_path / name, data)
+    papers, notes = read(tmp_path / name, data)
     assert papers[:1] == READ
     # The last one, without an end, is there; its id stays the same.
     assert papers[1].source.title == "No id" and papers[1].source.id == "650b80e5979c28b7"
-    assert "without an id, which is made of the title: 1" in said and "not read: 1" in said
+    assert "without an id, which is made of the title: 1" in notes and "not read: 1" in notes
 
 
 NBIB = """
@@ -89,7 +89,7 @@ OAB - Ein Text.
 
 @pytest.mark.parametrize("name", ["a.nbib", "pubmed-masks-set.txt"])
 def test_nbib(tmp_path: Path, name: str) -> None:
-    papers, said = read(tmp_path / name, NBIB)
+    papers, notes = read(tmp_path / name, NBIB)
     assert papers == [
         Paper(
             Source(
@@ -106,7 +106,7 @@ def test_nbib(tmp_path: Path, name: str) -> None:
         ),
         Paper(Source("112", "Masken.", "Ein Text."), url="https://pubmed.ncbi.nlm.nih.gov/112/"),
     ]
-    assert said == f"abstracts beside another one, left out: 1 (first: {name}:2)"
+    assert notes == f"abstracts beside another one, left out: 1 (first: {name}:2)"
 
 
 BIBTEX = r"""
@@ -124,7 +124,7 @@ BIBTEX = r"""
 
 
 def test_bibtex(tmp_path: Path) -> None:
-    papers, said = read(tmp_path / "lib.bib", BIBTEX)
+    papers, notes = read(tmp_path / "lib.bib", BIBTEX)
     assert papers == [
         Paper(
             Source(
@@ -139,7 +139,7 @@ def test_bibtex(tmp_path: Path) -> None:
             "https://doi.org/10.1000/ABC",
         )
     ]
-    assert "repeated ids, of which the one with more text is read: 1" in said
+    assert "repeated ids, of which the one with more text is read: 1" in notes
 
 
 def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:

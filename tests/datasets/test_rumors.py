@@ -66,15 +66,15 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
 def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
     for error, change in CHANGES.items():
         path = write_rumors(tmp_path / "dev.json", spoilt(change))
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error_info:
             load_rumors(path)
-        assert len(caught.value.lines) == 1, caught.value.lines
-        assert str(caught.value).startswith(f"{path}: {error}")
+        assert len(error_info.value.lines) == 1, error_info.value.lines
+        assert str(error_info.value).startswith(f"{path}: {error}")
     for text, error in [("[]", "holds no rumours"), ('{"id": "r1"}\n{"id": ', ":2: broken JSON")]:
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=r"dev\.json") as caught:
+        with pytest.raises(InputError, match=r"dev\.json") as error_info:
             load_rumors(path)
-        assert error in str(caught.value)
+        assert error in str(error_info.value)
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
         ("r1 Q0 -1 1 1.0 t\nr1 Q0 11 2 0.5 t", "r1: tweet '-1' is not in its timeline"),
     ]:
         path.write_text(lines)
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error_info:
             read_evidence(path, rumors)
-        assert error in str(caught.value) and len(caught.value.lines) == 1
+        assert error in str(error_info.value) and len(error_info.value.lines) == 1
     path.write_text("r1 Q0 -1 1 1.0 t\n")
     assert read_evidence(path, rumors).sources("r1") == []
     many = rumor("r1", "text", {str(i): f"tweet {i}" for i in range(6)})
@@ -143,6 +143,6 @@ def test_verdicts_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
         entries = json.loads(path.read_text())
         change(entries)
         path.write_text(json.dumps(entries))
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error_info:
             read_verification(path, rumors)
-        assert error in str(caught.value) and len(caught.value.lines) == 1
+        assert error in str(error_info.value) and len(error_info.value.lines) == 1

@@ -54,10 +54,10 @@ def test_share_counts_for_each_language() -> None:
 def test_seed_and_order() -> None:
     train = singles(100)
     _, val = carve_val(train, seed=5)
-    _, again = carve_val(train.with_claims(reversed(train.claims)), seed=5)
-    assert sorted(ids(again)) == sorted(ids(val))
-    chosen = {tuple(sorted(ids(carve_val(train, seed=seed)[1]))) for seed in range(10)}
-    assert len(chosen) == 10
+    _, val_again = carve_val(train.with_claims(reversed(train.claims)), seed=5)
+    assert sorted(ids(val_again)) == sorted(ids(val))
+    carved = {tuple(sorted(ids(carve_val(train, seed=seed)[1]))) for seed in range(10)}
+    assert len(carved) == 10
     # Fixed for ever: a run of today compares with one of next year.
     assert ids(carve_val(singles(20))[1]) == ["q13", "q19"]
 
@@ -112,12 +112,12 @@ def test_a_share_out_of_bounds_or_that_leaves_a_side_empty() -> None:
 def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_claim(
     golds: list[tuple[tuple[str, ...], str, str]], seed: int, seen_share: float
 ) -> None:
-    made = dataset(
+    data = dataset(
         {f"c{i}": row[0] for i, row in enumerate(golds)},
         {f"c{i}": row[1] for i, row in enumerate(golds)},
     )
     texts = {f"c{i}": row[2] or f"text {i}" for i, row in enumerate(golds)}
-    train = made.with_claims(replace(claim, text=texts[claim.id]) for claim in made.claims)
+    train = data.with_claims(replace(claim, text=texts[claim.id]) for claim in data.claims)
     try:
         alone, unseen = carve_val(train, 0.2, seed)
         rest, val = carve_val(train, 0.2, seed, seen_share=seen_share)
@@ -129,12 +129,12 @@ def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_c
     assert {claim.id for claim in seen} == seen_claims(rest, val)
     assert all(claim.golds and set(claim.golds) <= rest.golds for claim in seen)
     assert alone.golds == rest.golds
-    taken = {" ".join(claim.text.casefold().split()) for claim in seen}
-    assert not taken & {" ".join(claim.text.casefold().split()) for claim in rest.claims}
+    texts_of_seen = {" ".join(claim.text.casefold().split()) for claim in seen}
+    assert not texts_of_seen & {" ".join(claim.text.casefold().split()) for claim in rest.claims}
     total = Counter(row[1] for row in golds)
-    for claims, share, least in ((unseen.claims, 0.2, 1), (seen, seen_share, 0)):
+    for claims, share, minimum in ((unseen.claims, 0.2, 1), (seen, seen_share, 0)):
         counter = Counter(claim.lang for claim in claims)
-        assert all(counter[lang] <= max(least, round(share * total[lang])) for lang in total)
+        assert all(counter[lang] <= max(minimum, round(share * total[lang])) for lang in total)
 
 
 def test_ct25() -> None:
@@ -144,8 +144,8 @@ def test_ct25() -> None:
     assert not rest.golds & val.golds
     assert not dev.golds & val.golds
     assert max(Counter(claim.golds[0] for claim in val.claims).values()) <= 10
-    both, more = carve_val(train, seen_share=0.1)
-    assert (len(both.claims), len(more.claims)) == (1235, 308)
+    both, seen = carve_val(train, seen_share=0.1)
+    assert (len(both.claims), len(seen.claims)) == (1235, 308)
     many = Counter(claim.golds[0] for claim in train.claims)
-    assert max(many[claim.golds[0]] for claim in more.claims) > 10
+    assert max(many[claim.golds[0]] for claim in seen.claims) > 10
     assert round(expected_seen_share(train), 4) == 0.8762

@@ -28,20 +28,20 @@ def datasets(draw: st.DrawFn) -> list[Dataset]:
     """Splits of one data set: any text, golds of any grade, some claims without any."""
     authors = st.lists(filled, max_size=3).map(tuple)
     source = st.builds(Source, ids, filled, texts, authors, texts, texts)
-    sources = draw(st.lists(source, min_size=1, max_size=5, unique_by=lambda one: one.id))
+    sources = draw(st.lists(source, min_size=1, max_size=5, unique_by=lambda source: source.id))
     pool = [source.id for source in sources]
     subsets = st.lists(st.sampled_from(pool), unique=True, max_size=3)
-    chosen = st.none() | subsets.map(tuple)
-    claim = st.builds(Claim, ids, filled, languages, st.none() | filled, candidates=chosen)
-    claims = draw(st.lists(claim, min_size=1, max_size=6, unique_by=lambda one: one.id))
-    cut = draw(st.integers(1, len(claims)))
+    candidates = st.none() | subsets.map(tuple)
+    claim = st.builds(Claim, ids, filled, languages, st.none() | filled, candidates=candidates)
+    claims = draw(st.lists(claim, min_size=1, max_size=6, unique_by=lambda claim: claim.id))
+    middle = draw(st.integers(1, len(claims)))
     parts = []
-    for split, own in (("train", claims[:cut]), ("dev", claims[cut:])):
+    for split, own in (("train", claims[:middle]), ("dev", claims[middle:])):
         grades = {}
         for claim in own:
-            chosen = draw(subsets)
-            if chosen:
-                grades[claim.id] = {s: draw(st.integers(-1, 3)) for s in chosen}
+            candidates = draw(subsets)
+            if candidates:
+                grades[claim.id] = {s: draw(st.integers(-1, 3)) for s in candidates}
         qrels = Qrels(grades)
         with_golds = tuple(
             replace(
@@ -74,20 +74,20 @@ def small(split: str = "dev", claim: str = "q1") -> Dataset:
 
 
 def test_an_older_data_folder_is_moved_aside_and_nothing_else(tmp_path: Path) -> None:
-    folder, kept = tmp_path / "set", tmp_path / "set.replaced"
+    folder, backup = tmp_path / "set", tmp_path / "set.replaced"
     write_beir([small("dev"), small("train", "q2")], folder)
     with pytest.raises(UserError, match="holds a data set; add --overwrite"):
         write_beir(small("dev"), folder)
     write_beir(small("dev"), folder, overwrite=True)
     assert sorted(p.name for p in (folder / "qrels").iterdir()) == ["dev.tsv"]
-    assert sorted(p.name for p in (kept / "qrels").iterdir()) == ["dev.tsv", "train.tsv"]
+    assert sorted(p.name for p in (backup / "qrels").iterdir()) == ["dev.tsv", "train.tsv"]
     write_beir(small("test"), folder, overwrite=True)
-    assert sorted(p.name for p in (kept / "qrels").iterdir()) == ["dev.tsv"]
+    assert sorted(p.name for p in (backup / "qrels").iterdir()) == ["dev.tsv"]
     assert {p.name for p in tmp_path.iterdir()} == {"set", "set.replaced"}
-    (kept / "qrels" / "notes.txt").write_text("mine")
+    (backup / "qrels" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"set\.replaced: holds 'notes.txt'"):
         write_beir(small("dev"), folder, overwrite=True)
-    assert (kept / "qrels" / "notes.txt").read_text() == "mine"
+    assert (backup / "qrels" / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds 'notes.txt'; it would be lost"):
         write_beir(small("dev"), folder, overwrite=True)
@@ -109,15 +109,15 @@ def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
 
 
 def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
-    train, one = small("train", "q2"), small()
-    for parts, said in [
+    train, dev = small("train", "q2"), small()
+    for parts, message in [
         ([], "no split to write"),
-        ([one, small("dev", "q2")], "is repeated"),
+        ([dev, small("dev", "q2")], "is repeated"),
         ([small("../up")], "is not a file name"),
-        ([one, replace(train, sources=(Source("p1", "T"),))], "has other sources"),
-        ([replace(one, qrels=Qrels())], "differ from its"),
-        ([replace(one, qrels=Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}))], "does not have"),
+        ([dev, replace(train, sources=(Source("p1", "T"),))], "has other sources"),
+        ([replace(dev, qrels=Qrels())], "differ from its"),
+        ([replace(dev, qrels=Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}))], "does not have"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             write_beir(parts, tmp_path / "set")
     assert not list(tmp_path.iterdir())

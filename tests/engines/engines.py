@@ -39,7 +39,7 @@ def manifest_of(
     return replace(index_manifest, sentences=sentences)
 
 
-def spoken(stamp: str) -> np.ndarray:
+def stamped(stamp: str) -> np.ndarray:
     """Vectors of the none to three sentences of a paper, [sentences, WIDTH] float16."""
     rng = np.random.default_rng(int(stamp, 16))
     return half(rng.normal(size=(rng.integers(4), WIDTH)))
@@ -75,17 +75,17 @@ class Corpus:
         vectors = half(rng.normal(size=(n, WIDTH)) / 5)
         return cls(tuple(papers), vectors, BM25Config(language=language))  # type: ignore[arg-type]
 
-    def rows(self, places: Sequence[int] | range | None = None) -> Rows:
+    def rows(self, rows: Sequence[int] | range | None = None) -> Rows:
         """What an index is given of the papers at these places."""
-        papers = [self.papers[i] for i in (range(len(self.papers)) if places is None else places)]
+        papers = [self.papers[i] for i in (range(len(self.papers)) if rows is None else rows)]
         terms = Analyser(self.bm25).sources([paper.source for paper in papers])
-        vectors = self.vectors if places is None else self.vectors[list(places)]
+        vectors = self.vectors if rows is None else self.vectors[list(rows)]
         stamps = [*map(stamp_of, papers)]
-        return Rows(papers, [" ".join(t) for t in terms], vectors, stamps, [*map(spoken, stamps)])
+        return Rows(papers, [" ".join(t) for t in terms], vectors, stamps, [*map(stamped, stamps)])
 
-    def only(self, places: Sequence[int]) -> Corpus:
-        papers = tuple(self.papers[i] for i in places)
-        return replace(self, papers=papers, vectors=self.vectors[list(places)])
+    def only(self, rows: Sequence[int]) -> Corpus:
+        papers = tuple(self.papers[i] for i in rows)
+        return replace(self, papers=papers, vectors=self.vectors[list(rows)])
 
     def places(self, where: Where) -> list[int]:
         """The papers that a filter leaves, found one by one."""
@@ -101,36 +101,36 @@ class Corpus:
     @cached_property
     def _plain(self) -> bm25s.BM25:
         listed = Analyser(self.bm25).sources([paper.source for paper in self.papers])
-        plain = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
-        plain.index(listed, show_progress=False)
-        return plain
+        index = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
+        index.index(listed, show_progress=False)
+        return index
 
     def lexical(self, terms: Sequence[str]) -> np.ndarray:
         """The scores of all papers by plain bm25s, [papers]."""
-        plain, scores = self._plain, np.zeros(len(self.papers))
+        index, scores = self._plain, np.zeros(len(self.papers))
         for term, count in Counter(terms).items():
-            if term in plain.vocab_dict:
-                scores += count * plain.get_scores([term]).astype(np.float64)
+            if term in index.vocab_dict:
+                scores += count * index.get_scores([term]).astype(np.float64)
         return scores
 
     def dense(self, vector: np.ndarray) -> np.ndarray:
         """The scores of all papers by FAISS's exact index, [papers]."""
         index = faiss.IndexFlatIP(WIDTH)
         index.add(self.vectors.astype(np.float32))
-        scores, places = index.search(vector[None].astype(np.float32), len(self.papers))
-        found = np.empty(len(self.papers))
-        found[places[0]] = scores[0]
-        return found
+        scores, positions = index.search(vector[None].astype(np.float32), len(self.papers))
+        all_scores = np.empty(len(self.papers))
+        all_scores[positions[0]] = scores[0]
+        return all_scores
 
 
 def agrees(
-    hits: Hits, corpus: Corpus, scores: np.ndarray, k: int, where: Where, least: float = -np.inf
+    hits: Hits, corpus: Corpus, scores: np.ndarray, k: int, where: Where, floor: float = -np.inf
 ) -> None:
     """Check hits against all scores: each one's own, the best `k`, other orders only among equals."""
     allowed = corpus.places(where)
     number = {paper.source.id: i for i, paper in enumerate(corpus.papers)}
-    best = sorted((scores[i] for i in allowed if scores[i] > least), reverse=True)[:k]
-    assert len(hits) == len(best) and len({one for one, _ in hits}) == len(hits)
-    assert {number[one] for one, _ in hits} <= set(allowed)
+    best = sorted((scores[i] for i in allowed if scores[i] > floor), reverse=True)[:k]
+    assert len(hits) == len(best) and len({key for key, _ in hits}) == len(hits)
+    assert {number[key] for key, _ in hits} <= set(allowed)
     np.testing.assert_allclose([score for _, score in hits], best, rtol=1e-6, atol=NEAR)
-    np.testing.assert_allclose([scores[number[one]] for one, _ in hits], best, rtol=1e-6, atol=NEAR)
+    np.testing.assert_allclose([scores[number[key]] for key, _ in hits], best, rtol=1e-6, atol=NEAR)

@@ -19,7 +19,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.engines import Engine, files, is_engine, open_index
 from claim2source.engines.files import Bucket, BucketLock
-from claim2source.find.answers import plain
+from claim2source.find.answers import json_rows
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from tests.engines.engines import WIDTH, Corpus, manifest_of
@@ -53,31 +53,31 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     assert not is_engine(url)
     with pytest.raises(InputError, match="not an index"):
         open_index(url)
-    made = []
-    for place in (url, tmp_path / "index"):
-        engine = Engine.create(place, manifest_of())
+    engines = []
+    for location in (url, tmp_path / "index"):
+        engine = Engine.create(location, manifest_of())
         engine.upsert(corpus.rows(range(30)))
         engine.build()
         engine.upsert(corpus.rows(range(20, 60)))
         assert engine.delete(["p3", "none"]) == 1
         engine.build()
-        made.append(engine)
-    bucket, folder = made
+        engines.append(engine)
+    bucket, folder = engines
     vector = np.ones(WIDTH)
-    for engine in made:
+    for engine in engines:
         engine.close()
-    for one, other in ((bucket, folder), (open_index(url), folder)):
-        assert one.dense(vector, 99) == other.dense(vector, 99)
-        assert one.lexical(["mask", "w1"], 99) == other.lexical(["mask", "w1"], 99)
-        assert one.fetch(["p1", "p3"]) == other.fetch(["p1", "p3"])
-        assert one.stats().papers == 59 and one.version == other.version
+    for one, reference in ((bucket, folder), (open_index(url), folder)):
+        assert one.dense(vector, 99) == reference.dense(vector, 99)
+        assert one.lexical(["mask", "w1"], 99) == reference.lexical(["mask", "w1"], 99)
+        assert one.fetch(["p1", "p3"]) == reference.fetch(["p1", "p3"])
+        assert one.stats().papers == 59 and one.version == reference.version
     assert open_index(url, 2).stats().papers == 30
     with pytest.raises(InputError, match="it is not replaced"):
         Bucket(url).remove("manifest.json")
         Engine.create(url, manifest_of())
     bucket.manifest.write(bucket.files)
     # What is missing is said, and nothing takes its place.
-    name = next(one for one in bucket.files.listed("papers.lance/data") if one.endswith("lance"))
+    name = next(name for name in bucket.files.listed("papers.lance/data") if name.endswith("lance"))
     bucket.files.remove(name)
     with pytest.raises(InputError, match=f"damaged .59 papers.*{name} is missing"):
         open_index(url)
@@ -103,9 +103,9 @@ def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
         {"host": files._this_machine(), "pid": dead.pid},
     ):
         bucket.write(LOCK_FILE, json.dumps(holder).encode())
-        begun = time.monotonic()
+        start = time.monotonic()
         lock = BucketLock(bucket)
-        assert (time.monotonic() - begun > 0.5) == (holder["host"] == "elsewhere")
+        assert (time.monotonic() - start > 0.5) == (holder["host"] == "elsewhere")
         assert "which is gone; taken over" in caplog.text
         lock.check()
         # Another process took it over: this one writes no more, and leaves the other's alone.
@@ -160,13 +160,13 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         subprocess.Popen([*serve, "--rate", "0"], stdout=subprocess.PIPE, text=True) for _ in "12"
     ]
     posts = [" ".join(draw.sample(words, 4)) for _ in range(5)]
-    wrong, done, asked = list[str](), threading.Event(), [0]
+    wrong, finished, question_count = list[str](), threading.Event(), [0]
 
     def poll(address: str) -> None:
-        while not done.is_set():
+        while not finished.is_set():
             body = {"post": draw.choice(posts), "k": 5}
             answer = httpx.post(f"{address}/api/v1/find", json=body, timeout=60)
-            asked[0] += 1
+            question_count[0] += 1
             if answer.status_code != 200 or len(answer.json()["papers"]) != 5:
                 wrong.append(answer.text)
             time.sleep(0.2)
@@ -179,9 +179,9 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         threads = [threading.Thread(target=poll, args=(address,)) for address in addresses]
         for thread in threads:
             thread.start()
-        every = write("every.jsonl", PAPERS)
+        all_papers = write("every.jsonl", PAPERS)
         for kill in range(KILLS):
-            writer = subprocess.Popen(index(url, every), stdout=-3, stderr=-3)
+            writer = subprocess.Popen(index(url, all_papers), stdout=-3, stderr=-3)
             before = open_index(url).stats().papers
             end = time.monotonic() + BEGIN
             # After it has begun to write; of the later ones some are killed while they build.
@@ -192,8 +192,8 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
             writer.kill()
             writer.wait()
             assert open_index(url).stats().papers >= before
-        run(index(url, every))
-        run(index(str(tmp_path / "idx"), every))
+        run(index(url, all_papers))
+        run(index(str(tmp_path / "idx"), all_papers))
         expected = Finder(open_index(tmp_path / "idx")).find(
             [Post(str(i), post) for i, post in enumerate(posts)], 10
         )
@@ -201,14 +201,14 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
             for answer in expected:
                 body = {"post": answer.post.text, "k": 10}
                 found = httpx.post(f"{address}/api/v1/find", json=body, timeout=60).json()["papers"]
-                listed = plain(answer)
-                assert [one["score"] for one in found] == pytest.approx(
-                    [one["score"] for one in listed], abs=1e-4
+                listed = json_rows(answer)
+                assert [paper["score"] for paper in found] == pytest.approx(
+                    [paper["score"] for paper in listed], abs=1e-4
                 )
-                assert {one["id"] for one in found} == {one["id"] for one in listed}
-        assert wrong == [] and asked[0] > 10
+                assert {paper["id"] for paper in found} == {paper["id"] for paper in listed}
+        assert wrong == [] and question_count[0] > 10
     finally:
-        done.set()
+        finished.set()
         for one in servers:
             one.terminate()
         for one in servers:

@@ -19,7 +19,7 @@ from claim2source.engines import Engine, Where, is_engine, open_index
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
-from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, spoken
+from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, stamped
 from tests.shared_data import REPOSITORY
 
 FILTERS = [
@@ -50,11 +50,11 @@ def corpus() -> Corpus:
 @pytest.fixture(scope="module")
 def engine(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """An engine with the corpus, built; do not change it."""
-    made = Engine.create(tmp_path_factory.mktemp("engine") / "index", manifest_of())
-    made.upsert(corpus.rows())
-    made.build()
-    yield made
-    made.close()
+    own = Engine.create(tmp_path_factory.mktemp("engine") / "index", manifest_of())
+    own.upsert(corpus.rows())
+    own.build()
+    yield own
+    own.close()
 
 
 def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30) -> None:
@@ -70,7 +70,7 @@ def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30
     assert papers == {paper.source.id: paper for paper in corpus.papers[::9]}
     assert sentences.keys() == stamps.keys()
     for key, vectors in sentences.items():
-        np.testing.assert_array_equal(vectors, spoken(stamps[key]))
+        np.testing.assert_array_equal(vectors, stamped(stamps[key]))
         assert vectors.dtype == np.float16
 
 
@@ -117,10 +117,10 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     # Before it is built everything is found already.
     vector = np.ones(WIDTH)
     agrees(engine.dense(vector, 9), changed, changed.dense(vector), 9, Where())
-    gone = ["p0", "p29", "p50", "p299", "p77", "none", 'it\'s "none"']
-    assert engine.delete(gone) == 5 and engine.delete(gone) == 0
-    left = changed.only([i for i in range(300) if f"p{i}" not in gone])
-    assert not {one for one, _ in engine.dense(vector, 400)} & set(gone)
+    deleted = ["p0", "p29", "p50", "p299", "p77", "none", 'it\'s "none"']
+    assert engine.delete(deleted) == 5 and engine.delete(deleted) == 0
+    left = changed.only([i for i in range(300) if f"p{i}" not in deleted])
+    assert not {key for key, _ in engine.dense(vector, 400)} & set(deleted)
     engine.build()
     check(engine, left)
     check(engine, left, Where(until="2020"))
@@ -155,7 +155,7 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     assert found.only(order).terms == rows.terms and found.only(order).stamps == rows.stamps
     np.testing.assert_array_equal(found.vectors[order], vectors)
     assert found.vectors.dtype == np.float16
-    assert [one for one, _ in engine.dense(np.eye(2, WIDTH)[1], 1)] == ["漢字"]
+    assert [key for key, _ in engine.dense(np.eye(2, WIDTH)[1], 1)] == ["漢字"]
     with pytest.raises(ValueError, match="float16"):
         half(np.full((1, 3), 1e6))
     with pytest.raises(ValueError, match="not float16"):
@@ -170,9 +170,9 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
 def test_a_copy_of_the_folder_is_a_copy_of_the_index(
     engine: Engine, corpus: Corpus, tmp_path: Path
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in Path(engine.where).rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path(engine.location).rglob("*")}
     engine.lock()  # a writer's lock is copied too
-    shutil.copytree(Path(engine.where), tmp_path / "copy")
+    shutil.copytree(Path(engine.location), tmp_path / "copy")
     engine.close()
     shutil.move(tmp_path / "copy", tmp_path / "moved")
     copy = open_index(tmp_path / "moved")
@@ -247,9 +247,9 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
     papers = [Paper(Source(f"p{i}", f"w{i % 40}")) for i in range(count)]
 
     def rows(start: int, end: int) -> Rows:
-        those = papers[start:end]
-        titles = [paper.source.title for paper in those]
-        return Rows(those, titles, vectors[start:end], [*map(stamp_of, those)])
+        chunk = papers[start:end]
+        titles = [paper.source.title for paper in chunk]
+        return Rows(chunk, titles, vectors[start:end], [*map(stamp_of, chunk)])
 
     def scores(engine: Engine, vector: np.ndarray, exact: bool = False) -> list[float]:
         hits = engine.dense(vector, 200, exact=exact)
@@ -290,9 +290,9 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):
         engine.manifest.check_analyser(BM25Config(stemmer=False), "idx")
     engine.manifest.check_analyser(BM25Config(claims="bilingual"), "idx")
-    other = replace(engine.manifest, analyser={**engine.manifest.analyser, "analysis": "2"})
+    manifest = replace(engine.manifest, analyser={**engine.manifest.analyser, "analysis": "2"})
     with pytest.raises(UserError, match="index again"):
-        other.check_analyser(other.bm25, "idx")
+        manifest.check_analyser(manifest.bm25, "idx")
     engine.close()
     for bm25 in (BM25Config(k1=1.5), BM25Config("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
@@ -316,13 +316,13 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     vectors = centres[rng.integers(0, 40, 3000)] + rng.normal(size=(3000, WIDTH)) / 3
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     corpus = replace(corpus, vectors=half(vectors))
-    said: list[str] = []
+    log: list[str] = []
     engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=1000)
     engine.upsert(corpus.rows())
-    engine.build(said.append)
-    made = engine.manifest
-    assert 0 < made.probes < made.partitions == 55 and made.recall >= 0.97
-    assert f"{made.probes} of 55 partitions" in said[0] and f"{made.recall:.4f}" in said[0]
+    engine.build(log.append)
+    own = engine.manifest
+    assert 0 < own.probes < own.partitions == 55 and own.recall >= 0.97
+    assert f"{own.probes} of 55 partitions" in log[0] and f"{own.recall:.4f}" in log[0]
     queries = vectors[rng.integers(0, 3000, 40)] + vectors[rng.integers(0, 3000, 40)] / 2
 
     def recall() -> float:
@@ -337,9 +337,9 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     tuned = recall()
     assert tuned >= 0.97
     # Not after one more build, in which LanceDB joins so small partitions.
-    engine.manifest = replace(made, probes=1)
+    engine.manifest = replace(own, probes=1)
     assert recall() < tuned  # it is really not exact
-    engine.manifest = made
+    engine.manifest = own
     # Where few papers are left the search is exact, however far apart they lie.
     for where in FILTERS[4:6]:
         agrees(engine.dense(centres[0], 50, where), corpus, corpus.dense(centres[0]), 50, where)

@@ -28,7 +28,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of two writes and a build; do not change it."""
     folder = tmp_path_factory.mktemp("damage") / "index"
     corpus = Corpus.drawn(PAPERS)
@@ -41,17 +41,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "copy"))
+def copy(intact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact, tmp_path / "copy"))
 
 
 def files(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.glob("papers.lance/**/*") if path.is_file())
+    paths = sorted(path for path in folder.glob("papers.lance/**/*") if path.is_file())
     # LanceDB writes its hint anew with every version, and does without it.
-    return [path for path in found if "hint" not in path.name]
+    return [path for path in paths if "hint" not in path.name]
 
 
-def cut(path: Path) -> None:
+def trim(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -64,20 +64,20 @@ def flip(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut, flip, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [Path.unlink, trim, flip, lambda path: path.write_bytes(b"")])
 def test_every_file_is_missed_and_nothing_replaces_it(
-    whole: Path, copy: Path, damage: Callable[[Path], object]
+    intact: Path, copy: Path, damage: Callable[[Path], object]
 ) -> None:
     for path in files(copy):
         original = path.read_bytes()
         damage(path)
-        there = sorted(copy.rglob("*"))
+        paths = sorted(copy.rglob("*"))
         with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as error:
             open_index(copy)
         assert path.name in str(error.value) and "\n" not in str(error.value)
         with pytest.raises(UserError):
             Engine.create(copy, manifest_of())
-        assert sorted(copy.rglob("*")) == there
+        assert sorted(copy.rglob("*")) == paths
         path.write_bytes(original)
     assert open_index(copy).stats().papers == PAPERS
 
@@ -151,10 +151,10 @@ def test_a_manifest_or_a_note_that_is_no_json_is_refused(copy: Path, text: bytes
 def test_parts_of_an_index_without_a_manifest_are_not_replaced(copy: Path, copied: str) -> None:
     for path in [path for path in copy.rglob("*") if path.is_file() and copied not in str(path)]:
         path.unlink()
-    there = sorted(copy.rglob("*"))
+    paths = sorted(copy.rglob("*"))
     with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
         Engine.create(copy, manifest_of())
-    assert sorted(copy.rglob("*")) == there
+    assert sorted(copy.rglob("*")) == paths
 
 
 def test_an_index_whose_making_was_killed_is_made_by_the_next_run(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def scramble(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [cut, flip, scramble])
+@pytest.mark.parametrize("harm", [trim, flip, scramble])
 @pytest.mark.parametrize(
     "name",
     ["page_data", *(pytest.param(f"part_0_{s}", marks=SLOW) for s in ("invert", "tokens", "docs"))],
@@ -321,7 +321,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_links_that_lead_nowhere_and_folders_are_refused(
-    whole: Path, copy: Path, sealed: bool, tmp_path: Path
+    intact: Path, copy: Path, sealed: bool, tmp_path: Path
 ) -> None:
     seal = copy / "papers.files.json"
     if not sealed:
@@ -340,7 +340,7 @@ def test_links_that_lead_nowhere_and_folders_are_refused(
             with pytest.raises(InputError, match=f"{path.name}: is not a regular file: remove it"):
                 use(copy)
         path.rmdir()
-        path.write_bytes((whole / path.name).read_bytes())
+        path.write_bytes((intact / path.name).read_bytes())
     assert open_index(copy).stats().papers == PAPERS
 
 
@@ -350,14 +350,14 @@ def test_an_older_state_that_is_named_as_the_newest_is_refused_and_nothing_is_wr
     versions = copy / "papers.lance/_versions"
     oldest = max(versions.glob("*.manifest"))
     shutil.copy(oldest, versions / f"{2**64 - 1 - 500:020}.manifest")
-    there = sorted(copy.rglob("*"))
+    paths = sorted(copy.rglob("*"))
     for seal in (True, False):
         if not seal:
             (copy / "papers.files.json").unlink()
-            there.remove(copy / "papers.files.json")
+            paths.remove(copy / "papers.files.json")
         with pytest.raises(InputError, match="holds an older version's file as newest"):
             open_index(copy)
-        assert sorted(copy.rglob("*")) == there
+        assert sorted(copy.rglob("*")) == paths
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -392,12 +392,12 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     assert hashed == [path.name]
     # The smallest files are read always: a flipped bit of an index of ids would hide a paper.
     monkeypatch.undo()
-    there = sorted(files(copy), key=lambda path: path.stat().st_size)
-    monkeypatch.setattr(module, "HASH_LIMIT", sum(path.stat().st_size for path in there[:-1]))
-    flip(there[-1])
+    paths = sorted(files(copy), key=lambda path: path.stat().st_size)
+    monkeypatch.setattr(module, "HASH_LIMIT", sum(path.stat().st_size for path in paths[:-1]))
+    flip(paths[-1])
     open_index(copy)
-    flip(there[-2])
-    with pytest.raises(InputError, match=f"{there[-2].name} holds other bytes"):
+    flip(paths[-2])
+    with pytest.raises(InputError, match=f"{paths[-2].name} holds other bytes"):
         open_index(copy)
 
 
@@ -433,13 +433,13 @@ def test_a_rebuilt_index_that_is_damaged_is_refused_by_every_search_until_it_is_
     writer.build()
     writer.close()
     path = next((copy / "papers.lance/data").glob("*.lance"))
-    data, there = path.read_bytes(), path.stat()
+    data, status = path.read_bytes(), path.stat()
     path.unlink()
     for _ in range(2):
         with pytest.raises(InputError, match=f"{path.name} is missing"):
             reader.refresh()
         assert reader.manifest == before
     path.write_bytes(data)
-    os.utime(path, ns=(there.st_atime_ns, there.st_mtime_ns))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     reader.refresh()
     assert reader.manifest == writer.manifest and reader.stats().papers == PAPERS + 9

@@ -21,7 +21,7 @@ from claim2source.engines.growing import (
     re_encode,
     undo_re_encoding,
 )
-from claim2source.engines.rows import MOST, SPLIT, findings_of, split
+from claim2source.engines.rows import MAX_SENTENCES, SPLIT, findings_of, split
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
 
@@ -31,19 +31,19 @@ SOURCES = [
 PAPERS = [Paper(source) for source in SOURCES]
 
 
-def named(folder: Path) -> ModelConfig:
+def spec(folder: Path) -> ModelConfig:
     return ModelConfig(name=str(folder), pooling="mean", max_length=32)
 
 
 @pytest.fixture(scope="module")
 def dense(tiny_folder: Path) -> Dense:
-    return Dense(named(tiny_folder), device="cpu")
+    return Dense(spec(tiny_folder), device="cpu")
 
 
 def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
     tmp_path: Path, tiny_folder: Path, dense: Dense
 ) -> None:
-    grow_engine(tmp_path / "idx", SOURCES, named(tiny_folder))
+    grow_engine(tmp_path / "idx", SOURCES, spec(tiny_folder))
     claims = [
         Claim("c1", "a vaccine works"),
         Claim("c2", "works 3 b", candidates=("s1", "s4", "s5")),
@@ -66,19 +66,19 @@ def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
 
 
 def test_words_weigh_less_for_a_post_in_another_language(tmp_path: Path, tiny_folder: Path) -> None:
-    grow_engine(tmp_path / "idx", SOURCES, named(tiny_folder))
+    grow_engine(tmp_path / "idx", SOURCES, spec(tiny_folder))
     engine = open_index(tmp_path / "idx")
     claims = [
         Claim("en", "works 3 b"),
         Claim("de", "works 3 b", "de"),
         Claim("translated", "works 3 b", "de", translation="works 3 b"),
     ]
-    found = engine.find(claims, 9)
-    parts = found.lexical, found.dense
+    results = engine.find(claims, 9)
+    parts = results.lexical, results.dense
     for claim, alpha in (("en", 0.5), ("de", 0.4), ("translated", 0.5)):
         expected = fuse(*parts, alpha=alpha, k=9).scored(claim)
-        assert found.fused.scored(claim) == expected
-    assert found.fused.scored("de") != found.fused.scored("en")
+        assert results.fused.scored(claim) == expected
+    assert results.fused.scored("de") != results.fused.scored("en")
     # Weights that somebody chose are theirs.
     engine.fusion = FusionConfig(alpha=0.7)
     assert engine.find(claims, 9).fused.scored("de") == fuse(*parts, alpha=0.7, k=9).scored("de")
@@ -87,13 +87,13 @@ def test_words_weigh_less_for_a_post_in_another_language(tmp_path: Path, tiny_fo
 def test_what_is_new_or_changed_is_encoded_and_nothing_else(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dense = Dense(named(tiny_folder), device="cpu", store=OpenStore(tmp_path / "store"))
+    dense = Dense(spec(tiny_folder), device="cpu", store=OpenStore(tmp_path / "store"))
     encoded: list[str] = []
-    whole = type(dense.encoder)._encode_chunk
+    encode = type(dense.encoder)._encode_chunk
 
     def watched(self: object, texts: list[str], *rest: object) -> object:
         encoded.extend(texts)
-        return whole(self, texts, *rest)  # type: ignore[arg-type]
+        return encode(self, texts, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(dense.encoder), "_encode_chunk", watched)
 
@@ -127,7 +127,7 @@ def test_another_model_or_analysis_is_refused(
     tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path]
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.encoder)
-    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    other = Dense(spec(save_tiny(tmp_path / "other", seed=1)), device="cpu")
     engine = open_index(tmp_path / "idx")
     with pytest.raises(UserError, match="another model made this index"):
         engine.use(other.encoder)
@@ -155,7 +155,7 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
         '"So." End',
     ]
     assert findings_of(Paper(Source("p", "T. Title", abstract))) == ["[2] 3.7x fewer!"]
-    assert len(split(Paper(Source("p", "", "One. " * 60)))) == MOST == 40
+    assert len(split(Paper(Source("p", "", "One. " * 60)))) == MAX_SENTENCES == 40
 
 
 def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
@@ -164,11 +164,11 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     store, encoded = OpenStore(tmp_path / "store"), list[str]()
     texts = dense.rendering.source_texts(SOURCES)
     dense.encoder.encode(texts[1::2], "source", store=store, progress=None)
-    whole = type(dense.encoder)._encode_chunk  # type: ignore[attr-defined]
+    encode = type(dense.encoder)._encode_chunk  # type: ignore[attr-defined]
 
     def watched(self: object, chunk: list[str], *rest: object) -> object:
         encoded.extend(chunk)
-        return whole(self, chunk, *rest)
+        return encode(self, chunk, *rest)
 
     monkeypatch.setattr(type(dense.encoder), "_encode_chunk", watched)
     encoder = PaperEncoder(dense.encoder, dense.rendering, store, True)
@@ -217,7 +217,7 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
-    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    other = Dense(spec(save_tiny(tmp_path / "other", seed=1)), device="cpu")
     grow_engine(tmp_path / "new", SOURCES, other.model)
     engine, reader = open_index(tmp_path / "idx"), open_index(tmp_path / "idx")
     before = reader.search("paper a", 9).scored("0")
@@ -241,11 +241,11 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
         re_encode(engine, other, batch=2)
     engine.close()
     assert reader.search("paper a", 9).scored("0") == before
-    made = re_encode(engine, other, batch=2)
+    new_engine = re_encode(engine, other, batch=2)
     engine.close()
     assert sum(calls[3::2]) == 7  # the first two were encoded before
     expected = open_index(tmp_path / "new").search("paper a", 9).scored("0")
-    assert made.search("paper a", 9).scored("0") == expected != before
+    assert new_engine.search("paper a", 9).scored("0") == expected != before
     # Who has it open sees it, and sees it go.
     assert reader.search("paper a", 9).scored("0") == expected
     assert undo_re_encoding(engine).model == dense.model
@@ -253,7 +253,7 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     assert reader.search("paper a", 9).scored("0") == before
     with pytest.raises(UserError, match="this model made it already"):
         re_encode(engine, dense)
-    third = Dense(named(save_tiny(tmp_path / "third", seed=2)), device="cpu")
+    third = Dense(spec(save_tiny(tmp_path / "third", seed=2)), device="cpu")
     assert re_encode(engine, third).manifest.model == third.model
     engine.close()
     tables = [path.name for path in (tmp_path / "idx").glob("*.lance")]
@@ -267,7 +267,7 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
     tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
-    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    other = Dense(spec(save_tiny(tmp_path / "other", seed=1)), device="cpu")
     engine, reader = open_index(tmp_path / "idx"), open_index(tmp_path / "idx")
     re_encode(engine, other)
     engine.close()
@@ -290,11 +290,11 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
     engine.close()
     engine.delete(["s8"])
     grow(engine, [replace(PAPERS[0], source=replace(SOURCES[0], title="paper new"))], dense)
-    made = re_encode(engine, other)
+    new_engine = re_encode(engine, other)
     engine.close()
-    assert made.stats().papers == 8 and not made.fetch(["s8"])
-    assert made.fetch(["s0"])["s0"].source.title == "paper new"
-    assert made.dense(other.encoder.encode(["x"], "claim")[0][0], 9, exact=True)
+    assert new_engine.stats().papers == 8 and not new_engine.fetch(["s8"])
+    assert new_engine.fetch(["s0"])["s0"].source.title == "paper new"
+    assert new_engine.dense(other.encoder.encode(["x"], "claim")[0][0], 9, exact=True)
 
 
 def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:

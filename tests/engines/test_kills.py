@@ -46,40 +46,40 @@ class Step:
         if number % BUILD_EVERY == BUILD_EVERY - 1:
             return cls(number, "build")
         draw = random.Random(f"{number}")
-        known = number * BATCH
+        total = number * BATCH
         if number % (2 * BUILD_EVERY + 1) == BUILD_EVERY:
-            return cls(number, "delete", tuple(draw.sample(range(known), BATCH // 5)))
-        old = draw.sample(range(known), min(known, BATCH // 5))
-        new = range(known, known + BATCH - len(old))
+            return cls(number, "delete", tuple(draw.sample(range(total), BATCH // 5)))
+        old = draw.sample(range(total), min(total, BATCH // 5))
+        new = range(total, total + BATCH - len(old))
         return cls(number, "upsert", (*old, *new))
 
     def applied(self, state: dict[str, str]) -> dict[str, str]:
         if self.kind == "upsert":
-            papers = [paper_of(one, self.number) for one in self.ids]
+            papers = [paper_of(number, self.number) for number in self.ids]
             return state | {paper.source.id: stamp_of(paper) for paper in papers}
-        gone = {f"p{one}" for one in self.ids}
-        return {one: stamp for one, stamp in state.items() if one not in gone}
+        deleted = {f"p{number}" for number in self.ids}
+        return {key: stamp for key, stamp in state.items() if key not in deleted}
 
     def write(self, engine: Engine) -> None:
         if self.kind == "upsert":
             engine.upsert(rows_of(self))
         elif self.kind == "delete":
-            engine.delete([f"p{one}" for one in self.ids])
+            engine.delete([f"p{number}" for number in self.ids])
         else:
             engine.build()
 
 
-def paper_of(one: int, version: int) -> Paper:
-    draw = random.Random(f"{one} {version}")
+def paper_of(paper_number: int, version: int) -> Paper:
+    draw = random.Random(f"{paper_number} {version}")
     words = [f"w{int(WORDS * draw.random() ** 3)}" for _ in range(draw.randint(5, 60))]
-    return Paper(Source(f"p{one}", f"version {version}", " ".join(words)))
+    return Paper(Source(f"p{paper_number}", f"version {version}", " ".join(words)))
 
 
 def rows_of(step: Step) -> Rows:
-    papers = [paper_of(one, step.number) for one in step.ids]
+    papers = [paper_of(number, step.number) for number in step.ids]
     terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
     vectors = np.stack(
-        [np.random.default_rng([one, step.number]).normal(size=WIDTH) for one in step.ids]
+        [np.random.default_rng([number, step.number]).normal(size=WIDTH) for number in step.ids]
     )
     texts, stamps = [" ".join(term) for term in terms], [*map(stamp_of, papers)]
     # Of one sentence, whose vector is the paper's.
@@ -87,7 +87,7 @@ def rows_of(step: Step) -> Rows:
 
 
 def write(folder: Path) -> None:
-    engine = opened(folder)
+    engine = reopen(folder)
     engine.lock()
     number = (folder / "journal").read_text(encoding="ascii").count("done")
     while True:
@@ -103,7 +103,7 @@ def note(folder: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def opened(folder: Path) -> Engine:
+def reopen(folder: Path) -> Engine:
     index = folder / "index"
     if (index / "manifest.json").is_file():
         return Engine.open(index, exact_below=EXACT_BELOW)
@@ -113,23 +113,23 @@ def opened(folder: Path) -> Engine:
 def soak(folder: Path, kills: int) -> Counter[str]:
     """Kill the writer and look each time; count how often in what."""
     (folder / "journal").touch()
-    draw, state, done = random.Random(0), dict[str, str](), 0
+    draw, state, start = random.Random(0), dict[str, str](), 0
     killed: Counter[str] = Counter()
     for kill in range(kills):
         run_and_kill(folder, draw, in_build=kill % 2 == 1)
         lines = (folder / "journal").read_text(encoding="ascii").splitlines()
         finished = sum(line.startswith("done") for line in lines)
-        for number in range(done, finished):
+        for number in range(start, finished):
             state = Step.of(number).applied(state)
-        done, last = finished, Step.of(finished)
-        begun = bool(lines) and lines[-1].startswith("begin")
-        killed[last.kind if begun else "between steps"] += 1
-        held = contents(folder)
-        if begun and held == last.applied(state):
+        start, last = finished, Step.of(finished)
+        interrupted = bool(lines) and lines[-1].startswith("begin")
+        killed[last.kind if interrupted else "between steps"] += 1
+        stamps = contents(folder)
+        if interrupted and stamps == last.applied(state):
             # The step was written, though nobody was told.
-            state, done = held, done + 1
+            state, start = stamps, start + 1
             note(folder, f"done {last.number}")
-        assert held == state, f"kill {kill}: {len(held)} papers, not {len(state)} as written"
+        assert stamps == state, f"kill {kill}: {len(stamps)} papers, not {len(state)} as written"
     compare(folder, len(state))
     return killed
 
@@ -153,20 +153,20 @@ def run_and_kill(folder: Path, draw: random.Random, in_build: bool) -> None:
 
 def contents(folder: Path) -> dict[str, str]:
     """Open the index as the next process would, search it, and read what it holds."""
-    engine, held = opened(folder), dict[str, str]()
+    engine, stamps = reopen(folder), dict[str, str]()
     for rows in engine.rows():
-        held.update(zip((paper.source.id for paper in rows.papers), rows.stamps, strict=True))
+        stamps.update(zip((paper.source.id for paper in rows.papers), rows.stamps, strict=True))
         assert np.array_equal(np.concatenate(rows.sentences or []), rows.vectors)
-    assert engine.stats().papers == len(held)
-    assert len(engine.dense(np.ones(WIDTH), 10)) == min(10, len(held))
+    assert engine.stats().papers == len(stamps)
+    assert len(engine.dense(np.ones(WIDTH), 10)) == min(10, len(stamps))
     engine.lexical(["w1", "w2"], 10)
     engine.close()
-    return held
+    return stamps
 
 
 def compare(folder: Path, papers: int) -> None:
     """Build once more; lexical scores must be those of an index that was made at once."""
-    engine = opened(folder)
+    engine = reopen(folder)
     engine.build()
     sources = [paper.source for rows in engine.rows() for paper in rows.papers]
     assert len(sources) == papers

@@ -65,12 +65,12 @@ def test_a_paper_is_found_by_its_author_and_venue_where_words_do_not_tell(tmp_pa
     engine = built(tmp_path / "named", papers)
     assert engine.manifest.names > 0
     terms = Analyser(BM25Config()).claim(Claim("0", POST))
-    plain = engine.lexical(terms, 100)
-    found = engine.lexical(terms, 100, names=name_terms(POST))
-    assert found[0][0] == "sleep Lundgren" and found[0][1] > 2 * found[-1][1]
-    assert len({score for _, score in plain[:10]}) == 1  # words alone cannot tell
-    bare = [Paper(replace(paper.source, authors=(), venue="")) for paper in papers]
-    assert built(tmp_path / "bare", bare).manifest.names == 0.0
+    hits_by_words = engine.lexical(terms, 100)
+    hits = engine.lexical(terms, 100, names=name_terms(POST))
+    assert hits[0][0] == "sleep Lundgren" and hits[0][1] > 2 * hits[-1][1]
+    assert len({score for _, score in hits_by_words[:10]}) == 1  # words alone cannot tell
+    anonymous = [Paper(replace(paper.source, authors=(), venue="")) for paper in papers]
+    assert built(tmp_path / "bare", anonymous).manifest.names == 0.0
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_posts_without_names_are_found_as_well_as_before(tmp_path: Path, name: s
     analyser, ranks = Analyser(BM25Config()), np.zeros((2, len(data.claims)))
     for column, claim in enumerate(data.claims):
         terms, names = analyser.claim(claim), name_terms(claim.text)
-        for row, those in enumerate(((), names)):
-            ids = [one for one, _ in engine.lexical(terms, 10, names=those)]
+        for row, names_of_post in enumerate(((), names)):
+            ids = [key for key, _ in engine.lexical(terms, 10, names=names_of_post)]
             ranks[row, column] = max(
                 [0.0, *(1 / (1 + ids.index(g)) for g in claim.golds if g in ids)]
             )

@@ -74,32 +74,32 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert not (tmp_path / "idx").exists()
-    written = quiet(lambda: len(shards()))  # the workers end a little later
+    shard_count = quiet(lambda: len(shards()))  # the workers end a little later
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     encoder, rendering = resolve(model, "cpu").encoder, Rendering("original", "title_abstract")
 
     # What the processor computes in bfloat16 has a part of the store of its own.
-    encoders = {id(one): one for one in (encoder, encoder.in_bfloat16())}.values()
+    encoders = {id(model): model for model in (encoder, encoder.in_bfloat16())}.values()
 
-    def stored() -> tuple[int, int]:
+    def count_stored() -> tuple[int, int]:
         spaces = [encoder._space(Store(tmp_path / "store")) for encoder in encoders]
         sources = [
             Source(str(i), f"claim {i} {'abc'[i % 3]}", f"vaccine {i} works") for i in range(PAPERS)
         ]
         texts = rendering.source_texts(sources)
         keys = encoder.text_keys(texts, "source")
-        missing = set.intersection(*({*one.missing(keys)} for one in spaces if one))
-        vectors = [part for one in spaces if one for part in one._vectors.values()]
+        missing = set.intersection(*({*space.missing(keys)} for space in spaces if space))
+        vectors = [part for space in spaces if space for part in space._vectors.values()]
         return sum(map(len, vectors)), PAPERS - len(missing)
 
-    vectors, kept = stored()
-    assert 0 < kept < PAPERS and kept < vectors
+    vectors, count = count_stored()
+    assert 0 < count < PAPERS and count < vectors
     # The second call encodes the rest, and the index itself nothing.
     process = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert f"ray: {PAPERS - kept} papers encoded into the store on 2 machines" in process.stdout
+    assert f"ray: {PAPERS - count} papers encoded into the store on 2 machines" in process.stdout
     assert f"{PAPERS} added" in process.stdout and not re.search("Traceback|usage", process.stderr)
-    assert stored() == (2 * PAPERS, PAPERS) and len(shards()) > written
+    assert count_stored() == (2 * PAPERS, PAPERS) and len(shards()) > shard_count
     rows = next(open_index(tmp_path / "idx").rows(50))
     texts = rendering.source_texts(paper.source for paper in rows.papers)
     np.testing.assert_allclose(rows.vectors, encoder.encode(texts, "source")[0], atol=0.02)

@@ -42,8 +42,8 @@ stages:
 """
 
 
-def last_shown(asked: play.Question) -> int:
-    return len(asked.papers) - 1
+def last_shown(question: play.Question) -> int:
+    return len(question.papers) - 1
 
 
 class World:
@@ -75,8 +75,8 @@ class World:
         self.pipeline.write_text(STAGES.format(url=server.url, model=self.model))
 
     def run(self, main: Main, split: str, out: str, *words: object) -> Path:
-        said = [f"--dataset={self.data}", f"--split={split}", f"--out={self.folder / out}"]
-        main([*said, f"--store={self.folder / 'store'}", *map(str, words)])
+        arguments = [f"--dataset={self.data}", f"--split={split}", f"--out={self.folder / out}"]
+        main([*arguments, f"--store={self.folder / 'store'}", *map(str, words)])
         return self.folder / out
 
     def listed(self, folder: Path) -> Listed:
@@ -86,13 +86,13 @@ class World:
 
 def read_listed(files: Mapping[str, str]) -> Listed:
     """Language and index -> sources, of the contents of a submission's files."""
-    found = {}
+    lists = {}
     for name, text in files.items():
         rows = list(csv.reader(text.splitlines(), delimiter="\t"))
         assert rows[0] == ["index", "preds"]
         lang = name.removeprefix("predictions_").removesuffix(".tsv")
-        found |= {(lang, index): ast.literal_eval(ids) for index, ids in rows[1:]}
-    return found
+        lists |= {(lang, index): ast.literal_eval(ids) for index, ids in rows[1:]}
+    return lists
 
 
 def zipped(file: Path) -> Listed:
@@ -193,8 +193,8 @@ def test_a_blind_split_is_ranked_and_said_to_be_blind(
         listed = world.listed(out / folder)
         assert set(listed) == world.claims
         assert all(set(ids) <= world.pool for ids in listed.values())
-    runs = {one.runs for one in found.systems.values()}
-    assert all(read_run(out / place / "de.trec").run.claim_ids for place in runs)
+    runs = {system.runs for system in found.systems.values()}
+    assert all(read_run(out / runs_path / "de.trec").run.claim_ids for runs_path in runs)
 
 
 @pytest.mark.slow
@@ -220,8 +220,8 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     out = world.run(main, "part", "out", *words)
     report.main([f"--reports={out}", f"--html={world.folder / 'page.html'}", "--repeats=20"])
     assert "6 claims with a gold" in (world.folder / "page.html").read_text()
-    said = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
-    report.main(said)
+    arguments = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
+    report.main(arguments)
     assert "Words.original" in (world.folder / "compared" / "compare.md").read_text()
     blind = world.run(main, "test", "blind", *words, "--wandb=offline")
     with pytest.raises(UserError, match="scores"):
@@ -260,18 +260,18 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     with pytest.raises(ConfigError, match="--only and --claims"):
         world.run(main, "test", "out", *words, file)
     assert not world.server.requests and not (world.folder / "out").exists()
-    one = [words[0], "--only", "Chosen", "--claims", "translated", file]
-    out = world.run(main, "test", "out", *one)
+    extra = [words[0], "--only", "Chosen", "--claims", "translated", file]
+    out = world.run(main, "test", "out", *extra)
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
     # Rows that are read back, not made again, have no scores by language, but their lists.
-    world.run(main, "test", "out", *one)
+    world.run(main, "test", "out", *extra)
     assert zipped(world.folder / "mine.zip") == rows
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "match"),
+    ("name", "extra", "match"),
     [
         ("stages", "--submit={}/mine.tsv", "ends in .zip"),
         ("stages", "--submit={}/data", "ends in .zip"),
@@ -281,11 +281,11 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     ],
 )
 def test_what_cannot_be_submitted_is_known_before_anything_is_paid(
-    world: World, name: str, more: str, match: str
+    world: World, name: str, extra: str, match: str
 ) -> None:
     (world.folder / "other.zip").write_bytes(b"a user's own")
     main, words, _ = words_of(world, name)
     with pytest.raises(UserError, match=match):
-        world.run(main, "test", "out", *words, *more.format(world.folder).split())
+        world.run(main, "test", "out", *words, *extra.format(world.folder).split())
     assert not world.server.requests and not (world.folder / "out").exists()
     assert (world.folder / "other.zip").read_bytes() == b"a user's own"

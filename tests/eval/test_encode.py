@@ -38,15 +38,15 @@ def data(tmp_path: Path) -> Path:
 
 
 def words(model: Path, data: Path, store: Path, *options: str) -> list[str]:
-    plain = ["--model.pooling=mean", "--model.max_length=16", "--device=cpu"]
-    return [f"--model.name={model}", f"--dataset={data}", f"--store={store}", *plain, *options]
+    extra = ["--model.pooling=mean", "--model.max_length=16", "--device=cpu"]
+    return [f"--model.name={model}", f"--dataset={data}", f"--store={store}", *extra, *options]
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
     """Every vector is in the store, and is the one that encoding gives."""
     encoder = resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu").encoder
-    found = load(data, split)
-    texts = Rendering().source_texts(found.sources) + Rendering().claim_texts(found.claims)
+    data_set = load(data, split)
+    texts = Rendering().source_texts(data_set.sources) + Rendering().claim_texts(data_set.claims)
     read, cost = encoder.encode(texts, "claim", store=store)
     assert cost.tokens == 0
     assert np.abs(read - encoder.encode(texts, "claim")[0]).max() < 1e-5
@@ -100,21 +100,21 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
     command += ["--dynamo_backend", "no", "--main_process_port", "29531"]
     command += [str(REPOSITORY / "eval" / "encode.py")]
     command += words(tiny_folder, data, store, "--splits", "train")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
     process = subprocess.run(
         command,
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=900,
-        env={**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        env={**environment, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
     )
     assert process.returncode == 0, process.stderr
     pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
-    said = sorted(re.findall(pattern, process.stdout))
-    sides = [(rank, side) for rank, side, *_ in said]
+    counts_printed = sorted(re.findall(pattern, process.stdout))
+    sides = [(rank, side) for rank, side, *_ in counts_printed]
     assert sides == [(rank, side) for rank in "12" for side in ("claims", "sources")]
-    counts = {(rank, side): int(encoded) for rank, side, _, encoded in said}
+    counts = {(rank, side): int(encoded) for rank, side, _, encoded in counts_printed}
     assert counts["1", "sources"] + counts["2", "sources"] == 150
     assert counts["1", "claims"] + counts["2", "claims"] == 70
     assert min(counts.values()) > 0

@@ -74,23 +74,23 @@ def test_every_system_form_and_stage_is_a_row(run: Callable[..., Report], tmp_pa
         row = report.systems[name]
         assert row.languages == expected.languages
         for language in ("en", "de", "fr"):
-            written = read_run(tmp_path / "out" / row.runs / f"{language}.trec").run
-            for claim in written.claim_ids:
-                assert written.sources(claim) == first.sources(claim)
+            run_of_file = read_run(tmp_path / "out" / row.runs / f"{language}.trec").run
+            for claim in run_of_file.claim_ids:
+                assert run_of_file.sources(claim) == first.sources(claim)
     # Two stages move the first five and three only.
     last = report.systems["Two.original"]
     assert last.macro["recall@5"] == report.systems["Plain.original"].macro["recall@5"]
-    found = pairs(report)
-    assert found["Dense systems against BM25"] == {
+    tests = pairs(report)
+    assert tests["Dense systems against BM25"] == {
         (f"Tiny.{form}", f"Plain.{form}") for form in forms
     }
-    assert found["Hybrids against their dense part"] == {
+    assert tests["Hybrids against their dense part"] == {
         (f"Both.{form}", f"Tiny.{form}") for form in forms
     }
-    assert found["Other BM25s against the papers'"] == {
+    assert tests["Other BM25s against the papers'"] == {
         (f"Plain.{form}", f"Papers.{form}") for form in forms
     }
-    assert found["Each stage against the one before"] == {
+    assert tests["Each stage against the one before"] == {
         pair
         for form in forms
         for pair in (
@@ -100,7 +100,7 @@ def test_every_system_form_and_stage_is_a_row(run: Callable[..., Report], tmp_pa
         )
     }
     names = ("Plain", "Papers", "Tiny", "Both", "Two")
-    assert found["Other claim forms against original claims"] == {
+    assert tests["Other claim forms against original claims"] == {
         (f"{name}.translated", f"{name}.original") for name in names
     }
     assert (tmp_path / "out" / "Two.original" / "claims.html").is_file()
@@ -109,25 +109,25 @@ def test_every_system_form_and_stage_is_a_row(run: Callable[..., Report], tmp_pa
 def test_what_is_done_is_not_done_again(run: Callable[..., Report], tmp_path: Path) -> None:
     words = ("--only", "Plain", "Two")
     first = run("out", *words)
-    written = tmp_path / "out" / "Plain.original" / "runs" / "0" / "en.trec"
-    before = written.stat().st_mtime_ns
-    again = run("out", *words)
-    assert written.stat().st_mtime_ns == before
-    assert again.systems == first.systems and again.tests == first.tests
+    run_file = tmp_path / "out" / "Plain.original" / "runs" / "0" / "en.trec"
+    before = run_file.stat().st_mtime_ns
+    rerun = run("out", *words)
+    assert run_file.stat().st_mtime_ns == before
+    assert rerun.systems == first.systems and rerun.tests == first.tests
     # Other settings make other rows; a run that is missing is made again.
     run("out", *words, "--seed", "1")
-    assert written.stat().st_mtime_ns > before
-    written.unlink()
+    assert run_file.stat().st_mtime_ns > before
+    run_file.unlink()
     run("out", *words, "--seed", "1")
-    assert written.is_file()
+    assert run_file.is_file()
 
 
 def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> None:
     vary = ("--vary", "stages.2.depth=2,4", "retrieve.metadata=true", "retrieve.depth=7")
     report = run("out", "--only", "Two", *vary)
     names = [
-        f"Two {one}"
-        for one in (
+        f"Two {setting}"
+        for setting in (
             "stages.2.depth=2",
             "stages.2.depth=4",
             "retrieve.metadata=true",
@@ -144,7 +144,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
     assert (
         found.systems[deep].macro["recall@100"] < found.systems["Two.original"].macro["recall@100"]
     )
-    for given, why in (
+    for setting, why in (
         ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
@@ -152,7 +152,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         ("depth=1", "retrieve.KEY"),
     ):
         with pytest.raises(UserError, match=why):
-            run("no", "--only", "Two", "--vary", given)
+            run("no", "--only", "Two", "--vary", setting)
     # Said before anything is run: a folder that is not there is a hub's model that is not either.
     with pytest.raises(UserError, match="model 'no/such': .*the hub did not give it"):
         run("none", "--only", "Two", "--checkpoint=no/such")
@@ -203,10 +203,10 @@ def test_a_ranking_of_another_program_takes_the_first_stages_place(
 ) -> None:
     own = run("out", "--only", "Two")
     runs = tmp_path / "out" / own.systems["Two.original: first stage"].runs
-    whole = tmp_path / "all.trec"
-    whole.write_text("".join((runs / f"{lang}.trec").read_text() for lang in ("en", "de", "fr")))
-    again = run("again", "--only", "Two", "--run", str(whole))
-    assert [system.languages for system in again.systems.values()] == [
+    trec = tmp_path / "all.trec"
+    trec.write_text("".join((runs / f"{lang}.trec").read_text() for lang in ("en", "de", "fr")))
+    rerun = run("again", "--only", "Two", "--run", str(trec))
+    assert [system.languages for system in rerun.systems.values()] == [
         system.languages for system in own.systems.values()
     ]
 
@@ -215,15 +215,15 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     trained: tuple[Path, Path], tmp_path: Path, tiny_folder: Path
 ) -> None:
     folder, data = trained
-    waiting, behind = tmp_path / "waiting.yaml", tmp_path / "behind.yaml"
+    waiting, stages = tmp_path / "waiting.yaml", tmp_path / "behind.yaml"
     waiting.write_text("H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n")
-    behind.write_text(
+    stages.write_text(
         "Staged:\n  retrieve: {dense: another/model}\n  stages:\n"
         f"    - {{rerank: max_sim, model: {tiny_folder}, max_length: 64, depth: 5}}\n"
     )
     words = ["--checkpoint", str(folder), "--dataset", str(data), "--repeats", "50"]
-    more = ["--systems", str(waiting), "--stages", str(behind), "--out", str(tmp_path / "out")]
-    main([*words, *more])
+    extra = ["--systems", str(waiting), "--stages", str(stages), "--out", str(tmp_path / "out")]
+    main([*words, *extra])
     report = Report.read(tmp_path / "out")
     epochs = ["epoch-0", "epoch-1", "epoch-2"]
     wholes = [name for name in report.systems if ":" not in name]
@@ -235,17 +235,17 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
         report.systems["epoch-0.bilingual"].languages == trained_report.systems["step 0"].languages
     )
     assert report.chosen is not None and report.training is not None
-    chosen = report.systems[f"{report.chosen}.bilingual"]
-    assert report.macro == chosen.macro and chosen.val
-    assert set(chosen.slices) == {"seen", "unseen"}
+    chosen_system = report.systems[f"{report.chosen}.bilingual"]
+    assert report.macro == chosen_system.macro and chosen_system.val
+    assert set(chosen_system.slices) == {"seen", "unseen"}
     assert not report.systems["epoch-0.bilingual"].slices
-    found = pairs(report)
+    tests = pairs(report)
     after = [(f"{epoch}.bilingual", "epoch-0.bilingual") for epoch in epochs[1:]]
-    assert found["Every epoch against step 0"] == set(after)
-    assert found["Every epoch against step 0, H"] == {
+    assert tests["Every epoch against step 0"] == set(after)
+    assert tests["Every epoch against step 0, H"] == {
         (f"{epoch}+H.bilingual", "epoch-0+H.bilingual") for epoch in epochs[1:]
     }
-    assert found["Hybrids against their dense part"] == {
+    assert tests["Hybrids against their dense part"] == {
         (f"{epoch}+H.bilingual", f"{epoch}.bilingual") for epoch in epochs
     }
     # The chosen one alone can be submitted.
@@ -267,8 +267,8 @@ def test_each_language_may_have_a_checkpoint_of_its_own(
     main([*words, "--checkpoint", two, "--out", str(tmp_path / "two")])
     main([*words, "--checkpoint", zero, "--route", f"de={two}", "--out", str(tmp_path / "both")])
     reports = [Report.read(tmp_path / name) for name in ("zero", "two", "both")]
-    (first,), (second,), (both,) = (report.systems.values() for report in reports)
-    assert both.name == "routed.bilingual"
-    for language in both.languages:
+    (first,), (second,), (routed,) = (report.systems.values() for report in reports)
+    assert routed.name == "routed.bilingual"
+    for language in routed.languages:
         expected = second if language == "de" else first
-        assert both.languages[language] == expected.languages[language]
+        assert routed.languages[language] == expected.languages[language]

@@ -53,16 +53,16 @@ MRR = [
 Start = Callable[..., LLMServer]
 
 
-def written(folder: Path, tiny: Path, server: LLMServer, **other: str) -> Path:
-    """A pipeline's file; `other` are settings of its stages."""
+def write_systems(folder: Path, tiny: Path, server: LLMServer, **extra: str) -> Path:
+    """A pipeline's file; `extra` are settings of its stages."""
     folder.mkdir(exist_ok=True)
     path = folder / "mine.yaml"
     llm = f"{{model: m, url: '{server.url}', retries: 0}}"
     path.write_text(
-        f"retrieve: {{bm25: {{k1: {other.get('k1', '1.2')}, b: 0.0}}}}\ndepth: 5\nstages:\n"
+        f"retrieve: {{bm25: {{k1: {extra.get('k1', '1.2')}, b: 0.0}}}}\ndepth: 5\nstages:\n"
         f"  - {{rerank: max_sim, model: {tiny}, max_length: 64, depth: 2, sources: title_abstract,"
-        f" mix: {other.get('mix', '0.0')}}}\n"
-        f"  - {{verify: select, depth: 2, simulated: true, llm: {llm}{other.get('verify', '')}}}\n"
+        f" mix: {extra.get('mix', '0.0')}}}\n"
+        f"  - {{verify: select, depth: 2, simulated: true, llm: {llm}{extra.get('verify', '')}}}\n"
     )
     return path
 
@@ -79,37 +79,37 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     calls = []
     apply = MaxSim.apply
 
-    def counted(self: MaxSim, *arguments: Any) -> Result:
+    def count(self: MaxSim, *arguments: Any) -> Result:
         calls.append(self)
         return apply(self, *arguments)
 
-    monkeypatch.setattr(MaxSim, "apply", counted)
+    monkeypatch.setattr(MaxSim, "apply", count)
     write_beir([DATA], tmp_path / "data")
-    said = [f"--dataset={tmp_path / 'data'}", "--repeats=20", f"--store={tmp_path / 'store'}"]
+    words = [f"--dataset={tmp_path / 'data'}", "--repeats=20", f"--store={tmp_path / 'store'}"]
 
-    def run(name: str, **other: str) -> tuple[Report, list[bool], int, int]:
+    def run(name: str, **extra: str) -> tuple[Report, list[bool], int, int]:
         """Also which stages were read from the store, MaxSim's calls and the server's requests."""
         before = len(calls), server.requests
-        file = written(tmp_path, tiny_folder, server, **other)
-        main([f"--systems={file}", f"--out={tmp_path / name}", *said])
+        file = write_systems(tmp_path, tiny_folder, server, **extra)
+        main([f"--systems={file}", f"--out={tmp_path / name}", *words])
         report = Report.read(tmp_path / name)
-        kept = [
+        from_store = [
             system.cost is not None and system.cost.stored for system in report.systems.values()
         ]
-        return report, kept, len(calls) - before[0], server.requests - before[1]
+        return report, from_store, len(calls) - before[0], server.requests - before[1]
 
-    report, kept, reranked, asked = run("out")
+    report, stored, reranked, questions = run("out")
     output = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, output)) <= WIDTH
     printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert list(report.systems) == NAMES
-    assert kept == [False] * 3 and (reranked, asked) == (1, 3)
-    for place, (one, by_hand) in enumerate(zip(report.systems.values(), MRR, strict=True)):
-        found = {lang: row["mrr@5"] for lang, row in one.languages.items()}
-        assert found == pytest.approx(by_hand), one.name
-        assert one.macro["mrr@5"] == pytest.approx(sum(by_hand.values()) / 2)
-        assert one.runs == f"mine.original/runs/{place}"
-        assert read_run(tmp_path / "out" / one.runs / "en.trec").run.claim_ids == ("a", "c")
+    assert stored == [False] * 3 and (reranked, questions) == (1, 3)
+    for i, (stage, by_hand) in enumerate(zip(report.systems.values(), MRR, strict=True)):
+        scores = {lang: row["mrr@5"] for lang, row in stage.languages.items()}
+        assert scores == pytest.approx(by_hand), stage.name
+        assert stage.macro["mrr@5"] == pytest.approx(sum(by_hand.values()) / 2)
+        assert stage.runs == f"mine.original/runs/{i}"
+        assert read_run(tmp_path / "out" / stage.runs / "en.trec").run.claim_ids == ("a", "c")
     # The folder of the row has a report of its own, with all stages.
     own = Report.read(tmp_path / "out" / "mine.original")
     assert list(own.systems) == NAMES and own.macro == report.macro
@@ -122,12 +122,12 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}
     assert tested == {(NAMES[1], NAMES[0])}
     folder = tmp_path / "out" / "mine.original"
-    moved = [
+    rows = [
         line.replace("|", " ").split()[-8:]
         for line in printed.splitlines()
         if "(simulated) " in line
     ]
-    assert ["2", "macro", "3", "0.7500", "1", "0", "1", "0"] in moved
+    assert ["2", "macro", "3", "0.7500", "1", "0", "1", "0"] in rows
     assert (
         (folder / "submission_2026" / "predictions_de.tsv").read_text().endswith("['b1', 'b2']\n")
     )
@@ -135,12 +135,12 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
 
     assert run("again")[1:] == ([True] * 3, 0, 0)
     # Only what was changed and what follows is done again: other settings of the last stage,
-    again = run("verify", verify=", sources: title_abstract")
-    assert again[1:] == ([True, True, False], 0, 3)
+    rerun = run("verify", verify=", sources: title_abstract")
+    assert rerun[1:] == ([True, True, False], 0, 3)
     # of the second, which here gives another ranking (the answers about the same lists are kept),
-    mixed, kept, reranked, _ = run("mix", mix="1.0")
-    assert (kept, reranked) == ([True, False, False], 1)
-    assert mixed.systems[NAMES[1]].macro == mixed.systems[NAMES[0]].macro
+    mixed_report, stored, reranked, _ = run("mix", mix="1.0")
+    assert (stored, reranked) == ([True, False, False], 1)
+    assert mixed_report.systems[NAMES[1]].macro == mixed_report.systems[NAMES[0]].macro
     # and of the first: all.
     assert run("first", k1="0.9")[1][0] is False
 
@@ -154,16 +154,16 @@ def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None
     assert "give --checkpoint" in row.reason
 
 
-def moved(run: Run, golds: dict[str, str]) -> Run:
+def promote(run: Run, golds: dict[str, str]) -> Run:
     """What a perfect verifier of the first ten makes of a run."""
-    found = {}
+    lists = {}
     for claim in run.claim_ids:
         ids = run.sources(claim)
         gold = golds.get(claim)
         if gold in ids[:10]:
             ids = [gold, *(s for s in ids if s != gold)]
-        found[claim] = [(source, float(-i)) for i, source in enumerate(ids)]
-    return Run.from_lists(found)
+        lists[claim] = [(source, float(-i)) for i, source in enumerate(ids)]
+    return Run.from_lists(lists)
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
     texts = {source.id: " ".join(source.abstract.split()) for source in dev.sources}
     golds = {c.text: texts[c.golds[0]] for d in (dev, train) for c in d.claims}
 
-    def choose(asked: play.Question) -> int:
-        return asked.place(golds[asked.post]) or 0
+    def choose(question: play.Question) -> int:
+        return question.place(golds[question.post]) or 0
 
     server = llm_server(play.Verifier(choose))
     files = tmp_path / "systems.yaml"
@@ -184,38 +184,36 @@ def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
         "Checked:\n  retrieve: {bm25: {k1: 1.2}}\n  stages:\n"
         f"    - {{verify: select, when: {{margin_below: 0.1}}, {llm}}}\n"
     )
-    said = ["--systems", str(files), "--repeats", "30", "--store", str(tmp_path / "store")]
-    return server, said
+    words = ["--systems", str(files), "--repeats", "30", "--store", str(tmp_path / "store")]
+    return server, words
 
 
 @pytest.mark.slow
 def test_a_verifier_is_scored_and_costed(
     checked: tuple[LLMServer, list[str]], tmp_path: Path
 ) -> None:
-    dev, (server, said) = c2s.load("demo", "dev"), checked
-    main(["--out", str(tmp_path / "out"), *said])
+    dev, (server, words) = c2s.load("demo", "dev"), checked
+    main(["--out", str(tmp_path / "out"), *words])
     printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     report = Report.read(tmp_path / "out")
     first, last = report.systems.values()
     # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
     before = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100).run
     when = WhenConfig(0.1)
-    asked = [c for c in dev.claims if when.reason_to_skip(c.id, before, None) is None]
-    assert 0 < len(asked) < len(dev.claims) and server.requests == len(asked)
-    gold_of = {c.id: c.golds[0] for c in asked}
-    expected = c2s.evaluate(moved(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]
+    doubtful = [c for c in dev.claims if when.reason_to_skip(c.id, before, None) is None]
+    assert 0 < len(doubtful) < len(dev.claims) and server.requests == len(doubtful)
+    gold_of = {c.id: c.golds[0] for c in doubtful}
+    expected = c2s.evaluate(promote(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]
     assert last.macro["mrr@5"] == pytest.approx(expected) and expected > first.macro["mrr@5"]
-    line = (
-        f"asked about {len(asked)} of {len(dev.claims)} claims ({len(asked) / len(dev.claims):.1%})"
-    )
+    line = f"asked about {len(doubtful)} of {len(dev.claims)} claims ({len(doubtful) / len(dev.claims):.1%})"
     assert any(line in note for note in report.notes) and line in printed
     assert "tokens/promoted" in printed
-    share = 1 - len(asked) / len(dev.claims)
+    share = 1 - len(doubtful) / len(dev.claims)
     assert f"1. verify select: {share:.1%} of the claims were not in doubt" in printed
-    kept = [c.id for c in dev.claims if c.lang == "de" and c not in asked]
-    for one in (first, last):
-        part = read_run(tmp_path / "out" / one.runs / "de.trec").run
-        assert all(part.sources(claim) == before.sources(claim) for claim in kept)
+    skipped = [c.id for c in dev.claims if c.lang == "de" and c not in doubtful]
+    for system in (first, last):
+        part = read_run(tmp_path / "out" / system.runs / "de.trec").run
+        assert all(part.sources(claim) == before.sources(claim) for claim in skipped)
 
 
 @pytest.mark.slow
@@ -226,18 +224,18 @@ def test_variations_are_tested_against_the_system_as_it_is(
     main(["--out", str(tmp_path / "out"), "--vary", *depths, *checked[1]])
     report = Report.read(tmp_path / "out")
     names = [
-        f"Checked {one}.original"
-        for one in ("stages.1.depth=1", "stages.1.depth=20", "stages.1.when=margin_below 0.02")
+        f"Checked {setting}.original"
+        for setting in ("stages.1.depth=1", "stages.1.depth=20", "stages.1.when=margin_below 0.02")
     ]
-    wholes = {name: one for name, one in report.systems.items() if ":" not in name}
+    wholes = {name: system for name, system in report.systems.items() if ":" not in name}
     assert list(wholes) == ["Checked.original", *names]
     family = next(test for test in report.tests if test.family == "One setting at a time")
     assert [(c.system, c.baseline) for c in family.comparisons] == [
         (name, "Checked.original") for name in names
     ]
-    base, shallow, deep, few = (one.macro["mrr@5"] for one in wholes.values())
+    base, shallow, deep, shallow_poll = (system.macro["mrr@5"] for system in wholes.values())
     # One paper leaves nothing to choose; a perfect verifier finds more among more.
-    assert shallow < few < base < deep
+    assert shallow < shallow_poll < base < deep
     assert f"{names[0]}: 1. verify select: asked about" in (
         tmp_path / "out" / "report.md"
     ).read_text(encoding="utf-8")
@@ -248,11 +246,11 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
     words = ["--config", str(path), "--out", "o"]
     config = read_config(EvaluateConfig, words, program="t", description="t")
-    planned = {one.system.name: one.system for one in config.plans()}
+    planned = {plan.system.name: plan.system for plan in config.plans()}
     assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
     stages = {
-        name: [{**asdict(s.stage), **({"when": s.when} if s.when else {})} for s in one.stages]
-        for name, one in planned.items()
+        name: [{**asdict(s.stage), **({"when": s.when} if s.when else {})} for s in system.stages]
+        for name, system in planned.items()
     }
     first, base = stages["Kimi-K2.6"]
     assert stages["Kimi-K2.6 stages.2.llm.thinking=true"] == [
@@ -264,6 +262,6 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     assert when == WhenConfig(0.1)
     of_first = {name for name in planned if stages[name] == stages["Kimi-K2.6"]}
     changed = {"retrieve.sources=title_abstract", "retrieve.depth=20", "retrieve.depth=50"}
-    assert of_first == {"Kimi-K2.6", *(f"Kimi-K2.6 {one}" for one in changed)}
-    known = [(stages[name], repr(one.first), one.depth) for name, one in planned.items()]
-    assert all(one not in known[:place] for place, one in enumerate(known))
+    assert of_first == {"Kimi-K2.6", *(f"Kimi-K2.6 {setting}" for setting in changed)}
+    keys = [(stages[name], repr(system.first), system.depth) for name, system in planned.items()]
+    assert all(identity not in keys[:i] for i, identity in enumerate(keys))

@@ -75,15 +75,15 @@ def out(setup: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 def report_of(out: Path, cell: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / cell / "report.json").read_text(encoding="utf-8"))
-    return found
+    report: dict[str, Any] = json.loads((out / cell / "report.json").read_text(encoding="utf-8"))
+    return report
 
 
 def cell_of(out: Path, cell: str) -> dict[str, Any]:
     """The one system of a cell's own report."""
     (system,) = report_of(out, cell)["systems"].values()
-    found: dict[str, Any] = system
-    return found
+    report: dict[str, Any] = system
+    return report
 
 
 def small(model: Path) -> Any:
@@ -117,7 +117,7 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
         expected = {"BM25": sparse.run, "Small": dense.run, "H-Small": fused}
         for name, run in expected.items():
             report = report_of(out, f"{name}.{form}")
-            found = evaluate(run, split.qrels, METRICS, judged_claims(split.qrels)).means()
+            means = evaluate(run, split.qrels, METRICS, judged_claims(split.qrels)).means()
             for lang in ("en", "de"):
                 claims = [c.id for c in split.claims if c.lang == lang]
                 mean = evaluate(run, split.qrels, METRICS, claims).means()
@@ -125,7 +125,7 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
                 assert saved == pytest.approx(mean), (name, form, lang)
                 trec = read_run(out / f"{name}.{form}" / "runs" / "0" / f"{lang}.trec").run
                 assert evaluate(trec, split.qrels, METRICS, claims).means() == pytest.approx(mean)
-            assert report["macro"]["mrr@5"] == pytest.approx(found["mrr@5"])  # as many of each
+            assert report["macro"]["mrr@5"] == pytest.approx(means["mrr@5"])  # as many of each
             assert cell_of(out, f"{name}.{form}")["claims"] == form
     # The forms are not all one: else all of the above could be the same number.
     scores = {report_of(out, f"Small.{form}")["languages"]["de"]["mrr@5"] for form in FORMS}
@@ -164,8 +164,8 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     deep = replace(fusion, depth=max(fusion.depth, 100))
     expected = fuse(parts[0], parts[1], deep, scored=scored).top(100)
     claims = judged_claims(split.qrels)
-    found = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
-    assert report["macro"]["mrr@5"] == pytest.approx(found)
+    score = evaluate(expected, split.qrels, ["mrr@5"], claims).means()["mrr@5"]
+    assert report["macro"]["mrr@5"] == pytest.approx(score)
     assert "choices" not in cell_of(out, "H-Small.bilingual")
 
 
@@ -203,22 +203,22 @@ def test_the_papers_numbers_stand_beside_ours(
     monkeypatch.setattr(table, "log_tables", lambda mode, tables, **_: logged.update(tables))
     data = tmp_path / "ct25"
     shutil.copytree(setup[1], data)
-    some = ["--only", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
-    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some))
+    words = ["--only", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
+    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *words))
     report = report_of(tmp_path / "o")
     assert "published" not in report["systems"]["BM25-tuned.original"]
     beside = report["systems"]["BM25.original"]["published"]
     rows = {(row["table"], row["row"], row["column"]): row for row in beside}
-    found = rows["2025-styles", "BM25", "S0C0"]
+    row = rows["2025-styles", "BM25", "S0C0"]
     ours = report["systems"]["BM25.original"]["languages"]["en"]["mrr@5"]
-    assert (found["published"], found["ours"]) == (0.5575, pytest.approx(ours))
+    assert (row["published"], row["ours"]) == (0.5575, pytest.approx(ours))
     # Six claims are not the paper's 1,400.
-    assert (found["same_claims"], found["difference"], found["inside"]) == (False, None, "unknown")
+    assert (row["same_claims"], row["difference"], row["inside"]) == (False, None, "unknown")
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
     assert "Published numbers beside ours" in text and f"{ours:.4f}*" in text
     assert "0.5575?" in text and "over other claims" in text
     assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
-    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
+    main(arguments((setup[0], data, setup[2]), tmp_path / "o", *words, "--no_tests"))
     systems = report_of(tmp_path / "o")["systems"].values()
     assert not any("published" in system for system in systems)
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
@@ -228,74 +228,74 @@ def test_the_papers_numbers_stand_beside_ours(
 def test_what_is_done_is_not_done_again(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = ["--only", "BM25", "Small", "--claims", "original", "translated"]
-    main(arguments(setup, tmp_path, *some))
-    asked: list[tuple[str, str]] = []
+    words = ["--only", "BM25", "Small", "--claims", "original", "translated"]
+    main(arguments(setup, tmp_path, *words))
+    calls: list[tuple[str, str]] = []
     find = SystemRunner.run
 
-    def counted(self: Any, system: Any, form: Any, dataset: Any) -> Any:
-        asked.append((system.name, form))
+    def count(self: Any, system: Any, form: Any, dataset: Any) -> Any:
+        calls.append((system.name, form))
         return find(self, system, form, dataset)
 
-    monkeypatch.setattr(SystemRunner, "run", counted)
+    monkeypatch.setattr(SystemRunner, "run", count)
     first = report_of(tmp_path)
-    main(arguments(setup, tmp_path, *some))
-    assert asked == [] and report_of(tmp_path) == first
+    main(arguments(setup, tmp_path, *words))
+    assert calls == [] and report_of(tmp_path) == first
     (tmp_path / "BM25.original" / "runs" / "0" / "de.trec").unlink()
     (tmp_path / "Small.original" / "report.json").write_text("{", encoding="utf-8")
-    main(arguments(setup, tmp_path, *some))
-    assert asked == [("BM25", "original"), ("Small", "original")]
-    asked.clear()
+    main(arguments(setup, tmp_path, *words))
+    assert calls == [("BM25", "original"), ("Small", "original")]
+    calls.clear()
     changed = tmp_path / "changed.yaml"
     text = setup[2].read_text(encoding="utf-8").replace("k1: 1.2, b: 1.0", "k1: 0.1, b: 1.0")
     changed.write_text(text, encoding="utf-8")
-    main([*arguments((setup[0], setup[1], changed), tmp_path, *some)])
-    assert asked == [("BM25", "original"), ("BM25", "translated")]
-    asked.clear()
+    main([*arguments((setup[0], setup[1], changed), tmp_path, *words)])
+    assert calls == [("BM25", "original"), ("BM25", "translated")]
+    calls.clear()
     # Other weights in the same folder are another model.
     weights = setup[0] / "model.safetensors"
     weights.touch()
-    main([*arguments((setup[0], setup[1], changed), tmp_path, *some)])
-    assert asked == [("Small", "original"), ("Small", "translated")]
+    main([*arguments((setup[0], setup[1], changed), tmp_path, *words)])
+    assert calls == [("Small", "original"), ("Small", "translated")]
 
 
 @pytest.mark.slow
 def test_a_second_program_prints_what_it_cost(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    some = ["--only", "BM25", "Small", "H-Small", "--claims=original", f"--store={tmp_path}"]
-    main(arguments(setup, tmp_path / "a", *some))
-    main(arguments(setup, tmp_path / "b", *some))
+    words = ["--only", "BM25", "Small", "H-Small", "--claims=original", f"--store={tmp_path}"]
+    main(arguments(setup, tmp_path / "a", *words))
+    main(arguments(setup, tmp_path / "b", *words))
     for name in ("BM25", "Small", "H-Small"):
-        first, again = (cell_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
+        first, rerun = (cell_of(tmp_path / o, f"{name}.original")["cost"] for o in ("a", "b"))
         # The parts of a hybrid in one program are not made again either way: the same cost.
-        assert again == {**first, "stored": True}
+        assert rerun == {**first, "stored": True}
         assert first["seconds"] > 0 and first["claims"] == 12 and first["reused"] == 0
-    both = [cell_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")]
-    assert both[2]["seconds"] == pytest.approx(both[0]["seconds"] + both[1]["seconds"], abs=2e-3)
-    assert both[2]["tokens"] == both[1]["tokens"] > 0
+    costs = [cell_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")]
+    assert costs[2]["seconds"] == pytest.approx(costs[0]["seconds"] + costs[1]["seconds"], abs=2e-3)
+    assert costs[2]["tokens"] == costs[1]["tokens"] > 0
 
 
 @pytest.mark.slow
 def test_how_vectors_were_searched_is_reported(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    some = ["--only", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
-    some.append(f"--store={tmp_path / 'store'}")
+    words = ["--only", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
+    words.append(f"--store={tmp_path / 'store'}")
     graph = tmp_path / "graph.yaml"
-    text, plain = setup[2].read_text(), "max_length: 24}}, label: org/small"
-    hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
-    graph.write_text(text.replace(plain, hnsw))
-    main(arguments((*setup[:2], graph), tmp_path / "o", *some))
-    cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
+    text, settings = setup[2].read_text(), "max_length: 24}}, label: org/small"
+    hnsw = settings.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
+    graph.write_text(text.replace(settings, hnsw))
+    main(arguments((*setup[:2], graph), tmp_path / "o", *words))
+    cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in words[1:4]}
     for name in ("Small", "H-Small"):
-        found = cells[name]["index"]
-        assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
+        index = cells[name]["index"]
+        assert (index["kind"], index["claims"], index["recall@36"]) == ("hnsw", 5, 1.0)
     # Another search is another report, but not of BM25.
-    main(arguments(setup, tmp_path / "o", *some))
-    again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
-    assert [n for n in cells if again[n]["key"] != cells[n]["key"]] == ["Small", "H-Small"]
-    assert again["Small"]["index"] == {"kind": "exact"} and "index" not in again["BM25"]
+    main(arguments(setup, tmp_path / "o", *words))
+    cells_after = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
+    assert [n for n in cells if cells_after[n]["key"] != cells[n]["key"]] == ["Small", "H-Small"]
+    assert cells_after["Small"]["index"] == {"kind": "exact"} and "index" not in cells_after["BM25"]
 
 
 @pytest.mark.slow
@@ -304,8 +304,8 @@ def test_wandb_gets_the_tables_of_the_report(
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(table, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    some = ["--only", "BM25", "Small", "Absent", "--claims=original", "--wandb=offline"]
-    main(arguments(setup, tmp_path, *some))
+    words = ["--only", "BM25", "Small", "Absent", "--claims=original", "--wandb=offline"]
+    main(arguments(setup, tmp_path, *words))
     report = report_of(tmp_path)
     families = [f"Tests: {test['family']}" for test in report["tests"]]
     assert list(logged) == ["scores", "intervals", "not run", *families] and families
@@ -322,15 +322,15 @@ def test_wandb_gets_the_tables_of_the_report(
 def test_a_missing_model_is_asked_for_once(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    names: list[str] = []
 
     def refuse(model: ModelConfig, device: str | None) -> Any:
-        asked.append(model.name)
+        names.append(model.name)
         raise UserError("not here")
 
     monkeypatch.setattr(runtime, "resolve", refuse)
     main(arguments(setup, tmp_path, "--only", "Absent", "H-Absent", "--claims", *FORMS))
-    assert asked == ["nobody/has-this"]
+    assert names == ["nobody/has-this"]
     assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
 
 
@@ -374,30 +374,30 @@ def test_rewritings_change_what_is_searched_and_the_key(
     other = split.sources[0].title
     lines += [json.dumps({"_id": c.id, "text": other}) for c in load(setup[1], "train").claims]
     rewrites.write_text("\n".join(lines), encoding="utf-8")
-    some = ["--only", "BM25", "BM25-tuned", "--claims=original", f"--rewrites={rewrites}"]
-    main(arguments(setup, tmp_path / "o", *some))
-    told, plain = cell_of(tmp_path / "o", "BM25.original"), cell_of(out, "BM25.original")
-    assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
-    assert told["key"] != plain["key"]
-    chosen = [cell_of(o, "BM25-tuned.original")["choices"] for o in (tmp_path / "o", out)]
-    assert chosen[0] and chosen[0] == chosen[1]
+    words = ["--only", "BM25", "BM25-tuned", "--claims=original", f"--rewrites={rewrites}"]
+    main(arguments(setup, tmp_path / "o", *words))
+    cell, without = cell_of(tmp_path / "o", "BM25.original"), cell_of(out, "BM25.original")
+    assert cell["macro"]["mrr@5"] == 1.0 > without["macro"]["mrr@5"]
+    assert cell["key"] != without["key"]
+    choices = [cell_of(o, "BM25-tuned.original")["choices"] for o in (tmp_path / "o", out)]
+    assert choices[0] and choices[0] == choices[1]
     styles = [system.report.style for system in read_reports([tmp_path / "o", out])]
     assert styles[:2] == ["rewritten"] * 2 and set(styles[2:]) == {"S0C0"}
     with pytest.raises(ConfigError, match="rewrites: .* allowed: none with styles"):
-        main(arguments(setup, tmp_path / "p", *some, "--styles.claim_styles=[C1]"))
+        main(arguments(setup, tmp_path / "p", *words, "--styles.claim_styles=[C1]"))
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match="no rewriting of a claim of dev"):
-        main(arguments(setup, tmp_path / "p", *some))
+        main(arguments(setup, tmp_path / "p", *words))
 
 
 def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    some = ["--only=BM25", "--languages", "en", "--claims", *FORMS]
-    main(arguments(setup, tmp_path, *some))
+    words = ["--only=BM25", "--languages", "en", "--claims", *FORMS]
+    main(arguments(setup, tmp_path, *words))
     report = report_of(tmp_path)
     assert list(report["systems"]) == ["BM25.original"]
-    said = "translated and bilingual: the same as original here, since all claims are English."
-    assert report["notes"] == [said]
-    assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
+    note = "translated and bilingual: the same as original here, since all claims are English."
+    assert report["notes"] == [note]
+    assert note in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -109,13 +109,13 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
     ask: Callable[..., str], index: str
 ) -> None:
     record = json.loads(ask(POST, "--json"))
-    assert [one["rank"] for one in record] == [*range(1, 11)]
+    assert [paper["rank"] for paper in record] == [*range(1, 11)]
     claim = Post("0", POST).claim("en")
     dense = Dense(open_index(index).encoder, rendering=Rendering("original", "title_abstract"))
     sources = [paper.source for paper in PAPERS]
     hybrid = Hybrid(BM25(), dense).index(sources)
     expected = hybrid.search([claim], 100).scored("0")
-    assert [one["id"] for one in record] == list(expected)[:10]
+    assert [paper["id"] for paper in record] == list(expected)[:10]
     lexical = hybrid.first.search([claim], 100).scored("0")
     for one in record:
         assert one["score"] == one["parts"]["fused"] == pytest.approx(expected[one["id"]], abs=2e-3)
@@ -199,15 +199,15 @@ def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
     assert why in process.stdout and "|" not in process.stdout
 
 
-def close(one: Any, other: Any) -> bool:
+def close(left: Any, right: Any) -> bool:
     """Tell whether JSON values are equal, numbers to 1e-4."""
-    if isinstance(one, float):
-        return bool(other == pytest.approx(one, abs=1e-4))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(close, one, other))
-    return bool(one == other)
+    if isinstance(left, float):
+        return bool(right == pytest.approx(left, abs=1e-4))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(close, left, right))
+    return bool(left == right)
 
 
 def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index: str) -> None:
@@ -218,7 +218,7 @@ def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index:
         vectors, _ = encoder.encode(sentences, "source", store=None, progress=None)
         best = sentences[int(np.argmax(vectors @ claim[0]))]
         record = json.loads(ask(post, "--json"))
-        assert {one["sentence"] for one in record if one["id"].startswith("p")} == {best}
+        assert {paper["sentence"] for paper in record if paper["id"].startswith("p")} == {best}
 
 
 def batches_of(encoder: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -246,8 +246,8 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 
     expected = sentences()
     assert batches == [[POST]] and len(set(expected.values())) > 1
-    for other in (0, SPLIT + 1):
-        engine.manifest = replace(engine.manifest, sentences=other)
+    for version in (0, SPLIT + 1):
+        engine.manifest = replace(engine.manifest, sentences=version)
         assert sentences() == expected and sum(map(len, batches)) > 3
 
 
@@ -263,12 +263,12 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
     batches = batches_of(encoder, monkeypatch)
 
     def answer(texts: list[str]) -> tuple[list[str], list[str]]:
-        stored = encoder.encode(texts, "source", store=None, progress=None)[0]
-        read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, stored))  # noqa: E731
+        vectors = encoder.encode(texts, "source", store=None, progress=None)[0]
+        read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, vectors))  # noqa: E731
         monkeypatch.setattr(engine, "fetch_with_sentences", read)
         batches.clear()
-        (found,) = Finder(engine).find([Post("0", POST)], 3)
-        return [match.sentence for match in found.matches], sum(batches, [])
+        (answer,) = Finder(engine).find([Post("0", POST)], 3)
+        return [match.sentence for match in answer.matches], sum(batches, [])
 
     expected = answer(findings_of(paper))
     assert expected[1] == [POST] and answer(split(paper)) == expected
@@ -287,25 +287,25 @@ def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index:
         (match,) = [match for match in answer.matches if match.paper.source.id == "p1"]
         # What the paper set out from is nearer, and is no finding.
         assert match.sentence == "We asked 12 schools."
-        said = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
+        line = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
         vectors, _ = engine.encoder.encode(
-            [*said, match.sentence], "claim", store=None, progress=None
+            [*line, match.sentence], "claim", store=None, progress=None
         )
-        nearest = said[int(np.argmax(vectors[:3] @ vectors[3]))]
+        nearest = line[int(np.argmax(vectors[:3] @ vectors[3]))]
         assert match.post_sentence == ("" if post == posts[0] else nearest)
 
 
 def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     def ids(*words: str) -> set[str]:
-        return {one["id"] for one in json.loads(ask(POST, "--json", *words))}
+        return {paper["id"] for paper in json.loads(ask(POST, "--json", *words))}
 
-    def those(good: Callable[[Paper], bool]) -> set[str]:
+    def ids_of(good: Callable[[Paper], bool]) -> set[str]:
         return {paper.source.id for paper in PAPERS if good(paper)}
 
-    old = those(lambda paper: paper.source.date in ("1 April 2019", ""))
+    old = ids_of(lambda paper: paper.source.date in ("1 April 2019", ""))
     assert ids("--date", "2019-12") == old and "2021" not in old
-    assert ids("--venue", "NATURE", "--k", "50") == those(lambda p: p.source.venue == "Nature")
-    assert ids("--paper_lang", "de", "--k", "50") == those(lambda paper: paper.lang == "de")
+    assert ids("--venue", "NATURE", "--k", "50") == ids_of(lambda p: p.source.venue == "Nature")
+    assert ids("--paper_lang", "de", "--k", "50") == ids_of(lambda paper: paper.lang == "de")
     assert ids("--venue", "' OR 1=1") == set()
     assert "holds no paper" in ask(POST, "--venue", "none")
 
@@ -314,7 +314,7 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
 def knowing(index: str, model: AbstainModel) -> Iterator[None]:
     """An index to which a model of abstention was fitted."""
     before = IndexManifest.read(files_of(index))
-    replace(before, abstain=model.plain()).write(files_of(index))
+    replace(before, abstain=model.as_json()).write(files_of(index))
     try:
         yield
     finally:
@@ -327,7 +327,7 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
     for present in (True, False):
         with knowing(index, fitted(present)):
             record = json.loads(ask(POST, "--json"))
-            assert len(record) == 10 and {one["abstained"] for one in record} == {not present}
+            assert len(record) == 10 and {paper["abstained"] for paper in record} == {not present}
             share = 0.9526 if present else 0.0474
             assert record[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
@@ -350,8 +350,8 @@ def test_the_features_are_the_scores_of_the_stages(index: str) -> None:
     weights = tuple(0.1 * (i + 1) for i in range(n))
     model = AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, weights, -2.0)
     engine = open_index(index)
-    found = engine.find([Post("0", POST).claim("en")], 100)
-    stages = {"lexical": found.lexical, "dense": found.dense, "fused": found.fused}
+    results = engine.find([Post("0", POST).claim("en")], 100)
+    stages = {"lexical": results.lexical, "dense": results.dense, "fused": results.fused}
     expected = model.probabilities(design.features(["0"], stages))
     with knowing(index, model):
         for k in (1, 10, 12):
@@ -427,12 +427,12 @@ def test_no_text_leaves_its_place_and_a_retraction_is_said(ask: Callable[..., st
         cell[:1] in "=+-@" for row in rows for cell in row if cell[:1] and not _number(cell)
     )
     record = json.loads(ask(*words, "--json"))
-    (bad,) = [one for one in record if one["retracted"]]
+    (bad,) = [paper for paper in record if paper["retracted"]]
     assert (bad["title"], bad["link"]) == (NASTY, "")
     assert bad["retracted"] == "retracted, 2021-03-04, <b>"
     entries = ask(*words, "--bibtex")
     assert entries.count("@article{") == 13 and "\x1b" not in entries
-    entry = next(one for one in entries.split("\n\n") if "HYPERLINK" in one)
+    entry = next(entry for entry in entries.split("\n\n") if "HYPERLINK" in entry)
     assert r"\{\textbackslash{}input\{x\}\} \& 5 \% claim" in entry
     assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
     assert entry.startswith("@article{_bad_id_,\n  title = {")
@@ -459,12 +459,12 @@ stages:
 def test_the_stages_of_a_pipeline_follow_the_index(
     ask: Callable[..., str], tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    verifier = play.Verifier(lambda asked: len(asked.papers) - 1)
+    verifier = play.Verifier(lambda question: len(question.papers) - 1)
     server = llm_server(verifier)
     file = tmp_path / "own.yaml"
     file.write_text(PIPELINE.format(url=server.url))
     first = json.loads(ask(POST, "--json", "--k", "13"))
-    by_vectors = sorted(first, key=lambda one: -one["parts"]["dense"])
+    by_vectors = sorted(first, key=lambda paper: -paper["parts"]["dense"])
     record = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
     # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
     assert record[0]["id"] == by_vectors[4]["id"] and record[1]["id"] == by_vectors[0]["id"]
@@ -473,8 +473,8 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     assert record[0]["score"] == record[0]["parts"]["verify select"]
     assert "Verifier: rank 5 chosen: It fits." in ask(POST, "--pipeline", str(file))
     assert server.requests == 1  # its answer is in the store
-    said = verifier.picks[0][0].post
-    assert said == POST
+    line = verifier.picks[0][0].post
+    assert line == POST
 
 
 def test_a_learned_fusion_counts_terms_over_the_whole_index(
@@ -488,13 +488,13 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
     # Of the papers in German alone other terms are rare.
     record = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
-    ids = [one["id"] for one in record]
+    ids = [paper["id"] for paper in record]
     sources = [paper.source for paper in PAPERS]
     (scores,) = Scorer(sources).scores(view.view, [Post("0", POST).claim("en")], [ids])
-    assert [one["score"] for one in record] == pytest.approx(scores.tolist(), rel=1e-5)
-    those = [source for source in sources if source.id in ids]
-    (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
-    assert np.abs(other - scores).max() > 0.01
+    assert [paper["score"] for paper in record] == pytest.approx(scores.tolist(), rel=1e-5)
+    pool = [source for source in sources if source.id in ids]
+    (others,) = Scorer(pool).scores(view.view, [Post("0", POST).claim("en")], [ids])
+    assert np.abs(others - scores).max() > 0.01
     monkeypatch.setattr("claim2source.find.pipeline._POOL", 12)
     with pytest.raises(
         UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
@@ -529,11 +529,11 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
     address = ("https://mastodon.social/@ada/110", "--fetch")
 
     def dates(*words: str) -> set[str]:
-        return {one["date"] for one in json.loads(ask(*address, "--json", "--k", "20", *words))}
+        return {paper["date"] for paper in json.loads(ask(*address, "--json", "--k", "20", *words))}
 
     with serving() as server:
         places = {"mastodon.social": server.place}
-        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, places=places))
+        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, base_urls=places))
         # What was published on 4 May 2021 or before, and what is not dated.
         assert dates() == {"1 April 2019", "2020", "2021", ""}
         assert "The post links to https://nature.com/a?b=1&c=2\n" in ask(*address)
@@ -581,14 +581,14 @@ def test_the_index_may_be_named_by_the_environment(
 def test_standard_input_is_a_post_of_any_bytes(
     ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(data: bytes) -> str:
+    def line(data: bytes) -> str:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "ascii"))
         return ask("-", "--json")
 
-    assert len(json.loads(said("claim „b“ AND (works\n\0\x1b".encode()))) == 10
+    assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
     for data, why in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
         with pytest.raises(UserError, match=why):
-            said(data)
+            line(data)
 
 
 def test_a_post_and_its_sentences_are_one_batch_without_transformers(
@@ -604,8 +604,8 @@ def test_a_post_and_its_sentences_are_one_batch_without_transformers(
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine = open_index(index)
-    whole = engine.fetch_with_sentences
-    engine.fetch_with_sentences = lambda ids: whole([k for k in ids if k != "p1"])  # type: ignore[method-assign]
+    fetch = engine.fetch_with_sentences
+    engine.fetch_with_sentences = lambda ids: fetch([k for k in ids if k != "p1"])  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
 
@@ -617,8 +617,8 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
     assert first["words"]["post"] == ["Zola's", "Nature", "vaccines", "cut", "outbreak"]
     assert first["words"]["paper"] == ["vaccine", "cut", "outbreaks", "Zola", "Nature"]
     engine = open_index(index)
-    said = first["index"]
-    assert (said["version"], said["model"]) == (engine.version, engine.manifest.model_hash)
+    line = first["index"]
+    assert (line["version"], line["model"]) == (engine.version, engine.manifest.model_hash)
     record = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
     assert record[0] == first
     dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
@@ -634,15 +634,15 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
     tenths[7], tenths[9] = Tenth(10, 0.75, 7, 5), Tenth(30, 0.95, 29, 28)
     tenths[1] = Tenth(50, 0.1, 4, 0)
     model = replace(fitted(True), threshold=0.3, tenths=tuple(tenths), papers=13)
-    said = "Of {} held-out posts with this verdict {} % had their paper in the index, and for {} %"
+    line = "Of {} held-out posts with this verdict {} % had their paper in the index, and for {} %"
     with knowing(index, model):
         text = ask(POST)
-        assert said.format(40, 90, 82) in text and "fit it again" not in text
-        assert said.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
+        assert line.format(40, 90, 82) in text and "fit it again" not in text
+        assert line.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
         (answer,) = Finder(open_index(index)).find([Post("0", POST)])
         assert answer.measured == Tenth(40, pytest.approx(0.9), 36, 33)  # type: ignore[arg-type]
     with knowing(index, replace(model, bias=-3.0)):
-        assert said.format(50, 8, 0) in ask(POST)
+        assert line.format(50, 8, 0) in ask(POST)
     with knowing(index, replace(model, papers=6)):
         assert "The index has grown from 6 to 13 papers since its abstention was fitted" in ask(
             POST
@@ -658,11 +658,11 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
     spanish = "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
     posts = [Post("a", "les masques marchent", "und"), Post("b", "Masken wirken")]
     posts += [Post("c", "12 !"), Post("d", spanish), Post("e", "x", "fr")]
-    assert [one.lang for one in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
+    assert [answer.lang for answer in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
     engine = open_index(index)
     model = replace(engine.manifest.model, name="sentence-transformers/all-MiniLM-L6-v2")  # type: ignore[type-var]
     engine.manifest, engine._encoder = replace(engine.manifest, model=model), engine.encoder
-    warned = [bool(one.warnings) for one in Finder(engine).find(posts)]
+    warned = [bool(answer.warnings) for answer in Finder(engine).find(posts)]
     assert warned == [True, True, False, True, True]
 
 

@@ -35,7 +35,7 @@ def papers(tmp_path: Path) -> Path:
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def output(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
@@ -45,7 +45,7 @@ def test_an_index_is_made_grows_and_shrinks(
     out = str(tmp_path / "idx")
     words = [str(papers), "--columns", "id=pmid", "abstract=summary", "--out", out]
     main([*words, *model])
-    text = said(capsys)
+    text = output(capsys)
     assert "30 added, 0 changed, 0 unchanged; 30 papers in the index" in text
     assert (
         f'find.py "new study: .." --index {out}' in text and "no abstention: give --claims" in text
@@ -58,12 +58,12 @@ def test_an_index_is_made_grows_and_shrinks(
     assert open_index(out).stats().papers == 30  # it was read before anything was written
     # The model is the index's own.
     main([*words, "--lenient"])
-    text = said(capsys)
+    text = output(capsys)
     assert "1 added, 1 changed, 29 unchanged; 31 papers in the index" in text
     assert "papers without title and abstract, or without an id: 1" in text
     (tmp_path / "gone.txt").write_text("3\nnone\n\n5\n")
     main(["--out", out, "--delete", str(tmp_path / "gone.txt")])
-    assert "2 of 3 papers removed" in said(capsys)
+    assert "2 of 3 papers removed" in output(capsys)
     engine = open_index(out)
     assert engine.stats().papers == 29 and engine.stats().unbuilt == 0
     paper = engine.fetch(["0"])["0"]
@@ -78,9 +78,9 @@ def test_what_is_deleted_is_not_added_by_the_same_call(
     words = [str(papers), "--columns", "id=pmid", "--out", out, *model]
     main(words)
     (tmp_path / "gone.txt").write_text("3\n5\n77\n")
-    said(capsys)
+    output(capsys)
     main([*words, "--delete", str(tmp_path / "gone.txt")])
-    text = said(capsys)
+    text = output(capsys)
     assert "2 of 3 papers removed" in text and "28 unchanged; 28 papers" in text
     assert "papers that are to be deleted: 2" in text
     assert not open_index(out).fetch(["3", "5"])
@@ -90,9 +90,9 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
     tmp_path: Path, papers: Path, capsys: pytest.CaptureFixture[str], save_tiny: Callable[..., Path]
 ) -> None:
     out = str(tmp_path / "idx")
-    one, other = (str(save_tiny(tmp_path / name, seed=i)) for i, name in enumerate("ab"))
+    first, second = (str(save_tiny(tmp_path / name, seed=i)) for i, name in enumerate("ab"))
     config = {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 32}
-    for folder in (one, other):
+    for folder in (first, second):
         kinds = (("Transformer", ""), ("Pooling", "1_Pooling"))
         (Path(folder) / "1_Pooling").mkdir()
         (Path(folder) / "1_Pooling" / "config.json").write_text(json.dumps(config))
@@ -103,28 +103,28 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
         ]
         (Path(folder) / "modules.json").write_text(json.dumps(modules))
     store = ["--store", str(tmp_path / "store")]
-    main([str(papers), "--columns", "id=pmid", "--out", out, "--model", one, *store])
+    main([str(papers), "--columns", "id=pmid", "--out", out, "--model", first, *store])
     watch = tmp_path / "watch.csv"
     watch.write_text(
         "RetractionDate,OriginalPaperDOI,OriginalPaperPubMedID,RetractionNature\n"
         "5/12/2020,,3,Retraction\n"
     )
     main(["--out", out, "--retractions", str(watch)])
-    assert "1 papers have another state" in said(capsys)
+    assert "1 papers have another state" in output(capsys)
     assert open_index(out).fetch(["3"])["3"].retracted == "retracted, 2020-05-12"
-    main(["--out", out, "--re_encode", other, *store])
-    text = said(capsys)
-    assert "30 papers: about " in text and f"30 papers, of the model {other}" in text
+    main(["--out", out, "--re_encode", second, *store])
+    text = output(capsys)
+    assert "30 papers: about " in text and f"30 papers, of the model {second}" in text
     engine = open_index(out)
-    assert engine.manifest.model is not None and engine.manifest.model.name == other
+    assert engine.manifest.model is not None and engine.manifest.model.name == second
     assert (
         engine.fetch(["3"])["3"].is_retracted and len(engine.search("claim a", 9).sources("0")) == 9
     )
     main(["--out", out, "--undo"])
-    assert f"again of the model {one}" in said(capsys)
+    assert f"again of the model {first}" in output(capsys)
     assert open_index(out).search("claim a", 9).sources("0")
     with pytest.raises(UserError, match="re_encode"):
-        main([str(papers), "--out", out, "--re_encode", other])
+        main([str(papers), "--out", out, "--re_encode", second])
 
 
 def test_processes_of_an_array_fill_the_store(
@@ -141,12 +141,12 @@ def test_processes_of_an_array_fill_the_store(
     for task, count in (("3", 16), ("5", 14)):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
         main(words)
-        assert f"of 2: {count} papers encoded into the store" in said(capsys)
+        assert f"of 2: {count} papers encoded into the store" in output(capsys)
     assert not (tmp_path / "idx").exists()
     main([*words, "--shard", "1/1"])
-    assert "30 added" in said(capsys)
-    stored = list((tmp_path / "store").rglob("*.safetensors"))
-    assert len(stored) == 4  # the last run encoded nothing
+    assert "30 added" in output(capsys)
+    files = list((tmp_path / "store").rglob("*.safetensors"))
+    assert len(files) == 4  # the last run encoded nothing
 
 
 def test_the_share_of_a_process() -> None:
@@ -167,16 +167,16 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     write_beir(dataset, tmp_path / "few")
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
-    assert "abstention fitted on 60 claims of " in said(capsys)
+    assert "abstention fitted on 60 claims of " in output(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
-    design = AbstainModel.of_plain(fitted, Path(out)).design
+    design = AbstainModel.of_json(fitted, Path(out)).design
     assert design.stages == ("lexical", "dense", "fused")
     # A copy has it too.
     shutil.copytree(out, tmp_path / "copy")
     assert open_index(tmp_path / "copy").manifest.abstain == fitted
     main(["--out", out, "--source", str(tmp_path / "few"), "--no_abstention"])
-    assert "abstention fitted" not in said(capsys)
+    assert "abstention fitted" not in output(capsys)
     with pytest.raises(ConfigError, match="sentences: .* true: the index keeps them"):
         main(["--out", out, "--source", str(tmp_path / "few"), "--no_sentences"])
 

@@ -44,8 +44,8 @@ def data(tmp_path: Path) -> Path:
     for name, rows in (("corpus", corpus), ("queries", queries)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judged = "".join(f"{key}\t{gold}\t1\n" for key, (_, gold) in POSTS.items())
-    for split, more in (("test", ""), ("test_events", "d2\tn5\t1\n")):
-        text = f"query-id\tcorpus-id\tscore\n{judged}{more}"
+    for split, row in (("test", ""), ("test_events", "d2\tn5\t1\n")):
+        text = f"query-id\tcorpus-id\tscore\n{judged}{row}"
         (folder / "qrels" / f"{split}.tsv").write_text(text)
     return folder
 
@@ -62,8 +62,8 @@ def test_every_row_has_the_papers_measures_with_intervals(data: Path, tmp_path: 
     systems = run(data, tmp_path / "out", *words)
     row = systems["BM25.original"]
     ranking = read_run(tmp_path / "out" / row["runs"] / "en.trec").run
-    found = {key: ranking.sources(key) for key in POSTS}
-    ranks = [found[k].index(gold) + 1 if gold in found[k] else 0 for k, (_, gold) in POSTS.items()]
+    ids = {key: ranking.sources(key) for key in POSTS}
+    ranks = [ids[k].index(gold) + 1 if gold in ids[k] else 0 for k, (_, gold) in POSTS.items()]
     assert ranks == [1, 2, 0, 0]  # d2: n5 is about the same
     scores = row["macro"]
     assert scores["recall@1"] == scores["p@1"] == 0.25 and scores["mrr@500"] == 0.375
@@ -97,11 +97,11 @@ def test_injected_golds_are_rows_of_the_papers_table_and_of_no_test(
     )
     systems = run(data, tmp_path / "out", config=config)
     first, honest = systems["CE.original: first stage"], systems["CE.original"]
-    given = systems["CE+gold.original"]
-    recalls = [one["macro"]["recall@500"] for one in (first, honest, given)]
+    last = systems["CE+gold.original"]
+    recalls = [row["macro"]["recall@500"] for row in (first, honest, last)]
     assert recalls == [0.5, 0.5, 1.0]
-    assert [one["sources"] for one in (first, honest, given)] == ["title_abstract", *["title"] * 2]
-    assert [one["simulated"] for one in (first, honest, given)] == [False, False, True]
+    assert [row["sources"] for row in (first, honest, last)] == ["title_abstract", *["title"] * 2]
+    assert [row["simulated"] for row in (first, honest, last)] == [False, False, True]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     tested = {c["system"] for test in report["tests"] for c in test["comparisons"]}
     assert tested == {"CE.original"}
@@ -115,9 +115,9 @@ def test_injected_golds_are_rows_of_the_papers_table_and_of_no_test(
     report_main([*tables, "--reports", str(tmp_path / "out")])
     output = capsys.readouterr().out
     lines = output.splitlines()
-    place = next(i for i, line in enumerate(lines) if line.startswith("MiniLM (MSM CE)"))
-    assert lines[place + 1].split()[0] == "ours"
-    assert "100.0*" in lines[place + 1]  # recall@100 with the gold injected, over other claims
+    number = next(i for i, line in enumerate(lines) if line.startswith("MiniLM (MSM CE)"))
+    assert lines[number + 1].split()[0] == "ours"
+    assert "100.0*" in lines[number + 1]  # recall@100 with the gold injected, over other claims
     assert "17.8[a]" in output and "an MRR cannot be below recall@1" in output
 
 
@@ -132,8 +132,8 @@ def test_shipped_systems_have_the_published_labels() -> None:
             assert {system.stages[-1].depth for system in systems.values()} == {500}
             injects = {system.stages[0].name == "rerank inject_gold" for system in systems.values()}
             assert injects == {path.stem == "rerank_injected"}
-    named = {label for label in published if label.startswith("news-") or label == "bm25-lemmas"}
-    assert named - labels == {"news-ce-ct-bert+gold+events"}
+    news = {label for label in published if label.startswith("news-") or label == "bm25-lemmas"}
+    assert news - labels == {"news-ce-ct-bert+gold+events"}
 
 
 @pytest.mark.slow

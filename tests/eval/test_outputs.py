@@ -41,9 +41,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Path) -> None:
     """Its report is the training's own; so are its checkpoints' folders, and all below them."""
     before = contents(run)
-    for inside in ("", "checkpoints", "checkpoints/epoch-1", "logs/new"):
+    for subfolder in ("", "checkpoints", "checkpoints/epoch-1", "logs/new"):
         with pytest.raises(UserError, match=r"--out, such as \S*/run/evaluation$"):
-            main([*words, f"--out={run / inside}"])
+            main([*words, f"--out={run / subfolder}"])
     assert contents(run) == before
 
 
@@ -61,8 +61,8 @@ def test_a_file_of_a_training_run_is_refused(
     main: Main, name: str, words: list[str], run: Path
 ) -> None:
     before, (key, file) = contents(run), name.split("=")
-    said = f"is a file of the training run that lies here; choose another {key}"
-    with pytest.raises(UserError, match=said):
+    message = f"is a file of the training run that lies here; choose another {key}"
+    with pytest.raises(UserError, match=message):
         main([*words, f"{key}={run / file}"])
     assert contents(run) == before
 
@@ -73,7 +73,7 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     """What the earlier one wrote goes, what anybody else wrote stays; in the run's own folder."""
     out = run / "evaluation"
     model = [f"--checkpoint={tiny_folder}", "--model.pooling=mean", "--model.max_length=16"]
-    plain = [*model, "--no_tests", f"--out={out}"]
+    words_of_model = [*model, "--no_tests", f"--out={out}"]
     small = tmp_path / "small"
     (small / "qrels").mkdir(parents=True)
     (small / "corpus.jsonl").write_text(
@@ -82,7 +82,7 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     lines = [f'{{"_id": "{c}", "text": "x", "metadata": {{"lang": "{c}"}}}}' for c in ("en", "de")]
     (small / "queries.jsonl").write_text("\n".join(lines) + "\n")
     (small / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nen\tp1\t1\nde\tp2\t1\n")
-    words = [*plain, f"--dataset={small}"]
+    words = [*words_of_model, f"--dataset={small}"]
     evaluate(words)
     row = out / f"{tiny_folder.name}.original"
     runs, submitted = row / "runs" / "0", row / "submission_2026"
@@ -114,11 +114,11 @@ def test_a_users_file_is_not_replaced(
     file = tmp_path / name
     file.write_text('{"split": "mine"}' if name.endswith(".md") else "# My own work\n")
     before = contents(tmp_path)
-    where = f"--out={file if main is mine else tmp_path}"
+    option = f"--out={file if main is mine else tmp_path}"
     if "--html=FILE" in words:
-        words, where = words[:1], f"--html={file}"
+        words, option = words[:1], f"--html={file}"
     with pytest.raises(UserError, match=f"{name}: would be replaced, but no program of ours"):
-        main([*words, where])
+        main([*words, option])
     assert contents(tmp_path) == before
 
 

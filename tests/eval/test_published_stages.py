@@ -67,8 +67,8 @@ def test_the_submission_is_the_verifiers_file_kimi() -> None:
     assert winner.stages == kimi.stages
     assert winner.claims == kimi.claims == "bilingual"
     assert winner.label_of() == kimi.label_of()
-    said = asdict(kimi.stages[1].stage)
-    assert (said["sources"], said["llm"]["max_tokens"], said["depth"]) == ("released", 4096, 10)
+    keys = asdict(kimi.stages[1].stage)
+    assert (keys["sources"], keys["llm"]["max_tokens"], keys["depth"]) == ("released", 4096, 10)
     ours = systems["Kimi-K2.6-ours"].stages[1].stage
     assert asdict(ours)["sources"] == "metadata"
 
@@ -120,7 +120,7 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     small(tmp_path / "ct26")
     folder = tmp_path / "Qwen3-Reranker-8B"
     folder.symlink_to(shared("vllm/model"))
-    server = llm_server(play.Verifier(lambda asked: 0), models=["moonshotai/Kimi-K2.6"])
+    server = llm_server(play.Verifier(lambda question: 0), models=["moonshotai/Kimi-K2.6"])
     first = tmp_path / "first.yaml"
     first.write_text(
         "GritLM: {label: GritLM-7B-metadata, retrieve: {bm25: {metadata: true}}}\n"
@@ -139,7 +139,7 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     evaluate(["--only", "Kimi-K2.6", "--out", str(out), *words])
     assert "Published numbers beside ours" in capsys.readouterr().out
     report = Report.read(out)
-    beside = {(one.table, one.row, one.column) for one in report.published}
+    beside = {(cell.table, cell.row, cell.column) for cell in report.published}
     columns = ("EN", "DE", "FR", "AVG")
     expected = {
         (table, row, column)
@@ -151,8 +151,8 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
         )
         for column in columns
     }
-    assert beside >= expected and {one for one in beside if one[0] != "2026-stage1"} == expected
-    assert all(one.low is not None and one.high is not None for one in report.published)
+    assert beside >= expected and {key for key in beside if key[0] != "2026-stage1"} == expected
+    assert all(cell.low is not None and cell.high is not None for cell in report.published)
     last = report.systems["Kimi-K2.6.bilingual"].macro["mrr@5"]
     (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
     assert ours == pytest.approx(last)
@@ -177,7 +177,7 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     (row,) = alone.systems.values()
     assert row.macro == report.systems["Kimi-K2.6.bilingual: first stage"].macro
     assert not alone.tests
-    assert {one.row for one in alone.published if one.table == "2026-stage2"} == {
+    assert {cell.row for cell in alone.published if cell.table == "2026-stage2"} == {
         "none, GritLM-(F)"
     }
 

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 
 
 def read(report: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((report / "report.json").read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads((report / "report.json").read_text(encoding="utf-8"))
+    return record
 
 
 def test_what_is_tuned_on_train_alone_reaches_its_targets_on_dev(tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_the_known_score_of_minilm() -> None:
     run = VectorIndex([source.id for source in data.sources], sources).rank(
         data.claims, claims, 100
     )
-    found = measure(run, data.qrels, ["mrr@5", "recall@100"]).means()
-    assert found["mrr@5"] == pytest.approx(0.5376, abs=5e-4)
-    assert found["recall@100"] == pytest.approx(0.9026, abs=5e-4)
+    scores = measure(run, data.qrels, ["mrr@5", "recall@100"]).means()
+    assert scores["mrr@5"] == pytest.approx(0.5376, abs=5e-4)
+    assert scores["recall@100"] == pytest.approx(0.9026, abs=5e-4)

@@ -49,8 +49,8 @@ def data() -> Dataset:
 
 def ranked(*lists: str) -> dict[str, list[tuple[str, float]]]:
     """The sources of c1, c2 and so on, best first."""
-    scored = [[(s, -float(place)) for place, s in enumerate(one.split())] for one in lists]
-    return {f"c{i}": found for i, found in enumerate(scored, 1)}
+    scored = [[(s, -float(rank)) for rank, s in enumerate(ranking.split())] for ranking in lists]
+    return {f"c{i}": ranking for i, ranking in enumerate(scored, 1)}
 
 
 RUNS = {
@@ -66,15 +66,15 @@ def save(root: Path) -> tuple[Path, Path]:
     reports = {}
     for i, (name, lists) in enumerate(RUNS.items()):
         run = Run.from_lists(lists)
-        found = evaluate_result(run, dataset, repeats=0)
+        result = evaluate_result(run, dataset, repeats=0)
         reports[name] = {
             "model": NAME,
             "system": NAME,
             "claims": ("original", "bilingual")[i],
             "sources": "metadata",
             "cost": {"seconds": 2.0 + i, "claims": 4},
-            "languages": found.languages,
-            "macro": found.macro,
+            "languages": result.languages,
+            "macro": result.macro,
             "runs": f"{name}/runs",
         }
         for lang, ids in (("en", ["c1", "c4"]), ("de", ["c2", "c3"])):
@@ -118,9 +118,9 @@ def test_hostile_text_is_text(read: Reader, page: Path) -> None:
     assert [tag for tag, _ in read.tags].count("script") == 1
     assert not [tag for tag, _ in read.tags if tag in ("img", "iframe", "object", "link", "i")]
     assert not [a for _, attributes in read.tags for a in attributes if a.startswith("on")]
-    shown = "".join(read.text)
-    assert shown.count(EVIL) == 5  # post, translation, and the title in the tables of all claims
-    assert "Second" in shown
+    text = "".join(read.text)
+    assert text.count(EVIL) == 5  # post, translation, and the title in the tables of all claims
+    assert "Second" in text
 
 
 def test_only_our_script_may_run_and_nothing_is_loaded(read: Reader, page: Path) -> None:
@@ -144,7 +144,7 @@ def test_only_our_script_may_run_and_nothing_is_loaded(read: Reader, page: Path)
 
 def test_every_section_is_there(read: Reader, page: Path) -> None:
     assert [tag for tag, _ in read.tags].count("svg") == 5  # tables of shaded numbers have none
-    shown = "".join(read.text)
+    text = "".join(read.text)
     for heading in (
         "Score by language",
         "Difference from epoch-0",
@@ -154,12 +154,12 @@ def test_every_section_is_there(read: Reader, page: Path) -> None:
         "Systems and representations, macro mrr@5",
         "Cost against quality",
     ):
-        assert heading in shown
-    assert NAME in shown  # a model's name with markup and a dollar sign
+        assert heading in text
+    assert NAME in text  # a model's name with markup and a dollar sign
     for value in ("0.7500", "1.0000", "items/s", "too few papers differ"):
-        assert value in shown
+        assert value in text
     for family in ("All against epoch-0", "All against epoch-0, de claims (a family of its own)"):
-        assert f"Tests: {family}" in shown
+        assert f"Tests: {family}" in text
     assert not re.search(r"mathdefault|/tmp/|file:", page.read_text(encoding="utf-8"))
 
 
@@ -188,8 +188,8 @@ def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> se
 
 
 def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(sections, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
+    plots: list[Any] = []
+    monkeypatch.setattr(sections, "line_plot", lambda lines, *_: plots.append(lines) or "svg")
 
     def row(run: str, name: str) -> LoadedSystem:
         report = SystemReport(name, "m", name.partition(".")[0])
@@ -203,9 +203,9 @@ def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPat
     sections._learning_curve(compared_of(systems, macro))
     curves = {"r1: epochs": (0.1, 0.0), "r2: epochs": (0.3, 0.2)}
     curves["r1: epochs+H.bilingual"] = (0.5, 0.6)
-    assert drawn == [{name: [*enumerate(line)] for name, line in curves.items()}]
+    assert plots == [{name: [*enumerate(line)] for name, line in curves.items()}]
     sections._learning_curve(compared_of(dict([*systems.items()][:2]), macro))
-    assert list(drawn[1]) == ["evaluation: epochs"]
+    assert list(plots[1]) == ["evaluation: epochs"]
 
 
 def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
@@ -233,17 +233,17 @@ def test_languages_that_no_report_scored_are_not_counted(
     page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = page.parent / "run" / FILE
-    both = json.loads(path.read_text())
+    original = json.loads(path.read_text())
     # Each report lies beside the runs of all languages.
     for name, languages in (
         ("en", {"epoch-0": ["en"], "epoch-1": ["en"]}),
         ("mixed", {"epoch-0": ["en"], "epoch-1": ["en", "de"]}),
     ):
         shutil.copytree(page.parent / "run", tmp_path / name)
-        record = copy.deepcopy(both)
+        record = copy.deepcopy(original)
         for system, langs in languages.items():
-            found = record["systems"][system]["languages"]
-            record["systems"][system]["languages"] = {lang: found[lang] for lang in langs}
+            table = record["systems"][system]["languages"]
+            record["systems"][system]["languages"] = {lang: table[lang] for lang in langs}
         (tmp_path / name / FILE).write_text(json.dumps(record))
     words = [f"--dataset={page.parent / 'data'}", "--repeats=20"]
     main([f"--reports={tmp_path / 'en'}", *words, f"--out={tmp_path / 'out'}"])
@@ -263,17 +263,17 @@ def test_the_table_of_forms_has_a_row_for_each_system() -> None:
     (shaded,) = sections._representations(compared_of(systems, macro)).shaded
     assert list(shaded.table.columns) == ["system", *forms]
     assert [row[0] for row in shaded.table.rows] == [*names]
-    shown = [float(cell or 0) for row in shaded.table.rows for cell in row[1:]]
-    assert shown == [i / 10 for i in range(4)]
+    values = [float(cell or 0) for row in shaded.table.rows for cell in row[1:]]
+    assert values == [i / 10 for i in range(4)]
     assert shaded.levels == [[0, 3], [6, 9]]
     # The same system of two folders, with other rewritings say, is not hidden behind the first.
     aliases = [f"{folder}/BM25.{form}" for folder in "ab" for form in forms]
-    again = {alias: replace(systems[alias[2:]], alias=alias) for alias in aliases}
-    (shaded,) = sections._representations(compared_of(again, dict.fromkeys(again, 0.5))).shaded
-    assert [row[0] for row in shaded.table.rows] == list(again)
+    renamed = {alias: replace(systems[alias[2:]], alias=alias) for alias in aliases}
+    (shaded,) = sections._representations(compared_of(renamed, dict.fromkeys(renamed, 0.5))).shaded
+    assert [row[0] for row in shaded.table.rows] == list(renamed)
     # With one form there is one number a system, which the scores say already.
-    one = {name: system for name, system in systems.items() if system.report.claims == "original"}
-    assert not sections._representations(compared_of(one, macro)).tables
+    part = {name: system for name, system in systems.items() if system.report.claims == "original"}
+    assert not sections._representations(compared_of(part, macro)).tables
 
 
 def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) -> None:
@@ -282,18 +282,18 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     write_beir([data()], tmp_path / "data")
     folders = []
     for i, name in enumerate(("one", "two")):
-        tried = tuple(Trial({"epoch": n}, 0.25 + i / 8 + n / 16) for n in range(3))
-        choice = Choice("checkpoint", {"epoch": 1}, 0.3125, "val", 40, tried=tried, compared=3)
+        trials = tuple(Trial({"epoch": n}, 0.25 + i / 8 + n / 16) for n in range(3))
+        choice = Choice("checkpoint", {"epoch": 1}, 0.3125, "val", 40, tried=trials, compared=3)
         choice = replace(choice, rule="one_se", best={"epoch": 2}, error=0.0123, why=f"why {name}")
         fusion = replace(choice, what="scale", settings={"scale": 0.7}, compared=77, tried=())
         scores = evaluate_result(run, data(), repeats=0)
         parts = {"seen": 0.1234, "unseen": 0.2234}
         val = {f"val, {part} papers": {"macro": {"mrr@5": v}} for part, v in parts.items()}
-        found = {"languages": scores.languages, "macro": scores.macro, "val": val}
-        found |= {"choices": (fusion,), "runs": "runs"}
+        entry = {"languages": scores.languages, "macro": scores.macro, "val": val}
+        entry |= {"choices": (fusion,), "runs": "runs"}
         training = TrainingReport((), "best", 1, "checkpoints/epoch-1", choice=choice)
         folder = tmp_path / name
-        write_report(folder, {f"epoch-{i}": found}, str(tmp_path / "data"), training=training)
+        write_report(folder, {f"epoch-{i}": entry}, str(tmp_path / "data"), training=training)
         for lang in ("en", "de"):
             claims = [claim.id for claim in data().claims if claim.lang == lang]
             write_trec_run(run.restricted(claims), folder / "runs" / f"{lang}.trec", "t")
@@ -303,10 +303,10 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     read = Reader()
     read.feed(out.read_text())
     cells = [text.strip() for text in read.text]
-    for shown in ("Chosen on val", "val, seen papers", "0.1234", "0.2234", "Compared: two"):
-        assert shown in cells, shown
-    for shown in ("epoch 2", "0.3750", "0.5000", "best", "chosen", "0.0123", "77", "why one"):
-        assert shown in cells, shown
+    for text in ("Chosen on val", "val, seen papers", "0.1234", "0.2234", "Compared: two"):
+        assert text in cells, text
+    for text in ("epoch 2", "0.3750", "0.5000", "best", "chosen", "0.0123", "77", "why one"):
+        assert text in cells, text
     assert "40 claims of val" in cells and "scale 0.7" in cells
     assert not sections._choices(compared_of({"a": saved("a")}, {"a": 0.5})).tables
 
@@ -316,9 +316,9 @@ def claims_of(read: Reader) -> list[dict[str, Any]]:
 
 
 def test_claims_have_language_and_winner(read: Reader) -> None:
-    found = [(a["data-language"], a["data-tag"]) for a in claims_of(read)]
+    tags = [(a["data-language"], a["data-tag"]) for a in claims_of(read)]
     # Those that systems differ on come first: c1 by 1, c4 by one half, then the others.
-    assert found == [("en", "epoch-0"), ("en", "epoch-1"), ("de", "several"), ("de", "nobody")]
+    assert tags == [("en", "epoch-0"), ("en", "epoch-1"), ("de", "several"), ("de", "nobody")]
     options = "".join(read.text)
     assert all(name in options for name in ("several", "nobody", "4 of 4 claims"))
 
@@ -341,9 +341,9 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     reader = Reader()
     reader.feed((tmp_path / "o.html").read_text())
     assert len(claims_of(reader)) == 1
-    shown = "".join(reader.text)
-    assert "epoch-1 has mrr@5 0.500 (95 % interval" in shown
-    assert "1 of 4 claims" in shown and "Holm" not in shown and "Learning curve" not in shown
+    text = "".join(reader.text)
+    assert "epoch-1 has mrr@5 0.500 (95 % interval" in text
+    assert "1 of 4 claims" in text and "Holm" not in text and "Learning curve" not in text
 
 
 @pytest.mark.slow
@@ -351,12 +351,12 @@ def test_reports_alone_say_what_they_are_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, reports = save(tmp_path)
-    whole = replace(Report.read(reports), dataset=str(folder))
-    whole.write(reports)
+    dev = replace(Report.read(reports), dataset=str(folder))
+    dev.write(reports)
     main([f"--reports={reports}", f"--html={tmp_path / 'o.html'}", "--repeats=20"])
     assert "<title>data, dev: mrr@5</title>" in (tmp_path / "o.html").read_text()
-    other = replace(whole, split="test", systems={"epoch-1": whole.systems["epoch-1"]})
-    other.write(tmp_path / "other")
+    test = replace(dev, split="test", systems={"epoch-1": dev.systems["epoch-1"]})
+    test.write(tmp_path / "other")
     with pytest.raises(SystemExit):
         both = [f"--reports={folder}" for folder in (reports, tmp_path / "other")]
         run_program(main, [*both, f"--html={tmp_path / 'p.html'}"])

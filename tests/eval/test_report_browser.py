@@ -89,14 +89,14 @@ class Seen:
     def __init__(self, page: Any) -> None:
         self.requests: list[str] = []
         self.errors: list[str] = []
-        page.on("request", lambda one: self.requests.append(one.url))
-        page.on("pageerror", lambda one: self.errors.append(str(one)))
-        page.on("console", lambda one: self.errors.append(one.text))
-        page.on("dialog", lambda one: (self.errors.append(one.message), one.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text))
+        page.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
 
 
 @pytest.fixture
-def opened(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+def page(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The page, opened; whatever a test does, nothing is fetched and no script fails."""
     page = browser.new_page(viewport={"width": 1000, "height": 800})
     seen = Seen(page)
@@ -123,46 +123,46 @@ ALL = [
 ]
 
 
-def test_hostile_text_is_shown_as_text(opened: Any) -> None:
-    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    opened.hover("svg .mark use >> nth=0")
-    assert opened.locator("img, iframe, [onerror], [onload]").count() == 0
-    assert "<img src=x onerror=" in opened.locator("#claim-0 .post").inner_text()
+def test_hostile_text_is_shown_as_text(page: Any) -> None:
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.hover("svg .mark use >> nth=0")
+    assert page.locator("img, iframe, [onerror], [onload]").count() == 0
+    assert "<img src=x onerror=" in page.locator("#claim-0 .post").inner_text()
     # What turns the direction of writing ends with the post.
-    assert opened.locator("#claim-0 .post").evaluate("e => getComputedStyle(e).unicodeBidi") in (
+    assert page.locator("#claim-0 .post").evaluate("e => getComputedStyle(e).unicodeBidi") in (
         "isolate",
         "isolate-override",
     )
 
 
-def test_claims_are_filtered(opened: Any) -> None:
-    assert opened.locator("#count").inner_text() == "4 of 4 claims"
-    assert posts(opened) == [" ".join(ALL[0].split()[:2]), *ALL[1:]]
-    opened.select_option("#language", "de")
-    assert posts(opened) == ALL[2:]
-    opened.select_option("#tag", "nobody")
-    assert posts(opened) == ["keiner findet"]
-    opened.fill("#text", "BEIDE")
-    assert posts(opened) == [] and opened.locator("#count").inner_text() == "0 of 4 claims"
-    opened.select_option("#tag", "")
-    assert posts(opened) == ["beide finden"]
-    opened.select_option("#language", "")
-    opened.fill("#text", "")
-    assert len(posts(opened)) == 4
+def test_claims_are_filtered(page: Any) -> None:
+    assert page.locator("#count").inner_text() == "4 of 4 claims"
+    assert posts(page) == [" ".join(ALL[0].split()[:2]), *ALL[1:]]
+    page.select_option("#language", "de")
+    assert posts(page) == ALL[2:]
+    page.select_option("#tag", "nobody")
+    assert posts(page) == ["keiner findet"]
+    page.fill("#text", "BEIDE")
+    assert posts(page) == [] and page.locator("#count").inner_text() == "0 of 4 claims"
+    page.select_option("#tag", "")
+    assert posts(page) == ["beide finden"]
+    page.select_option("#language", "")
+    page.fill("#text", "")
+    assert len(posts(page)) == 4
 
 
-def test_claims_are_sorted(opened: Any) -> None:
-    opened.select_option("#order", label="rank with epoch-0, worst first")
-    assert posts(opened)[:2] == ["keiner findet", "only the"]
-    opened.select_option("#order", label="rank with epoch-1, worst first")
-    assert posts(opened)[1] == "keiner findet" and posts(opened)[0].startswith("post")
-    opened.select_option("#order", "")
-    assert posts(opened)[1:] == ALL[1:]
+def test_claims_are_sorted(page: Any) -> None:
+    page.select_option("#order", label="rank with epoch-0, worst first")
+    assert posts(page)[:2] == ["keiner findet", "only the"]
+    page.select_option("#order", label="rank with epoch-1, worst first")
+    assert posts(page)[1] == "keiner findet" and posts(page)[0].startswith("post")
+    page.select_option("#order", "")
+    assert posts(page)[1:] == ALL[1:]
 
 
-def test_tables_are_sorted(opened: Any) -> None:
-    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    table = opened.locator("table.sortable").first
+def test_tables_are_sorted(page: Any) -> None:
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    table = page.locator("table.sortable").first
     names = table.locator("tbody th")
     head = table.locator("thead th").nth(0)
     assert names.all_inner_texts() == ["epoch-0", "epoch-1"]
@@ -177,106 +177,106 @@ def test_tables_are_sorted(opened: Any) -> None:
         "descending",
     )
     # Numbers are compared as numbers, the largest first; "-" comes last.
-    tests = opened.locator("table.sortable").nth(1)
+    tests = page.locator("table.sortable").nth(1)
     tests.locator("thead button", has_text="difference").click()
     assert tests.locator("tbody tr td:nth-child(3)").all_inner_texts()[-1] == "-"
-    costs = opened.locator("table.sortable").last
+    costs = page.locator("table.sortable").last
     seconds = costs.locator("thead button", has_text="seconds")
-    for wanted in (["3.0", "2.0"], ["2.0", "3.0"]):
+    for expected in (["3.0", "2.0"], ["2.0", "3.0"]):
         seconds.click()
-        assert costs.locator("tbody td:nth-child(3)").all_inner_texts() == wanted
+        assert costs.locator("tbody td:nth-child(3)").all_inner_texts() == expected
 
 
-def test_a_number_of_claims_links_to_them(opened: Any) -> None:
-    opened.locator('a[data-ranks="0:2:5 1:1:1"]').click()
-    assert posts(opened) == ["only the"]
-    clear = opened.locator("#clear")
+def test_a_number_of_claims_links_to_them(page: Any) -> None:
+    page.locator('a[data-ranks="0:2:5 1:1:1"]').click()
+    assert posts(page) == ["only the"]
+    clear = page.locator("#clear")
     assert clear.inner_text() == "Rank 2-5 with epoch-0, 1 with epoch-1: show all again"
     clear.click()
-    assert len(posts(opened)) == 4 and clear.is_hidden()
-    opened.locator('a[data-ranks="0:0:0 1:0:0"]').click()
-    assert posts(opened) == ["keiner findet"]
+    assert len(posts(page)) == 4 and clear.is_hidden()
+    page.locator('a[data-ranks="0:0:0 1:0:0"]').click()
+    assert posts(page) == ["keiner findet"]
     # Every number is that of the claims that its link shows.
-    for link in opened.locator("a[data-ranks]").all():
+    for link in page.locator("a[data-ranks]").all():
         link.click()
-        assert len(posts(opened)) == int(link.inner_text())
+        assert len(posts(page)) == int(link.inner_text())
 
 
-def test_a_claim_has_a_link_and_its_ranks_beside_each_other(opened: Any, report: Path) -> None:
-    claim = opened.locator("#claim-3")
+def test_a_claim_has_a_link_and_its_ranks_beside_each_other(page: Any, report: Path) -> None:
+    claim = page.locator("#claim-3")
     assert not claim.locator("table").is_visible()
-    opened.select_option("#language", "de")
-    opened.goto(f"{report.as_uri()}#claim-3")  # of an English claim, which the filter hides
+    page.select_option("#language", "de")
+    page.goto(f"{report.as_uri()}#claim-3")  # of an English claim, which the filter hides
     assert claim.locator("table").is_visible()
     assert claim.locator("thead th").all_inner_texts() == ["source", "epoch-0", "epoch-1"]
     assert claim.locator("tr:has(.gold) td").all_inner_texts() == ["2", "1"]
 
 
-def test_the_keyboard_reaches_and_works_everything(opened: Any) -> None:
-    opened.evaluate("document.activeElement.blur()")
+def test_the_keyboard_reaches_and_works_everything(page: Any) -> None:
+    page.evaluate("document.activeElement.blur()")
     reached = []
     for _ in range(80):
-        opened.keyboard.press("Tab")
-        found = opened.evaluate(
+        page.keyboard.press("Tab")
+        element = page.evaluate(
             """() => { const at = document.activeElement, style = getComputedStyle(at);
             return [at.id || at.className || at.tagName, at.textContent.slice(0, 12),
               style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
               at.getBoundingClientRect().top]; }"""
         )
-        if found[0] == "BODY":
+        if element[0] == "BODY":
             break
-        reached.append(found)
+        reached.append(element)
     assert all(visible for _, _, visible, _ in reached), reached
-    ids = [one[0] for one in reached]
+    ids = [element[0] for element in reached]
     order = [ids.index(name) for name in ("A", "scroll", "SUMMARY", "language", "tag", "text")]
     assert order == sorted(order), ids
     assert sum(1 for name in ids if name == "SUMMARY") >= 8  # sections and claims
     # Open the first claim, and sort a table, without a mouse.
-    opened.locator("#claim-3 summary").focus()
-    opened.keyboard.press("Enter")
-    assert opened.locator("#claim-3 table").is_visible()
-    opened.keyboard.press("Space")
-    assert not opened.locator("#claim-3 table").is_visible()
-    opened.locator("section:first-of-type details summary").first.focus()
-    opened.keyboard.press("Space")
-    opened.keyboard.press("Tab")  # the box of the table, then its heads
-    opened.keyboard.press("Tab")
-    opened.keyboard.press("Space")
-    assert opened.locator('th[aria-sort="ascending"]').count() == 1
-    opened.locator("#language").focus()
-    opened.keyboard.press("d")
-    assert posts(opened) == ALL[2:]
+    page.locator("#claim-3 summary").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#claim-3 table").is_visible()
+    page.keyboard.press("Space")
+    assert not page.locator("#claim-3 table").is_visible()
+    page.locator("section:first-of-type details summary").first.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Tab")  # the box of the table, then its heads
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert page.locator('th[aria-sort="ascending"]').count() == 1
+    page.locator("#language").focus()
+    page.keyboard.press("d")
+    assert posts(page) == ALL[2:]
 
 
 @pytest.mark.parametrize("width", [360, 1000, 1600])
-def test_no_page_is_wider_than_its_window(opened: Any, width: int) -> None:
-    opened.set_viewport_size({"width": width, "height": 700})
-    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    beyond = opened.evaluate(
+def test_no_page_is_wider_than_its_window(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    overflowing = page.evaluate(
         """() => [...document.querySelectorAll("body *")].filter((one) =>
         !one.closest(".scroll") && one.checkVisibility()
         && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML)"""
     )
-    assert beyond == []
+    assert overflowing == []
     # A table that is wider moves within its own box; a line of text is not too long to read.
-    boxes = opened.locator(".scroll").evaluate_all(
+    boxes = page.locator(".scroll").evaluate_all(
         "all => all.map((e) => e.scrollWidth - e.clientWidth)"
     )
     assert any(boxes) or width > 360
-    widths = opened.locator("p, summary").evaluate_all("all => all.map((e) => e.clientWidth)")
+    widths = page.locator("p, summary").evaluate_all("all => all.map((e) => e.clientWidth)")
     assert len(widths) > 20 and max(widths) <= 840
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_and_plots_are_readable(opened: Any, scheme: str) -> None:
-    opened.emulate_media(color_scheme=scheme)
-    opened.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    paper = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+def test_texts_and_plots_are_readable(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
-    found = opened.evaluate(CONTRASTS)
-    assert len(found) > 200 and {drawn for *_, drawn in found} == {True, False}
-    assert [one for one in found if one[1] < (3 if one[2] else 4.5)] == []
+    texts = page.evaluate(CONTRASTS)
+    assert len(texts) > 200 and {is_drawn for *_, is_drawn in texts} == {True, False}
+    assert [text for text in texts if text[1] < (3 if text[2] else 4.5)] == []
 
 
 def test_printed_it_shows_the_numbers_and_no_controls(browser: Any, report: Path) -> None:
@@ -323,8 +323,8 @@ def test_the_page_of_claims_through_stages_opens_in_a_browser(
     assert rows.nth(1).locator("td").all_inner_texts() == ["1", "2↓"]
     assert rows.nth(0).locator("th.gold").inner_text().startswith("Title <script>")
     assert page.locator("img, iframe, [onerror], [onload]").count() == 0
-    found = page.evaluate(CONTRASTS)
-    assert len(found) > 50 and [one for one in found if one[1] < 4.5] == []
+    texts = page.evaluate(CONTRASTS)
+    assert len(texts) > 50 and [text for text in texts if text[1] < 4.5] == []
     # A narrow window scrolls the tables, not the page.
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.select_option("#tag", "to rank 1")

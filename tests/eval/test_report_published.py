@@ -53,12 +53,12 @@ def save(
         first = {c: next(iter(golds[c])) if rng.random() < share else "x" for c in ids}
         runs[lang] = Run.from_lists({c: [(source, 1.0)] for c, source in first.items()})
         write_trec_run(runs[lang], folder / "runs" / f"{lang}.trec")
-        found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
-        table[lang] = {**found.means(), "queries": count}
+        scores = evaluate(runs[lang], Qrels(golds), METRICS, ids)
+        table[lang] = {**scores.means(), "queries": count}
     claims = tuple(Claim(c, "", c[:2]) for c in golds)
     data = Dataset(claims, (), Qrels(golds), split)
     ranked = {c: run.scored(c).items() for run in runs.values() for c in run.claim_ids}
-    run = Run.from_lists({claim: [*found] for claim, found in ranked.items()})
+    run = Run.from_lists({claim: [*ranking] for claim, ranking in ranked.items()})
     bounds = score_intervals(evaluate(run, Qrels(golds), METRICS), data, METRICS, 500)
     system = {"model": checkpoint, "system": checkpoint, "sources": "title_abstract"}
     system |= {"intervals": bounds.values, "languages": table, "macro": macro(table)}
@@ -67,19 +67,19 @@ def save(
     return runs, Qrels(golds)
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     main([str(a) for a in arguments])
     return capsys.readouterr().out
 
 
 def cells(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[tuple[str, ...], dict]:
-    text = shown(capsys, "--format=csv", *arguments)
+    text = printed(capsys, "--format=csv", *arguments)
     rows = csv.DictReader(io.StringIO(text))
     return {(row["table"], row["row"], row["column"]): row for row in rows}
 
 
 def test_without_runs_every_table_is_shown_with_gaps(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys)
+    text = printed(capsys)
     for said in ("0.5575", "+0.0225", "-0.3450", "63.5", "7829.0", "0.7628", "2e-4", "one H100"):
         assert said in text
     assert "GritLM-7B" in text and "unreliable: the same four numbers" in text
@@ -94,28 +94,28 @@ def test_ours_stand_beside_with_difference_and_interval(
     values = evaluate(runs["en"], qrels, ["mrr@5"])
     mean, groups = values.mean("mrr@5"), gold_groups(qrels, values.claim_ids)
     low, high = bootstrap_intervals(values["mrr@5"][None], groups, repeats=500)[0]
-    found = cells(capsys, "--reports", tmp_path)
-    cell = found["2025-styles", "E5-Large", "S0C0"]
+    cells_of = cells(capsys, "--reports", tmp_path)
+    cell = cells_of["2025-styles", "E5-Large", "S0C0"]
     assert float(cell["ours"]) == pytest.approx(mean, abs=1e-6)
     assert float(cell["difference"]) == pytest.approx(mean - 0.6568, abs=2e-6)
     assert (float(cell["low"]), float(cell["high"])) == pytest.approx((low, high), abs=1e-6)
     assert cell["inside"] == ("yes" if low <= 0.6568 <= high else "no") == "no"
     assert cell["same_claims"] == "yes" and cell["report"] == str(tmp_path)
     assert (cell["seconds"], cell["items/s"], cell["tokens"]) == ("12.3", "113.5", "")
-    filled = {key for key, row in found.items() if row["ours"]}
+    filled = {key for key, row in cells_of.items() if row["ours"]}
     assert filled == {("2025-styles", "E5-Large", "S0C0")}
-    text = shown(capsys, "--reports", tmp_path, "--tables", "2025-styles")
+    text = printed(capsys, "--reports", tmp_path, "--tables", "2025-styles")
     assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text
     (cost,) = (line.split() for line in text.splitlines() if str(tmp_path) in line)
     assert cost == ["E5-Large", "e5-large-v2", str(tmp_path), "12.3", "113.5", "-", "-", "-"]
     # Without an interval nothing is said of it.
     save(tmp_path / "bare", {"en": 1400}, intervals={"mrr@1": {"en": (0.1, 0.2)}})
-    bare = cells(capsys, "--reports", tmp_path / "bare")["2025-styles", "E5-Large", "S0C0"]
-    assert (bare["inside"], bare["low"], bare["ours"]) == ("unknown", "", cell["ours"])
+    empty = cells(capsys, "--reports", tmp_path / "bare")["2025-styles", "E5-Large", "S0C0"]
+    assert (empty["inside"], empty["low"], empty["ours"]) == ("unknown", "", cell["ours"])
     near = tmp_path / "near"
     save(near, {"en": 1400}, share=0.6568)
-    found = cells(capsys, "--reports", near)
-    assert found["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
+    cells_of = cells(capsys, "--reports", near)
+    assert cells_of["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
 
 
 def test_seconds_are_compared_over_the_papers_claims_alone(
@@ -124,8 +124,8 @@ def test_seconds_are_compared_over_the_papers_claims_alone(
     for counts in ({"en": 32}, {"en": 2}, {"ar": 32}, {"en": 32, "ar": 32}):
         folder = tmp_path / repr(counts)
         save(folder, counts, checkpoint="fielded-bm25", dataset="English_dev.json")
-        found = cells(capsys, "--reports", folder, "--tables", "2024-results")
-        ours = found["2024-results", "System 0", "dev time"]["ours"]
+        table = cells(capsys, "--reports", folder, "--tables", "2024-results")
+        ours = table["2024-results", "System 0", "dev time"]["ours"]
         assert ours == ("12.340000" if counts == {"en": 32} else ""), counts
 
 
@@ -138,11 +138,11 @@ def test_other_claims_are_shown_but_not_compared(
     cell = cells(capsys, *arguments)["2025-styles", "E5-Large", "S0C0"]
     assert cell["ours"] and not cell["difference"]
     assert (cell["inside"], cell["same_claims"]) == ("unknown", "no")
-    text = shown(capsys, *arguments)
+    text = printed(capsys, *arguments)
     assert f"{float(cell['ours']):.4f}*" in text and "over other claims" in text
     # The same counts from a data set of another name belong nowhere.
     save(folder, {"en": 431}, dataset="demo")
-    assert f"In no table: {Path(E5).name} of {folder}" in shown(capsys, *arguments)
+    assert f"In no table: {Path(E5).name} of {folder}" in printed(capsys, *arguments)
 
 
 VAL = {"en": 3905, "de": 386, "fr": 702}
@@ -151,15 +151,15 @@ VAL = {"en": 3905, "de": 386, "fr": 702}
 def test_three_languages_their_average_and_the_representation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"checkpoint": "e5-large-v2-metadata", "sources": "metadata_paper_order"}
-    save(tmp_path, VAL, split="val", claims="translated", **more)
-    found = cells(capsys, "--reports", tmp_path)
-    filled = {key[1:] for key, row in found.items() if row["ours"]}
+    extra = {"checkpoint": "e5-large-v2-metadata", "sources": "metadata_paper_order"}
+    save(tmp_path, VAL, split="val", claims="translated", **extra)
+    table = cells(capsys, "--reports", tmp_path)
+    filled = {key[1:] for key, row in table.items() if row["ours"]}
     # English is the same text in all three; the others are filled for translations alone.
     assert filled == {("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")} | {
         ("E5", f"Transl {x}") for x in ("DE", "FR", "AVG")
     }
-    parts = [found["2026-stage1", "E5", f"Transl {x}"] for x in ("EN", "DE", "FR", "AVG")]
+    parts = [table["2026-stage1", "E5", f"Transl {x}"] for x in ("EN", "DE", "FR", "AVG")]
     ours = [float(part["ours"]) for part in parts]
     assert ours[3] == pytest.approx(np.mean(ours[:3]), abs=2e-6)
     widths = [float(part["high"]) - float(part["low"]) for part in parts]
@@ -185,9 +185,9 @@ def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixt
     save(folder, VAL, split="val", checkpoint="runs/mine/epoch-2", **forms)
     arguments = ["--reports", folder, "--tables", "2026-stage1", "2026-chosen"]
     assert not [r for r in cells(capsys, *arguments).values() if r["ours"]]
-    found = cells(capsys, *arguments, "--rows", "GritLM-F=epoch-2")
-    assert {(k[1], k[2]) for k, row in found.items() if row["ours"]} >= {("GritLM-F", "Biling DE")}
-    assert not found["2026-stage1", "GritLM", "Biling DE"]["ours"]
+    table = cells(capsys, *arguments, "--rows", "GritLM-F=epoch-2")
+    assert {(k[1], k[2]) for k, row in table.items() if row["ours"]} >= {("GritLM-F", "Biling DE")}
+    assert not table["2026-stage1", "GritLM", "Biling DE"]["ours"]
 
 
 def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,16 +197,16 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     models = {"bm25": "bm25-tuned", "dense": E5, "hybrid": f"tuned-hybrid:{E5}"}
     parts = [replace(part, name=n, model=m, system=n, runs=f"runs/{n}") for n, m in models.items()]
     Report("data", "dev", {part.name: part for part in parts}).write(tmp_path)
-    found = cells(capsys, "--reports", tmp_path)
-    filled = {k[1] for k, row in found.items() if row["ours"] and k[0] == "2025-styles"}
+    table = cells(capsys, "--reports", tmp_path)
+    filled = {k[1] for k, row in table.items() if row["ours"] and k[0] == "2025-styles"}
     assert filled == {"E5-Large"}
-    assert not found["2025-test", "BM25", "dev"]["ours"]
-    text = shown(capsys, "--reports", tmp_path)
+    assert not table["2025-test", "BM25", "dev"]["ours"]
+    text = printed(capsys, "--reports", tmp_path)
     for name, model in (("bm25", "bm25-tuned"), ("hybrid", f"tuned-hybrid:{E5}")):
         assert f"In no table: {name} of {tmp_path} ({model}, " in text
-    named = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
-    assert named["2025-test", "BM25", "dev"]["ours"]
-    assert not named["2025-test", "BM25", "test"]["ours"]
+    with_names = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
+    assert with_names["2025-test", "BM25", "dev"]["ours"]
+    assert not with_names["2025-test", "BM25", "test"]["ours"]
 
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,21 +216,21 @@ def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixtur
     found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
     assert float(found["ours"]) == pytest.approx(100 * report["macro"]["recall@1"], abs=1e-4)
     assert found["unit"] == "%"
-    assert f"{100 * report['macro']['recall@1']:.1f}" in shown(capsys, "--reports", news)
+    assert f"{100 * report['macro']['recall@1']:.1f}" in printed(capsys, "--reports", news)
     # A rewritten style is shown as the paper does: as the difference to the plain one.
     for i, style in enumerate(["S0C0", "S0C1"]):
         save(tmp_path / style, {"en": 1400}, share=0.5 + i / 10, style=style)
-    both = ["--reports", tmp_path / "S0C0", tmp_path / "S0C1", "--tables", "2025-styles"]
-    found = cells(capsys, *both)
-    plain, formal = (found["2025-styles", "E5-Large", style] for style in ("S0C0", "S0C1"))
-    gain = float(formal["ours"]) - float(plain["ours"])
-    assert gain > 0 and f"{gain:+.4f}" in shown(capsys, *both)
+    arguments = ["--reports", tmp_path / "S0C0", tmp_path / "S0C1", "--tables", "2025-styles"]
+    found = cells(capsys, *arguments)
+    first, formal = (found["2025-styles", "E5-Large", style] for style in ("S0C0", "S0C1"))
+    gain = float(formal["ours"]) - float(first["ours"])
+    assert gain > 0 and f"{gain:+.4f}" in printed(capsys, *arguments)
     assert float(formal["difference"]) == pytest.approx(float(formal["ours"]) - 0.6578, abs=2e-6)
 
 
 def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said, out = shown(capsys, "--format=markdown", "--out", tmp_path), tmp_path / "published.md"
-    assert str(out) in said and "|" not in said
+    output, out = printed(capsys, "--format=markdown", "--out", tmp_path), tmp_path / "published.md"
+    assert str(out) in output and "|" not in output
     text = out.read_text()
     assert "| BM25 | 0.5575[de] | +0.0225[e]" in text.replace("   |", " |")
     assert "## 2026: Official test, MRR@5 [2026-test]" in text
@@ -239,7 +239,7 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--tables", "2027"], "2025-styles"),
         (["--rows", "GritLM-F"], "ROW=SYSTEM"),
@@ -248,12 +248,12 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run_program(main, arguments)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_page_has_the_tables_with_a_score_of_ours(
@@ -265,8 +265,8 @@ def test_the_page_has_the_tables_with_a_score_of_ours(
     run = Run.from_lists({claim.id: [("p1", 1.0)] for claim in claims})
     write_trec_run(run, tmp_path / "runs" / "en.trec")
     table = {"mrr@5": 1.0, "recall@1": 1.0, "queries": 4}
-    found = {"model": E5, "sources": "title_abstract", "languages": {"en": table}, "macro": table}
-    system = {**found, "system": E5, "runs": "runs"}
+    scores = {"model": E5, "sources": "title_abstract", "languages": {"en": table}, "macro": table}
+    system = {**scores, "system": E5, "runs": "runs"}
     write_report(tmp_path, {"<b>e5": system}, str(tmp_path / "ct25"))
     words = ["--reports", str(tmp_path), "--repeats=20"]
     main([*words, "--tables", "2025-styles", f"--html={tmp_path / 'p.html'}"])

@@ -44,7 +44,7 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
     """One report a representation, as eval/evaluate.py writes them."""
     root = tmp_path_factory.mktemp("compare")
     for form, run in runs.items():
-        found = evaluate_result(run, dev, repeats=0)
+        result = evaluate_result(run, dev, repeats=0)
         system = {
             "claims": form,
             "sources": "metadata",
@@ -55,8 +55,8 @@ def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPat
                 "tokens": 7,
                 "parameters": 11,
             },
-            "languages": found.languages,
-            "macro": found.macro,
+            "languages": result.languages,
+            "macro": result.macro,
             "runs": "runs",
         }
         for lang in dev.languages:
@@ -72,33 +72,33 @@ def arguments(folders: Path, out: Path, *options: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(folders: Path) -> tuple[dict[str, Any], str]:
+def output(folders: Path) -> tuple[dict[str, Any], str]:
     out = folders / "out"
     main(arguments(folders, out))
     return json.loads((out / "compare.json").read_text()), (out / "compare.md").read_text()
 
 
 def test_scores_are_those_of_the_runs(
-    done: tuple[dict[str, Any], str], dev: Dataset, runs: dict[str, Run]
+    output: tuple[dict[str, Any], str], dev: Dataset, runs: dict[str, Run]
 ) -> None:
-    found = done[0]["scores"]
-    assert [*found] == ["macro", *dev.languages, "micro"]
+    scores = output[0]["scores"]
+    assert [*scores] == ["macro", *dev.languages, "micro"]
     for form, run in runs.items():
         by_language = []
         for lang in dev.languages:
             claims = [c.id for c in dev.claims if c.lang == lang and c.golds]
             mean = evaluate(run, dev.qrels, ["mrr@5"], claims).mean("mrr@5")
-            assert found[lang][form]["value"] == pytest.approx(mean)
+            assert scores[lang][form]["value"] == pytest.approx(mean)
             by_language.append(mean)
         micro = evaluate(run, dev.qrels, ["mrr@5"]).mean("mrr@5")
         for part, mean in (("macro", np.mean(by_language)), ("micro", micro)):
-            bound = found[part][form]
-            assert bound["value"] == pytest.approx(mean)
-            assert bound["low"] < bound["value"] < bound["high"]
+            interval = scores[part][form]
+            assert interval["value"] == pytest.approx(mean)
+            assert interval["low"] < interval["value"] < interval["high"]
 
 
-def test_all_others_are_tested_against_the_first(done: tuple[dict[str, Any], str]) -> None:
-    macro, micro, *languages = done[0]["tests"]
+def test_all_others_are_tested_against_the_first(output: tuple[dict[str, Any], str]) -> None:
+    macro, micro, *languages = output[0]["tests"]
     assert (macro["average"], micro["average"]) == ("macro", "micro")
     assert [test["average"] for test in languages] == ["en", "de", "fr"]
     assert [c["system"] for c in macro["comparisons"]] == ["translated", "bilingual"]
@@ -110,16 +110,16 @@ def test_the_leaderboard_is_by_score_and_tests_are_against_any_row(
 ) -> None:
     main(arguments(folders, tmp_path, "--against=bilingual", "--format=markdown"))
     lines = capsys.readouterr().out.splitlines()
-    found = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    tables = [found[: len(FORMS) + 2], found[len(FORMS) + 2 : 2 * len(FORMS) + 4]]
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    tables = [rows[: len(FORMS) + 2], rows[len(FORMS) + 2 : 2 * len(FORMS) + 4]]
     board, costs = (
         [dict(zip(head, row, strict=True)) for row in rows] for head, _, *rows in tables
     )
     assert [row["system"] for row in costs] == [row["system"] for row in board]
     assert {row["tokens"] for row in costs} == {"7"} and costs[0]["golds found"].endswith("/150")
     report = json.loads((tmp_path / "compare.json").read_text())
-    found = report["scores"]
-    scores = [found["macro"][row["system"]]["value"] for row in board]
+    rows = report["scores"]
+    scores = [rows["macro"][row["system"]]["value"] for row in board]
     assert sorted(scores, reverse=True) == scores and {row["system"] for row in board} == {*FORMS}
     assert [row["#"] for row in board] == ["1", "2", "3"]
     pairs = {pair["system"]: pair for pair in report["tests"][0]["comparisons"]}
@@ -128,7 +128,7 @@ def test_the_leaderboard_is_by_score_and_tests_are_against_any_row(
         name = row["system"]
         assert row["macro"] == f"{score:.4f}"
         for language in dev.languages:
-            assert row[language] == f"{found[language][name]['value']:.4f}"
+            assert row[language] == f"{rows[language][name]['value']:.4f}"
         if name in pairs:
             assert row["- bilingual"] == f"{pairs[name]['difference']:.4f}"
             assert (row["verdict"], row["p (Holm)"]) == (
@@ -143,10 +143,10 @@ def test_cells_of_a_grid_of_styles_are_no_rows_beside_their_system(
     folders: Path, tmp_path: Path
 ) -> None:
     report = Report.read(folders / "original")
-    (plain,) = report.systems.values()
-    cell = replace(plain, name="original.S0C1", system="other", style="S0C1, not the papers'")
-    alone = replace(plain, name="alone.S0C1", style="S0C1")
-    rows = {one.name: one for one in (plain, cell, alone)}
+    (system,) = report.systems.values()
+    cell = replace(system, name="original.S0C1", system="other", style="S0C1, not the papers'")
+    lone = replace(system, name="alone.S0C1", style="S0C1")
+    rows = {system.name: system for system in (system, cell, lone)}
     shutil.copytree(folders / "original" / "runs", tmp_path / "cells" / "runs")
     replace(report, systems=rows).write(tmp_path / "cells")
     main([f"--reports={tmp_path / 'cells'}", f"--out={tmp_path / 'o'}", "--repeats=50"])
@@ -161,7 +161,7 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "why"),
     [
         (["--against=nobody"], "against: 'nobody'"),
         (["--baseline=translated"], "baseline: no such key"),
@@ -170,12 +170,12 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(
-    options: list[str], said: str, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], why: str, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run_program(main, arguments(folders, tmp_path / "o", *options))
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert why in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 
@@ -197,7 +197,7 @@ def test_what_is_printed_is_what_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         ([], "reports"),
         (["--published", "--html=p.html"], "reports"),
@@ -207,6 +207,6 @@ def test_what_is_printed_is_what_is_kept(
         (["--reports=r", "--wandb=offline"], "off without --html"),
     ],
 )
-def test_keys_that_do_not_go_together(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_keys_that_do_not_go_together(words: list[str], error: str) -> None:
+    with pytest.raises(UserError, match=error):
         main(words)

@@ -41,8 +41,8 @@ POSTS = [
 
 
 def words(folder: Path, server: LLMServer, out: Path, *options: str) -> list[str]:
-    asked = ["--llm.model", "m", "--llm.url", server.url, "--answers", f"{out}.sqlite"]
-    return ["--dataset", str(folder), "--out", str(out), *asked, *options]
+    extra = ["--llm.model", "m", "--llm.url", server.url, "--answers", f"{out}.sqlite"]
+    return ["--dataset", str(folder), "--out", str(out), *extra, *options]
 
 
 TASKS = {name: read_prompt(str(STYLES[name].prompt)).task for name in REWRITTEN}
@@ -52,8 +52,8 @@ def by_rule(chat: Chat) -> str:
     """A model that knows the rules; the style is known by the prompt's task."""
     (text,) = chat.data.values()
     (name,) = [name for name, task in TASKS.items() if f"Task: {task}" in chat.system]
-    (made,) = rewrite_by_rules(STYLES[name], [Original("", text)])
-    return made.text
+    (origin,) = rewrite_by_rules(STYLES[name], [Original("", text)])
+    return origin.text
 
 
 def _untitled(texts: Iterable[Original]) -> Iterator[Original]:
@@ -77,10 +77,10 @@ def test_every_style_is_rewritten_and_a_second_run_asks_for_nothing(
     for name in REWRITTEN:
         style = STYLES[name]
         texts = originals(data, style.side, "translation")
-        found = [one.text for one in read_style(out, style, texts)]
-        assert found == [one.text for one in rewrite_by_rules(style, [*_untitled(texts)])]
-    made = read_origin(out)["C2"]
-    assert (made.by, made.prompt, made.claims, made.split) == ("m", "c2 1", "translation", "dev")
+        parts = [r.text for r in read_style(out, style, texts)]
+        assert parts == [r.text for r in rewrite_by_rules(style, [*_untitled(texts)])]
+    c2 = read_origin(out)["C2"]
+    assert (c2.by, c2.prompt, c2.claims, c2.split) == ("m", "c2 1", "translation", "dev")
     assert read_origin(out)["S1"].split is None
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     main(words(folder, server, out))
@@ -95,7 +95,7 @@ def test_the_original_is_rewritten_in_its_own_language_where_that_is_asked_for(
     folder, out = data_set(tmp_path / "data", POSTS), tmp_path / "styles"
     server = llm_server(lambda chat: next(iter(chat.data.values())))
     main(words(folder, server, out, "--styles", "C1", "--claims", "original"))
-    assert [one.text for one in read_style(out, STYLES["C1"])] == [POSTS[0]["text"], GERMAN]
+    assert [r.text for r in read_style(out, STYLES["C1"])] == [POSTS[0]["text"], GERMAN]
     systems = [Chat(body).system for body in server.bodies]
     assert sorted(re.findall(r"text in (\w+),", "".join(systems))) == ["English", "German"]
     # English for a German post is no rewriting of it.
@@ -128,25 +128,22 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     main(words(folder, server, out, "--styles", "S3"))
     assert server.requests == 4 and read_origin(out)["S3"].failures == 2
     main(words(folder, server, out, "--styles", "S3", *llm(tmp_path, retry_failed=True)))
-    assert (
-        server.requests == 6
-        and [one.failure for one in read_style(out, STYLES["S3"])] == [None] * 2
-    )
+    assert server.requests == 6 and [r.failure for r in read_style(out, STYLES["S3"])] == [None] * 2
 
 
 def test_versions_are_asked_for_one_by_one(llm_server: Start, tmp_path: Path) -> None:
     folder, out = data_set(tmp_path / "data", POSTS), tmp_path / "styles"
     server = llm_server(lambda chat: f"Masks lower the risk, says reading {chat.before} of it.")
-    more = ["--styles", "C2", "--versions", "3"]
+    extra = ["--styles", "C2", "--versions", "3"]
     sampled = llm(tmp_path, temperature=0.1, concurrency=1)
-    main(words(folder, server, out, *more, *sampled))
+    main(words(folder, server, out, *extra, *sampled))
     assert server.requests == 6 and read_origin(out)["C2"].versions == 3
     rewrites = read_style(
         out, STYLES["C2"], originals(load(folder, "dev"), "claims", "translation")
     )
-    assert [(one.id, one.version) for one in rewrites] == [(i, v) for i in "ab" for v in (1, 2, 3)]
-    assert len({one.text for one in rewrites}) == 3
-    main(words(folder, server, out, *more, *sampled))
+    assert [(r.id, r.version) for r in rewrites] == [(i, v) for i in "ab" for v in (1, 2, 3)]
+    assert len({r.text for r in rewrites}) == 3
+    main(words(folder, server, out, *extra, *sampled))
     assert server.requests == 6
     for wrong in (["--versions", "3"], ["--versions", "3", "--rules", *sampled]):
         with pytest.raises(ConfigError, match="the same text every time"):

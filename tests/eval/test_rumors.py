@@ -70,8 +70,8 @@ def served(name: str, server: LLMServer, **stance: Any) -> dict[str, Any]:
 def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> None:
     (table,) = (table for table in load_published() if table.id == "2024-results")
     rows = {model: row.name for row in table.rows for model in row.models}
-    found = {name: rows.get(one.label_of()) for name, one in read_systems(FILES).items()}
-    assert found == {f"System {i}": f"System {i}" for i in range(6)}
+    labels = {name: rows.get(system.label_of()) for name, system in read_systems(FILES).items()}
+    assert labels == {f"System {i}": f"System {i}" for i in range(6)}
     for key, value in (
         ("retrieve.fielded.k1", 1.5),
         ("retrieve.fielded.k1", "fit"),
@@ -95,16 +95,16 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
 
 
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
-    found = {}
+    scores = {}
     for name, system in read_systems(FILES).items():
         *before, last = [stage.stage for stage in system.stages] or [None]
-        found[name] = (
+        scores[name] = (
             before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
             None if last is None else last.by if last.model is None else Path(last.model).name,
             None if last is None else (last.rewrites, last.threshold, last.weights),
             system.first.fielded.boost,
         )
-    assert found == {
+    assert scores == {
         "System 0": (None, None, None, 1.1),
         "System 1": (None, "all-mpnet-base-v2", (0, 0.1, "raw"), 1.1),
         "System 2": (None, "llm", (0, 0.4, "raw"), 1.1),
@@ -132,8 +132,8 @@ def test_the_report_and_both_files_are_written(tmp_path: Path) -> None:
     (stage,) = Report.read(tmp_path / "out").systems["System 0"].stages
     assert stage.name == "retrieve" and stage.cost.claims == 3 and stage.cost.seconds > 0
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    for said in ("map_task: the same", "the organisers' scorer", "recall@5"):
-        assert said in text
+    for phrase in ("map_task: the same", "the organisers' scorer", "recall@5"):
+        assert phrase in text
     # Written again it is the same, seconds aside.
     first = (own / "evidence.trec").read_bytes()
     run(tmp_path / "out", path, systems=PLAIN)
@@ -173,8 +173,8 @@ def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Pat
     with zipfile.ZipFile(file) as packed:
         assert {name: packed.read(name) for name in packed.namelist()} == own
     assert sorted(own) == ["evidence.trec", "verification.json"]
-    said = "2024 Task 5" in (text := (tmp_path / "out" / "report.md").read_text(encoding="utf-8"))
-    assert said and "3 rumours, 3 of them without a verdict" in text
+    titled = "2024 Task 5" in (text := (tmp_path / "out" / "report.md").read_text(encoding="utf-8"))
+    assert titled and "3 rumours, 3 of them without a verdict" in text
     file.write_text("mine")
     with pytest.raises(UserError, match="is not a submission of this program"):
         run(tmp_path / "out", path, f"--submit={file}", systems=PLAIN)
@@ -208,16 +208,16 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
 
 def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
     tweets = {"1": "dam dam news of the day, and of yesterday", "2": "dam", "3": "news #dam"}
-    more = [
+    extra_rumors = [
         rumor(f"r{i}", "News of a dam", tweets, "REFUTES", [key]) for i, key in enumerate("133", 7)
     ]
-    path = write_rumors(tmp_path / "dev.json", [*more, *RUMORS])
+    path = write_rumors(tmp_path / "dev.json", [*extra_rumors, *RUMORS])
     systems = {**PLAIN, "no tags": {"retrieve": {"fielded": {"hashtag_words": False}}}}
     report = run(tmp_path / "out", path, systems=systems)
     record = json.loads((tmp_path / "out" / "anova.json").read_text(encoding="utf-8"))
     assert [(p["first"], p["second"]) for p in record["pairs"]] == [("System 0", "no tags")]
     assert record["systems"]["freedom"] == 1 and record["claims"]["freedom"] == 4
-    means = [one["macro"]["map"] for one in report["systems"].values()]
+    means = [system["macro"]["map"] for system in report["systems"].values()]
     assert means[0] != means[1]
     assert record["pairs"][0]["difference"] == pytest.approx(means[1] - means[0])
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -232,7 +232,7 @@ def test_a_system_that_cannot_run_leaves_the_others(tmp_path: Path) -> None:
     absent = {"retrieve": {"fielded": {}}, "stages": [stage], "advice": "get it"}
     report = run(tmp_path / "out", path, "--offline", systems={**PLAIN, "Absent": absent})
     assert [*report["systems"]] == ["System 0"]
-    assert [(one["system"], one["advice"]) for one in report["not_run"]] == [("Absent", "get it")]
+    assert [(row["system"], row["advice"]) for row in report["not_run"]] == [("Absent", "get it")]
     with pytest.raises(UserError):
         run(tmp_path / "alone", path, "--offline", "--only=Absent", systems={"Absent": absent})
 
@@ -247,7 +247,7 @@ def test_folds_part_the_rumours_with_alike_labels(tmp_path: Path) -> None:
     folds = folds_of(rumors, 5, 0)
     assert sorted(rumor for fold in folds for rumor in fold) == sorted(r["id"] for r in records)
     assert all(
-        sorted(rumors.labels[one] for one in f) == ["NOT ENOUGH INFO", "REFUTES"] for f in folds
+        sorted(rumors.labels[key] for key in f) == ["NOT ENOUGH INFO", "REFUTES"] for f in folds
     )
     assert folds != folds_of(rumors, 5, 1)
 
@@ -264,12 +264,12 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert (choice["metric"], choice["compared"], choice["claims"]) == ("map", 2, 2)
     assert "2 folds" in choice["note"] and "2 different settings" in choice["note"]
     # Chosen on other rumours, each of the two gets their setting.
-    other = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
-    words = ("--choose_on", str(other), "--rule", "best")
+    other_file = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
+    words = ("--choose_on", str(other_file), "--rule", "best")
     report = run(tmp_path / "o", path, *words, systems=boosts)
     (choice,) = report["systems"]["Mine"]["choices"]
     assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
-    assert [one["settings"] for one in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
+    assert [trial["settings"] for trial in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
 
 
 def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
@@ -287,21 +287,21 @@ def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
     systems[name]["retrieve"]["fielded"] = {"boost": [0, 3]}
     tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
     words = ("--folds", "3", "--rule", "best", "--store", str(tmp_path / "s"))
-    used = {}
+    evidence_of = {}
     for gold in "12":
         # B wants the tag boosted, C does not: with neither side's majority the default is kept.
         golds = {"A": gold, "B": "1", "C": "2"}
         records = [
-            rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [one])
-            for key, one in golds.items()
+            rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [tweet])
+            for key, tweet in golds.items()
         ]
         path = write_rumors(tmp_path / f"{gold}.json", records)
         run(tmp_path / gold, path, *words, systems=systems)
         file = tmp_path / gold / name / "verification.json"
         labels, evidence = read_verification(file, load_rumors(path))
         assert labels["A"] == "SUPPORTS"
-        used[gold] = evidence.sources("C")
-    assert used == {"1": ["C/1"], "2": ["C/2"]}
+        evidence_of[gold] = evidence.sources("C")
+    assert evidence_of == {"1": ["C/1"], "2": ["C/2"]}
 
 
 # --- systems with a language model, against the test server -------------------------------
@@ -311,9 +311,9 @@ def plays(chat: Chat) -> str:
     """Rewrite by tagging; relevant are shared words; "no truth" denies and "announces" confirms."""
     if "post" in chat.data:
         return f"{chat.data['post']} again"
-    tweet, told = chat.data["tweet"].lower(), set(chat.data["rumor"].lower().split())
+    tweet, words = chat.data["tweet"].lower(), set(chat.data["rumor"].lower().split())
     if "from 0 to 5" in chat.system:
-        return json.dumps({"score": min(5, len(told & set(tweet.split())))})
+        return json.dumps({"score": min(5, len(words & set(tweet.split())))})
     return json.dumps({"score": -2 if "no truth" in tweet else 2 if "announces" in tweet else 0})
 
 
@@ -338,9 +338,9 @@ def test_systems_with_a_language_model_run_against_the_test_server(
     assert [stage.name for stage in system.stages] == stages and system.simulated
     assert system.stages[-1].cost.tokens and not system.published
     # Nothing is asked twice, and a simulated system is compared with nothing.
-    asked = server.requests
+    calls = server.requests
     run(tmp_path / "again", path, *words, systems={**systems, **PLAIN})
-    assert server.requests == asked and not (tmp_path / "again" / "anova.json").exists()
+    assert server.requests == calls and not (tmp_path / "again" / "anova.json").exists()
     words = ("--published", "--reports", str(tmp_path / "out"), "--tables", "2024-results")
     capsys.readouterr()
     report_main([*words, "--rows", f"System 1={mine}"])
@@ -399,7 +399,7 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
     path.write_bytes(shared("rumors/English_dev.json").read_bytes())
     rumors = load_rumors(path)
     texts = {source.id: source.abstract for source in rumors.dataset.sources}
-    asked, of = {}, {}
+    requests, of = {}, {}
     for name in ("System 2", "System 3", "System 5"):
         server = llm_server(by_first_word)
         systems = served(name, server)
@@ -411,11 +411,11 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         words = ("--store", str(tmp_path / f"store-{name}"))
         report = run(out, path, *words, systems=systems)
         (system,) = report["systems"].values()
-        named = [
+        stage_names = [
             next(f"{k} {v}" for k, v in stage.items() if k in ("rerank", "verify"))
             for stage in stages
         ]
-        assert [stage["name"] for stage in system["stages"]] == ["retrieve", *named]
+        assert [stage["name"] for stage in system["stages"]] == ["retrieve", *stage_names]
         # One rumour shares no word with its tweets; nothing else fails.
         assert system["failures"] == {"retrieve: no term in common with any source": 1}
         assert system["simulated"] and "published" not in system
@@ -424,17 +424,17 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         verdicts, stated = read_verification(out / mine / "verification.json", rumors)
         assert [*verdicts] == [rumor.id for rumor in rumors.rumors] and len(verdicts) == 32
         for verdict in verdicts:
-            found, first = evidence.scored(verdict), of["System 2"].scored(verdict)
-            assert stated.scored(verdict) == found
+            scores, first = evidence.scored(verdict), of["System 2"].scored(verdict)
+            assert stated.scored(verdict) == scores
             if name == "System 5":
-                for source in {*found} & {*first}:
-                    more = abs(first_word_score(texts[source]))
-                    assert found[source] - first[source] == pytest.approx(more, abs=1e-4)
+                for source in {*scores} & {*first}:
+                    gain = abs(first_word_score(texts[source]))
+                    assert scores[source] - first[source] == pytest.approx(gain, abs=1e-4)
             # The verdict, once more, of what the server says of the evidence.
-            weights = {source: max(score, 0.0) for source, score in found.items()}
+            weights = {source: max(score, 0.0) for source, score in scores.items()}
             total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
             mean = total / sum(weights.values()) if weights else None
             assert verdicts[verdict] == verdict_of(mean, 0.4), (name, verdict)
         assert len({*verdicts.values()}) == 3
-        asked[name] = server.requests
-    assert asked == {"System 2": 148, "System 3": 148, "System 5": 2643}
+        requests[name] = server.requests
+    assert requests == {"System 2": 148, "System 3": 148, "System 5": 2643}

@@ -20,20 +20,20 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
     data, out = tmp_path / "data", tmp_path / "out"
     write_beir(small_splits(), data)
     dev = load(data, "dev")
-    others = [source.id for source in dev.sources if source.id not in dev.golds][:4]
+    rest = [source.id for source in dev.sources if source.id not in dev.golds][:4]
 
-    def write(place: int) -> None:
+    def write(rank: int) -> None:
         """Score files whose golds are at this place, and moved up by one by the re-ranker."""
         for lang in dev.languages:
             entries = []
             for claim in dev.claims:
                 if claim.lang == lang:
-                    keys = list(others)
-                    keys.insert(place - 1, claim.golds[0])
-                    moved = {place: place - 1, place - 1: place}
+                    keys = list(rest)
+                    keys.insert(rank - 1, claim.golds[0])
+                    swap = {rank: rank - 1, rank - 1: rank}
                     candidates = [
                         {"rank": i, "pubkey": key, "embedding_score": 1 / i}
-                        | {"reranker_rank": moved.get(i, i), "reranker_score": None}
+                        | {"reranker_rank": swap.get(i, i), "reranker_score": None}
                         for i, key in enumerate(keys, 1)
                     ]
                     gold = {"ground_truth_pubkey": claim.golds[0], "candidates": candidates}
@@ -51,7 +51,7 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
     def macro() -> dict[str, float]:
         evaluate.main([*words, "--claims", "original"])
         report = json.loads((out / "report.json").read_text())["systems"]
-        return {name: found["macro"]["mrr@5"] for name, found in report.items()}
+        return {name: systems["macro"]["mrr@5"] for name, systems in report.items()}
 
     write(2)
     assert macro() == pytest.approx({"first.original": 0.5, "theirs.original": 1.0})

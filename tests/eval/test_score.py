@@ -65,11 +65,11 @@ def test_the_published_figures(tmp_path):
     data, names = shared("runs"), [f"predictions_BM25_{x}dev_TOP10" for x in ("", "Pre_Processed_")]
     words = f"--qrels={data}/subtask4b_query_tweets_dev.tsv --metrics mrr@1 mrr@5 mrr@10 --json"
     runs = [word for name in names for word in ("--run", data / f"{name}.tsv")]
-    done = program(*words.split(), *runs, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
-    found = report["runs"].items()
-    assert {name: {m: round(v, 6) for m, v in means.items()} for name, means in found} == {
+    proc = program(*words.split(), *runs, cwd=tmp_path)
+    assert (proc.returncode, proc.stderr) == (0, "")
+    report = json.loads(proc.stdout)
+    items = report["runs"].items()
+    assert {name: {m: round(v, 6) for m, v in means.items()} for name, means in items} == {
         names[0]: {"mrr@1": 0.505714, "mrr@5": 0.552274, "mrr@10": 0.557658},
         names[1]: {"mrr@1": 0.565, "mrr@5": 0.615726, "mrr@10": 0.622075},
     }
@@ -106,12 +106,12 @@ def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
     short = as_json(capsys, *words)
     assert short["notes"] == [f"recall@100: {DEEPER.format('run, lab')}"]
     # The longest list counts, not the typical one; the same number comes of longer lists.
-    more = "".join(f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101))
-    Path("long.trec").write_text(Path("run.trec").read_text() + more)
+    lines = "".join(f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101))
+    Path("long.trec").write_text(Path("run.trec").read_text() + lines)
     words[3:5] = ["long.trec"]
-    found = as_json(capsys, *words)
-    assert found["notes"] == []
-    assert found["runs"]["long"] == short["runs"]["run"]
+    record = as_json(capsys, *words)
+    assert record["notes"] == []
+    assert record["runs"]["long"] == short["runs"]["run"]
 
 
 def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):
@@ -153,7 +153,7 @@ def test_the_table_says_it_all(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--qrels q.tsv --run run.trec --metrics mrr@5 foo@1", "metrics: 'foo@1' is not allowed"),
         ("--qrels q.tsv --run absent", "absent: no such file"),
@@ -162,21 +162,21 @@ def test_the_table_says_it_all(folder, capsys):
         ("--qrels q.tsv", "run: is missing; wanted"),
     ],
 )
-def test_bad_input_is_a_line(folder, arguments, said):
+def test_bad_input_is_a_line(folder, arguments, message):
     Path("strangers.tsv").write_text("post_id\tpreds\n1\t['a']\n")
     Path("nogold").write_text("c1 0 a 0\n")
     with pytest.raises(UserError) as error:
         score.main(arguments.split())
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_user_error_ends_with_two_and_no_traceback(folder):
     Path("bad.trec").write_text("c1 Q0 a 1 x t\n" * 25)
-    done = program("--qrels", "q.tsv", "--run", "run.trec", "bad.trec", "--json", cwd=folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()
+    proc = program("--qrels", "q.tsv", "--run", "run.trec", "bad.trec", "--json", cwd=folder)
+    assert (proc.returncode, proc.stdout) == (2, "")
+    lines = proc.stderr.splitlines()
     assert len(lines) == 21 and lines[-1] == "error: ... and 5 more problems"
     assert lines[0] == "error: bad.trec:1: score: 'x' is not a number"
-    done = program("--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "mrr@K" in done.stderr
+    proc = program("--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder)
+    assert proc.returncode == 2 and "Traceback" not in proc.stderr
+    assert "mrr@K" in proc.stderr

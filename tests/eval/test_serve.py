@@ -62,8 +62,8 @@ def test_what_cannot_be_served_is_said_in_one_line(
     monkeypatch.delenv(TOKEN, raising=False)
     if token is not None:
         monkeypatch.setenv(TOKEN, token)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         words = [port if word == "TAKEN" else word for word in words]
         with pytest.raises(UserError, match=why) as error:
             main(["--index", index, *words])
@@ -118,8 +118,8 @@ def test_malformed_requests_harm_nobody(index: str, tmp_path: Path) -> None:
     texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
     finder = Finder(open_index(index))
     expected = {
-        one.post.text: [m.paper.source.id for m in one.matches]
-        for one in finder.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
+        answer.post.text: [m.paper.source.id for m in answer.matches]
+        for answer in finder.find([Post(str(i), text) for i, text in enumerate(texts)], 3)
     }
     draw = random.Random(0)
     jobs: list[str | bytes | None] = [draw.choice(texts) for _ in range(950)]
@@ -137,7 +137,7 @@ def test_malformed_requests_harm_nobody(index: str, tmp_path: Path) -> None:
             headers = {"content-type": "application/json"}
             answer = client.post(f"{process.url}/api/v1/find", content=body, headers=headers)
             if isinstance(job, str):
-                assert [one["id"] for one in answer.json()["papers"]] == expected[job]
+                assert [paper["id"] for paper in answer.json()["papers"]] == expected[job]
             return answer.status_code
 
         with ThreadPoolExecutor(8) as pool:
@@ -155,38 +155,38 @@ def held_pipeline(
     folder: Path, llm_server: Callable[..., LLMServer]
 ) -> tuple[threading.Event, threading.Event]:
     """Write own.yaml, whose verifier sets the second event and waits for the first."""
-    go, begun = threading.Event(), threading.Event()
+    go, started_event = threading.Event(), threading.Event()
 
-    def choose(asked: play.Question) -> int:
-        begun.set()
+    def choose(question: play.Question) -> int:
+        started_event.set()
         assert go.wait(60)
         return 0
 
     url = llm_server(play.Verifier(choose)).url
     (folder / "own.yaml").write_text(test_find.PIPELINE.format(url=url))
-    return go, begun
+    return go, started_event
 
 
 @pytest.mark.slow
 def test_it_stops_when_what_it_is_answering_is_finished(
     index: str, tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    go, begun = held_pipeline(tmp_path, llm_server)
+    go, started_event = held_pipeline(tmp_path, llm_server)
     (tmp_path / "token").write_text(f"{GOOD}\n")
     words = ["--pipeline", str(tmp_path / "own.yaml"), "--token_file", str(tmp_path / "token")]
     words += ["--places", "2", "--rate", "12", "--log_posts"]
     head = {"authorization": f"Bearer {GOOD}"}
     store = tmp_path / "store"
     with started(index, tmp_path, *words, CLAIM2SOURCE_STORE=str(store)) as process:
-        url, found = f"{process.url}/api/v1/find", list[httpx.Response]()
+        url, responses = f"{process.url}/api/v1/find", list[httpx.Response]()
 
         def ask(post: str) -> None:
-            found.append(httpx.post(url, json={"post": post}, headers=head, timeout=60))
+            responses.append(httpx.post(url, json={"post": post}, headers=head, timeout=60))
 
         assert httpx.post(url, json={"post": "a"}).status_code == 401
         threads = [threading.Thread(target=ask, args=(f"post \x1b[31m {i}",)) for i in range(2)]
         threads[0].start()
-        assert begun.wait(60)
+        assert started_event.wait(60)
         threads[1].start()
         while httpx.get(f"{process.url}/health").json()["waiting"] < 2:
             time.sleep(0.05)
@@ -206,8 +206,8 @@ def test_it_stops_when_what_it_is_answering_is_finished(
         for thread in threads:
             thread.join()
         assert process.wait(60) == 0 and process.stdout.read() == "stopped\n"
-    assert [one.status_code for one in found] == [200, 200]
-    assert all("first rank confirmed" in one.json()["reasoning"] for one in found)
+    assert [response.status_code for response in responses] == [200, 200]
+    assert all("first rank confirmed" in response.json()["reasoning"] for response in responses)
     # Posts are printed where that was asked for, and steer no terminal; nothing else is kept.
     errors = (tmp_path / "stderr").read_text()
     assert r"post: post \x1b[31m 0" in errors and "\x1b" not in errors and GOOD not in errors
@@ -218,18 +218,18 @@ def test_it_stops_when_what_it_is_answering_is_finished(
 def test_it_stops_although_an_answer_never_comes(
     index: str, tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
-    go, begun = held_pipeline(tmp_path, llm_server)
+    go, started_event = held_pipeline(tmp_path, llm_server)
     words = ["--pipeline", str(tmp_path / "own.yaml"), "--grace", "1"]
     with started(index, tmp_path, *words) as process, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(
+        future = pool.submit(
             httpx.post, f"{process.url}/api/v1/find", json={"post": "a"}, timeout=60
         )
-        assert begun.wait(60)
+        assert started_event.wait(60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         go.set()
         with pytest.raises(httpx.HTTPError):
-            asked.result().raise_for_status()
+            future.result().raise_for_status()
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_schemathesis_finds_no_fault_in_what_the_api_says_of_itself(
 ) -> None:
     pytest.importorskip("schemathesis")
     with started(index, tmp_path, "--rate", "0") as process:
-        done = subprocess.run(
+        proc = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{process.url}/openapi.json"),
                 *("--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing"),
@@ -249,6 +249,6 @@ def test_schemathesis_finds_no_fault_in_what_the_api_says_of_itself(
             text=True,
             timeout=300,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert proc.returncode == 0, proc.stdout + proc.stderr
         assert httpx.get(f"{process.url}/health").json()["waiting"] == 0
     assert "Traceback" not in (tmp_path / "stderr").read_text()

@@ -48,8 +48,8 @@ def raw_files(folder: Path) -> dict[str, list[int]]:
     (folder / "collection_data.json").write_text(json.dumps(papers))
     indices = {}
     translations = []
-    for place, lang in enumerate(LANGUAGES):
-        indices[lang] = list(range(3 - place, 8))  # the same numbers in several languages
+    for offset, lang in enumerate(LANGUAGES):
+        indices[lang] = list(range(3 - offset, 8))  # the same numbers in several languages
         claims = [{"index": i, "text": f"study {i} on {TOPICS[i]} ({lang})"} for i in indices[lang]]
         (folder / f"{lang}_test.json").write_text(json.dumps(claims))
         train = [{"index": i, "text": f"{TOPICS[i]} {lang}", "pubkey": 9000 + i} for i in range(4)]
@@ -69,15 +69,15 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
     tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
     """The shipped pipeline as a process, with small weights and a server that plays the model."""
-    verifier = play.Verifier(lambda asked: len(asked.papers) - 1)
+    verifier = play.Verifier(lambda question: len(question.papers) - 1)
     server = llm_server(verifier, model="moonshotai/Kimi-K2.6")
     indices = raw_files(tmp_path / "raw")
-    made, models = small_rerankers(tmp_path / "small"), tmp_path / "models"
-    say_pooling(made["encoder"], 64)
+    rerankers, models = small_rerankers(tmp_path / "small"), tmp_path / "models"
+    say_pooling(rerankers["encoder"], 64)
     models.mkdir()
-    (models / "Qwen3-Reranker-8B").symlink_to(made["yes_no"])
-    (models / "GritLM-7B").symlink_to(made["encoder"])
-    (models / "gritlm_f_paper").symlink_to(made["encoder"])
+    (models / "Qwen3-Reranker-8B").symlink_to(rerankers["yes_no"])
+    (models / "GritLM-7B").symlink_to(rerankers["encoder"])
+    (models / "gritlm_f_paper").symlink_to(rerankers["encoder"])
     # As shipped, but for the server's address and the small model's length.
     text = (SYSTEMS_FOLDER / "claim2source_2026.yaml").read_text()
     assert text.count("http://localhost:8000/v1") == 1
@@ -101,15 +101,15 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
         *("checkthat2026", "--input=raw", "--output=data"),
         "--translations=raw/translations.jsonl",
     )
-    said = program(
+    output = program(
         "eval/evaluate.py",
         *("--systems", config, "papers_2026.yaml", "--only=claim2source_2026"),
         *("--models=models", "--offline"),
         *("--dataset=data", "--split=test", "--device=cpu", "--out=out", "--submit=sub/mine.zip"),
     )
-    assert "No golds in test" in said and "predictions_fr.tsv (" in said
+    assert "No golds in test" in output and "predictions_fr.tsv (" in output
     assert server.requests == sum(map(len, indices.values()))
-    known = {str(9000 + i) for i in range(15)}
+    pool_ids = {str(9000 + i) for i in range(15)}
     with zipfile.ZipFile(tmp_path / "sub" / "mine.zip") as packed:
         assert packed.namelist() == [f"predictions_{lang}.tsv" for lang in LANGUAGES]
         for lang in LANGUAGES:
@@ -130,7 +130,7 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
             ).run
             for index, listed in rows:
                 ids = ast.literal_eval(listed)
-                assert len(ids) == len(set(ids)) == 5 and set(ids) <= known
+                assert len(ids) == len(set(ids)) == 5 and set(ids) <= pool_ids
                 # The verifier's own choice: the tenth of the re-ranker's.
                 ranked = before.sources(f"test-{lang}-{index}")
                 assert ids == [ranked[9], *ranked[:4]]
@@ -140,7 +140,7 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
 
 
 def dataset(*ids: str, split: str = "test", lang: str = "en") -> Dataset:
-    return Dataset(tuple(Claim(one, "text", lang) for one in ids), POOL, Qrels({}), split)
+    return Dataset(tuple(Claim(claim_id, "text", lang) for claim_id in ids), POOL, Qrels({}), split)
 
 
 def test_the_year_follows_from_the_claims() -> None:
@@ -154,7 +154,7 @@ def test_a_2025_submission_has_one_file_and_is_filled_up_where_the_ranking_is_sh
 ) -> None:
     data = dataset("test-7", "test-8", "test-9")
     run = Run.from_lists({"test-8": [("p3", 2.0), ("p0", 1.0)], "test-7": [("p6", 1.0)]})
-    said = submit(tmp_path / "a.zip", run, data)
+    output = submit(tmp_path / "a.zip", run, data)
     with zipfile.ZipFile(tmp_path / "a.zip") as packed:
         assert packed.namelist() == ["predictions.tsv"]
         text = packed.read("predictions.tsv").decode()
@@ -165,7 +165,7 @@ def test_a_2025_submission_has_one_file_and_is_filled_up_where_the_ranking_is_sh
         ["8", "['p3', 'p0', 'p1', 'p2', 'p4']"],
         ["9", "['p0', 'p1', 'p2', 'p3', 'p4']"],
     ]
-    assert "3 claims have fewer than 5" in " ".join(said)
+    assert "3 claims have fewer than 5" in " ".join(output)
     assert submit(None, run, data) == []
 
 
@@ -208,9 +208,9 @@ def test_what_is_wrong_with_the_data_is_known_at_once(tmp_path: Path) -> None:
         require_submittable(file, dataset("test-1", lang="xx"), rows)
     with pytest.raises(InputError, match="'1' would stand for both"):
         require_submittable(file, dataset("test-de-1", "test-1", lang="de"), rows)
-    few = Dataset(dataset("test-1").claims, POOL[:4], Qrels({}), "test")
+    small = Dataset(dataset("test-1").claims, POOL[:4], Qrels({}), "test")
     with pytest.raises(ConfigError, match="the pool has 4"):
-        require_submittable(file, few, rows)
+        require_submittable(file, small, rows)
     for wrong in ([], ["a", "b"]):
         with pytest.raises(UserError, match=f"here are {len(wrong)}"):
             require_submittable(file, dataset("test-1"), wrong, "choose")

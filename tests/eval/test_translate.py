@@ -76,8 +76,8 @@ def source_of(chat: Chat) -> str:
 
 
 def words(folder: Path, server: LLMServer, tmp_path: Path, *options: str) -> list[str]:
-    asked = ["--llm.model", "m", "--llm.url", server.url, "--answers", str(tmp_path / "a.sqlite")]
-    return ["--dataset", str(folder), *asked, *options]
+    extra = ["--llm.model", "m", "--llm.url", server.url, "--answers", str(tmp_path / "a.sqlite")]
+    return ["--dataset", str(folder), *extra, *options]
 
 
 def test_claims_get_translations_and_nothing_else_changes(
@@ -93,14 +93,14 @@ def test_claims_get_translations_and_nothing_else_changes(
     copied = load(tmp_path / "copy", "dev")
     assert [c.translation for c in copied.claims] == [None, E1, E2, "Old", FE]
     # In place, and from the stored answers.
-    asked = server.requests
+    calls = server.requests
     main(words(folder, server, tmp_path, "--split", "dev"))
-    assert server.requests == asked == 3
+    assert server.requests == calls == 3
     after = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     assert [line for line in after if line in before] == [before[0], before[3]]
-    found = rows(folder)
-    assert found["d1"] == {**QUERIES[1], "metadata": {**QUERIES[1]["metadata"], "translation": E1}}
-    assert found["f1"]["metadata"] == {"lang": "fr", "translation": FE}
+    kinds = rows(folder)
+    assert kinds["d1"] == {**QUERIES[1], "metadata": {**QUERIES[1]["metadata"], "translation": E1}}
+    assert kinds["f1"]["metadata"] == {"lang": "fr", "translation": FE}
     assert sorted(path.name for path in folder.iterdir()) == [
         "corpus.jsonl",
         "qrels",
@@ -120,9 +120,9 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert "nothing to translate" in capsys.readouterr().out and server.requests == 3
     main(["--dataset", str(folder), "--out", str(tmp_path / "whole")])  # needs no model
     assert rows(tmp_path / "whole") == rows(folder)
-    again = ["--overwrite", "--languages", "fr", "--prompt", "translate_generic"]
+    extra = ["--overwrite", "--languages", "fr", "--prompt", "translate_generic"]
     server.reply = lambda chat: FE + "!"
-    main(words(folder, server, tmp_path, *again))
+    main(words(folder, server, tmp_path, *extra))
     assert server.requests == 4 and rows(folder)["f1"]["metadata"]["translation"] == FE + "!"
     assert rows(folder)["d3"]["metadata"]["translation"] == "Old"
 
@@ -163,22 +163,22 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     assert server.requests == 5 * 2 + 1
     main(words(folder, server, tmp_path, "--report", str(report)))
     assert server.requests == 11
-    found = {
-        one["_id"]: (one["kind"], one["why"]) for one in json.loads(report.read_text())["problems"]
+    kinds = {
+        row["_id"]: (row["kind"], row["why"]) for row in json.loads(report.read_text())["problems"]
     }
-    assert [kind for kind, _ in found.values()] == ["failed"] * 4 + ["doubtful"]
+    assert [kind for kind, _ in kinds.values()] == ["failed"] * 4 + ["doubtful"]
     assert (
-        found["x0"][1] == "empty" and "echo" in found["x1"][1] and "far too long" in found["x2"][1]
+        kinds["x0"][1] == "empty" and "echo" in kinds["x1"][1] and "far too long" in kinds["x2"][1]
     )
-    assert found["x3"][1] == "in French, not English"
-    assert found["x5"][1] == "the number 1200 is gone; the number 5 is gone; the number 12 is new"
+    assert kinds["x3"][1] == "in French, not English"
+    assert kinds["x5"][1] == "the number 1200 is gone; the number 5 is gone; the number 12 is new"
     output = capsys.readouterr().out
     assert (
         "1 doubtful:\n  x5: the number 1200 is gone" in output
         and "4 failed:\n  x0: empty" in output
     )
-    kept = [row["metadata"].get("translation") for row in rows(folder).values()]
-    assert kept == [None] * 4 + [f"{E2} number 4", "The vaccination protects 12 people"]
+    translations = [row["metadata"].get("translation") for row in rows(folder).values()]
+    assert translations == [None] * 4 + [f"{E2} number 4", "The vaccination protects 12 people"]
 
 
 def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
@@ -186,11 +186,11 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     server = llm_server(lambda chat: ENGLISH[source_of(chat)])
-    one = llm(tmp_path, max_requests=1, concurrency=1)
+    extra = llm(tmp_path, max_requests=1, concurrency=1)
     with pytest.raises(UserError, match="2 of 3 texts have no answer"):
-        main(words(folder, server, tmp_path, *one))
-    some = [row["metadata"].get("translation") for row in rows(folder).values()]
-    assert sum(text is not None for text in some) == 2
+        main(words(folder, server, tmp_path, *extra))
+    translations = [row["metadata"].get("translation") for row in rows(folder).values()]
+    assert sum(text is not None for text in translations) == 2
     main(words(folder, server, tmp_path))
     assert server.requests == 3 and load(folder, "dev").claims[4].translation == FE
 
@@ -214,12 +214,12 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
     first = {"lang": "es", "title": SPANISH["title"], "text": SPANISH["text"]}
     assert paper["metadata"] == {"venue": "Gaceta", "original": first}
     assert (folder / "corpus.jsonl").read_text().splitlines()[0] == before.splitlines()[0]
-    asked = server.requests
+    calls = server.requests
     main(words(folder, server, tmp_path, "--sources"))
-    assert server.requests == asked
+    assert server.requests == calls
     # Again from the original, not from the translation.
     main(words(folder, server, tmp_path, "--sources", "--overwrite"))
-    assert server.requests == asked and rows(folder, "corpus.jsonl")["p2"] == paper
+    assert server.requests == calls and rows(folder, "corpus.jsonl")["p2"] == paper
 
 
 def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:

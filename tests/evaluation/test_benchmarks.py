@@ -77,7 +77,7 @@ def test_a_report_is_shown_as_it_was_written(tmp_path: Path, report: Report) -> 
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "named"),
+    ("before", "after", "field"),
     [
         ("{B: stems}", "{B: stem}", "has no row 'stem'"),
         ("[bm25, words, stems]", "[bm25, stems, words]", "has no test of 'stems'"),
@@ -86,11 +86,11 @@ def test_a_report_is_shown_as_it_was_written(tmp_path: Path, report: Report) -> 
     ],
 )
 def test_words_without_figures_are_refused(
-    before: str, after: str, named: str, tmp_path: Path, report: Report
+    before: str, after: str, field: str, tmp_path: Path, report: Report
 ) -> None:
     report.write(tmp_path)
     (tmp_path / "report.json").rename(tmp_path / "bm25.json")
     (tmp_path / "benchmarks.yaml").write_text(WORDS.replace(before, after), encoding="utf-8")
-    with pytest.raises(InputError, match=named):
+    with pytest.raises(InputError, match=field):
         Benchmarks(tmp_path).page()
     assert json.loads((tmp_path / "bm25.json").read_text())["systems"]

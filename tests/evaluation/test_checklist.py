@@ -25,12 +25,12 @@ from tests.llm_server import verifiers as play
 
 def sections(text: str) -> dict[str, list[list[str]]]:
     """The cells of every section's table, without its header."""
-    found = {}
+    tables = {}
     for part in text.split("\n## ")[1:]:
         title, *lines = part.splitlines()
         rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line[:1] == "|"]
-        found[title] = rows[2:]
-    return found
+        tables[title] = rows[2:]
+    return tables
 
 
 def answers(text: str) -> dict[str, str]:
@@ -39,9 +39,9 @@ def answers(text: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def written(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path, LLMServer]:
+def evaluation(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path, LLMServer]:
     """The report of a verifier that a server plays, made once and read from the store once."""
-    server = llm_server(play.Verifier(lambda asked: 1))
+    server = llm_server(play.Verifier(lambda question: 1))
     files = tmp_path / "systems.yaml"
     llm = f"{{model: m, url: '{server.url}', temperature: 0.25, seed: 11}}"
     files.write_text(
@@ -59,9 +59,9 @@ def written(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path,
 
 
 def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
-    written: tuple[Path, LLMServer], tmp_path: Path
+    evaluation: tuple[Path, LLMServer], tmp_path: Path
 ) -> None:
-    folder, server = written
+    folder, server = evaluation
     file = tmp_path / "checklist.md"
     main([f"--reports={folder}", f"--checklist={file}"])
     text = file.read_text(encoding="utf-8")
@@ -98,10 +98,10 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
 
 
 def test_what_a_report_does_not_say_is_not_invented(
-    written: tuple[Path, LLMServer], tmp_path: Path
+    evaluation: tuple[Path, LLMServer], tmp_path: Path
 ) -> None:
     """A report of before these fields is read, and said to lack them."""
-    folder, _ = written
+    folder, _ = evaluation
     old = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     del old["provenance"]["hardware"]
     old["provenance"]["versions"] = {}
@@ -118,9 +118,9 @@ def test_what_a_report_does_not_say_is_not_invented(
     for item in [*silent, "Software"]:
         assert answer[item] == NOT_RECORDED, item
     assert sections(text)["Prompts"] == [["Checked.original", "verify select", *[NOT_RECORDED] * 3]]
-    both = checklist({"new": Report.read(folder), "old": Report.read(tmp_path / "old")})
-    assert answers(both)["Prompts"] == "recorded, but not by old"
-    assert [row[0] for row in sections(both)["Data"]] == ["new", "old"]
+    entries = checklist({"new": Report.read(folder), "old": Report.read(tmp_path / "old")})
+    assert answers(entries)["Prompts"] == "recorded, but not by old"
+    assert [row[0] for row in sections(entries)["Data"]] == ["new", "old"]
 
 
 def test_trainings_and_made_texts_are_asked_for_too() -> None:
@@ -132,25 +132,25 @@ def test_trainings_and_made_texts_are_asked_for_too() -> None:
     assert sections(unknown)["Prompts"][0][:2] == ["a\\|b", "translations of claims"]
     assert answers(unknown)["Training"] == "recorded in part"
     training_report = TrainingReport((), "best", 2, "checkpoints/epoch-2", settings=settings)
-    found = sections(checklist({"r": Report("d", "dev", {}, training=training_report)}))
-    assert ["training: optimisation.seed", "42"] in found["Seeds"]
-    assert ["optimisation.learning_rate", "2e-05"] in found["Training"]
+    parts = sections(checklist({"r": Report("d", "dev", {}, training=training_report)}))
+    assert ["training: optimisation.seed", "42"] in parts["Seeds"]
+    assert ["optimisation.learning_rate", "2e-05"] in parts["Training"]
 
 
 def test_the_checklist_is_written_alone_and_replaces_nothing_of_others(
-    written: tuple[Path, LLMServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    evaluation: tuple[Path, LLMServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, _ = written
+    folder, _ = evaluation
     notes = tmp_path / "notes.md"
     notes.write_text("my own", encoding="utf-8")
-    for words, said in (
+    for words, message in (
         ([f"--reports={folder}", f"--checklist={notes}"], "no program of ours wrote it"),
         ([f"--reports={folder}", "--checklist=c.md", "--out=o"], "none beside checklist"),
         (["--reports=nowhere", f"--checklist={tmp_path / 'c.md'}"], "nowhere/report.json"),
     ):
         with pytest.raises(SystemExit) as ended:
             run_program(main, words)
-        assert ended.value.code == 2 and said in capsys.readouterr().err
+        assert ended.value.code == 2 and message in capsys.readouterr().err
     assert notes.read_text(encoding="utf-8") == "my own" and not (tmp_path / "c.md").exists()
     for _ in range(2):  # its own file is replaced
         main([f"--reports={folder}", f"--checklist={tmp_path / 'c.md'}"])

@@ -46,46 +46,46 @@ def runs(dev: Dataset) -> dict[str, Run]:
 
 
 def test_scores_and_intervals_are_those_of_the_report(dev: Dataset, runs: dict[str, Run]) -> None:
-    found = compare(runs, dev, repeats=200)
-    assert (found.metric, found.baseline) == ("mrr@5", "low")
+    board = compare(runs, dev, repeats=200)
+    assert (board.metric, board.baseline) == ("mrr@5", "low")
     for name, run in runs.items():
         table = score_languages(run, dev.claims, dev.qrels, ["mrr@5"])
         expected = {lang: row["mrr@5"] for lang, row in table.items()}
-        assert found.scores[name] == pytest.approx({**expected, "macro": macro(table)["mrr@5"]})
+        assert board.scores[name] == pytest.approx({**expected, "macro": macro(table)["mrr@5"]})
         scores = evaluate(run, dev.qrels, ["mrr@5"])
         bounds = score_intervals(scores, dev, repeats=200)
-        assert found.intervals[name] == bounds.values["mrr@5"]
+        assert board.intervals[name] == bounds.values["mrr@5"]
         assert (bounds.repeats, bounds.seed, bounds.papers) == (200, 0, 30)
-        for part, value in found.scores[name].items():
-            low, high = found.intervals[name][part]
+        for part, value in board.scores[name].items():
+            low, high = board.intervals[name][part]
             assert low <= value <= high
 
 
 def test_all_others_are_tested_on_the_macro_average_and_in_each_language(
     dev: Dataset, runs: dict[str, Run]
 ) -> None:
-    found = compare(runs, dev, baseline="high", repeats=200, seed=3)
-    assert [test.average for test in found.tests] == ["macro", "en", "de", "fr"]
-    assert found.tests[0].family == "All against high"
+    board = compare(runs, dev, baseline="high", repeats=200, seed=3)
+    assert [test.average for test in board.tests] == ["macro", "en", "de", "fr"]
+    assert board.tests[0].family == "All against high"
     claims = judged_claims(dev.qrels)
     values = {n: evaluate(r, dev.qrels, ["mrr@5"], claims)["mrr@5"] for n, r in runs.items()}
     family = Family.against("All against high", "high", ["low", EVIL])
-    assert list(found.tests) == compare_families(values, [family], dev, claims, repeats=200, seed=3)
-    for test in found.tests:
+    assert list(board.tests) == compare_families(values, [family], dev, claims, repeats=200, seed=3)
+    for test in board.tests:
         assert [(c.system, c.baseline) for c in test.comparisons] == list(family.pairs)
         p = [c.p for c in test.comparisons]
         assert [c.p_holm for c in test.comparisons] == pytest.approx(holm(p))
-    assert {c.verdict for c in found.tests[0].comparisons} == {"worse"}
+    assert {c.verdict for c in board.tests[0].comparisons} == {"worse"}
 
 
 def test_the_text_and_the_html_show_every_table(dev: Dataset, runs: dict[str, Run]) -> None:
-    found = compare(runs, dev, repeats=200)
-    text, html = str(found), found._repr_html_()
+    board = compare(runs, dev, repeats=200)
+    text, html = str(board), board._repr_html_()
     header = text.splitlines()[2].split()
     assert header == ["system", "en", "de", "fr", "macro"]
-    low, high = found.intervals["high"]["macro"]
+    low, high = board.intervals["high"]["macro"]
     for shown in (text, html):
-        assert f"{found.scores['high']['macro']:.4f} [{low:.4f}, {high:.4f}]" in shown
+        assert f"{board.scores['high']['macro']:.4f} [{low:.4f}, {high:.4f}]" in shown
         assert "All against low, de claims (a family of its own): mrr@5 (de)" in shown
         assert "Holm over the 2 tests" in shown and "better" in shown
     assert EVIL in text and EVIL not in html

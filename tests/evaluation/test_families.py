@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from claim2source.evaluation.anova import two_way_anova
-from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family, holm
+from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family, holm
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
@@ -77,10 +77,10 @@ def test_enough_repeats_survive_holm():
         # The least p, once, among p-values of 1, is significant after Holm; a tenth is not.
         assert holm([1 / (repeats + 1)] + [1.0] * (tests - 1))[0] <= alpha
         assert holm([1 / (repeats // 11)] + [1.0] * (tests - 1))[0] > alpha
-    drawn = {f"s{i}": np.random.default_rng(i).random(30) for i in range(60)}
-    family = Family.against("f", "base", tuple(drawn))
+    values = {f"s{i}": np.random.default_rng(i).random(30) for i in range(60)}
+    family = Family.against("f", "base", tuple(values))
     family_result = compare_family(
-        {"base": np.zeros(30), **drawn}, family, np.arange(30), repeats=100
+        {"base": np.zeros(30), **values}, family, np.arange(30), repeats=100
     )
     assert family_result.repeats == enough_repeats(60) == 11_999
     assert all(c.verdict == "better" for c in family_result.comparisons)
@@ -130,7 +130,7 @@ def test_a_family_is_tested_against_its_baseline():
         "better": "better",
         "near": TOO_FEW,
         "worse": "worse",
-        "other": INSIDE,
+        "other": WITHIN_NOISE,
     }
     better, near = by_name["better"], by_name["near"]
     assert better.difference == pytest.approx(0.3) and better.baseline_mean < better.mean
@@ -202,7 +202,7 @@ def test_tukey_is_of_the_residual_of_both_ways():
 
 
 def test_anova_needs_two_of_each_and_survives_no_spread():
-    for few in ({"a": np.ones(3)}, {"a": np.ones(1), "b": np.ones(1)}):
+    for groups in ({"a": np.ones(3)}, {"a": np.ones(1), "b": np.ones(1)}):
         with pytest.raises(ValueError, match="two of each"):
-            two_way_anova(few)
+            two_way_anova(groups)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs

@@ -81,7 +81,7 @@ def test_every_number_of_a_doubtful_system_is_flagged(
     found = TABLES[table]
     for row in rows:
         for column in found.columns:
-            reasons = [found.flags[place].reason for place in found.flags_of(row, column.name)]
+            reasons = [found.flags[flag].reason for flag in found.flags_of(row, column.name)]
             assert any(said in reason for reason in reasons), (row, column.name)
 
 
@@ -105,7 +105,7 @@ def test_averages_are_the_mean_of_the_languages() -> None:
 # --- reading ------------------------------------------------------------------------------
 
 
-def written(folder: Path, **changes: Any) -> Path:
+def write_table(folder: Path, **changes: Any) -> Path:
     table: dict[str, Any] = {
         "id": "t",
         "title": "T",
@@ -121,7 +121,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
-    (table,) = load_published(written(tmp_path))
+    (table,) = load_published(write_table(tmp_path))
     assert isinstance(table, Table)
     assert table.columns == (Column("A", "mrr@5"), Column("B", "mrr@5", language="de", digits=2))
     assert table.value("one", "B") is None and table.row("one").models == ("m",)
@@ -129,7 +129,7 @@ def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             table.value(row, column)
     (tmp_path / "two").mkdir()
-    (written(tmp_path / "two") / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
+    (write_table(tmp_path / "two") / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
     with pytest.raises(InputError, match="t: another table"):
         load_published(tmp_path / "two")
     assert STYLES.columns[0].text(0.5575) == "0.5575"
@@ -138,7 +138,7 @@ def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rows": {"one": {"values": [0.5]}}}, "1 values for 2 columns"),
         ({"colour": "red"}, "t.colour: no such field"),
@@ -146,6 +146,6 @@ def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
         ({"relative_to": "C"}, "no column 'C'"),
     ],
 )
-def test_a_wrong_table_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        load_published(written(tmp_path, **changes))
+def test_a_wrong_table_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_published(write_table(tmp_path, **changes))

@@ -38,11 +38,11 @@ def expected(dev: Dataset, run: Run, tmp_path_factory: pytest.TempPathFactory) -
     return c2s.evaluate(c2s.read_run(folder / "run.trec").run, data, repeats=50)
 
 
-def same(report: Report, expected: Report, name: str = "system") -> None:
+def require_equal(report: Report, expected: Report, name: str = "system") -> None:
     """All that is scored is equal, interval bounds included."""
-    found, wanted = report.systems[name], expected.systems["system"]
-    assert (found.languages, found.macro) == (wanted.languages, wanted.macro)
-    assert found.intervals == wanted.intervals and found.twins == wanted.twins
+    actual, target = report.systems[name], expected.systems["system"]
+    assert (actual.languages, actual.macro) == (target.languages, target.macro)
+    assert actual.intervals == target.intervals and actual.twins == target.twins
 
 
 def scores_of(run: Run) -> dict[str, dict[str, float]]:
@@ -65,8 +65,8 @@ def test_a_file_a_dict_and_tables_score_as_the_run_does(
         claim: {source: np.float32(score) for source, score in ranked.items()}
         for claim, ranked in scores_of(run).items()
     }
-    for given in (str(tmp_path / "run.trec"), numbers, shuffled, terrier, table):
-        same(c2s.evaluate(given, dev, repeats=50), expected)  # type: ignore[arg-type]
+    for ranking in (str(tmp_path / "run.trec"), numbers, shuffled, terrier, table):
+        require_equal(c2s.evaluate(ranking, dev, repeats=50), expected)  # type: ignore[arg-type]
     by_name: dict[str, Any] = {
         "bm25": run,
         "mine": scores_of(run),
@@ -76,7 +76,7 @@ def test_a_file_a_dict_and_tables_score_as_the_run_does(
     report = c2s.evaluate(by_name, dev, repeats=50)
     assert list(report.systems) == list(by_name)
     for name in by_name:
-        same(report, expected, name)
+        require_equal(report, expected, name)
     both = c2s.evaluate({"a": scores_of(run), "b": scores_of(run)}, dev, repeats=50)
     assert list(both.systems) == ["a", "b"]
     compared = c2s.compare(by_name, dev, repeats=50)
@@ -88,8 +88,8 @@ def test_a_claim_without_sources_counts_and_a_repeated_source_has_its_best_score
 ) -> None:
     english = dev.in_languages(["en"])
     first, second, *_ = english.claims
-    found = c2s.evaluate({first.id: {first.golds[0]: 1}, second.id: {}}, english, repeats=0)
-    assert found.macro["mrr@5"] == pytest.approx(1 / len(english.claims))
+    report = c2s.evaluate({first.id: {first.golds[0]: 1}, second.id: {}}, english, repeats=0)
+    assert report.macro["mrr@5"] == pytest.approx(1 / len(english.claims))
     rows = [(first.id, first.golds[0], 1.0), (first.id, "x", 2.0), (first.id, first.golds[0], 3.0)]
     frame = pd.DataFrame(rows, columns=["qid", "docid", "score"])
     assert c2s.evaluate(frame, english, repeats=0).macro["mrr@1"] > 0
@@ -121,6 +121,6 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_ranking_is_refused_in_one_line(name: str, dev: Dataset) -> None:
-    made, said = WRONG[name]
-    with pytest.raises(UserError, match=rf"^{said}$"):
-        c2s.evaluate(made, dev, repeats=0)
+    ranking, message = WRONG[name]
+    with pytest.raises(UserError, match=rf"^{message}$"):
+        c2s.evaluate(ranking, dev, repeats=0)

@@ -21,7 +21,7 @@ def test_ranks_are_where_the_first_gold_stands(places):
     qrels = Qrels({c: {"gold": 1, "s401": 2, "s1": 0} for c in listed})
     ids, ranks = first_ranks(Run.from_lists(listed), qrels)
     assert ids == tuple(listed)
-    assert ranks.tolist() == [inf if place is None else place for place in places]
+    assert ranks.tolist() == [inf if rank is None else rank for rank in places]
     run = Run.from_lists({"c": [("x", 3.0), ("b", 2.0), ("a", 1.0)]})
     assert first_ranks(run, Qrels({"c": {"a": 1, "b": 2, "x": 0}}))[1].tolist() == [2]
 

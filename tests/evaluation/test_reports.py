@@ -69,8 +69,8 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
             {"systems": {"model": {**system, "languages": {text: system["macro"]}}}},
             {"training": {**training, "chosen_checkpoint": text}},
         ]
-        for more in filter(None, changed):
-            (tmp_path / "own" / "report.json").write_text(json.dumps({**record, **more}))
+        for keys in filter(None, changed):
+            (tmp_path / "own" / "report.json").write_text(json.dumps({**record, **keys}))
             with pytest.raises(InputError, match="is not a place within the report's folder") as it:
                 read_reports([tmp_path / "own"])
             assert "\n" not in str(it.value)
@@ -98,20 +98,20 @@ def test_names_of_models_and_links_within_a_report_are_read(tmp_path: Path) -> N
 
 
 def test_names_are_told_apart(tmp_path: Path) -> None:
-    one, two, other = save(tmp_path / "x/one"), save(tmp_path / "x/two"), save(tmp_path / "y/one")
-    assert [s.name for s in read_reports([one])] == ["model"]
-    assert [s.name for s in read_reports([one, two])] == ["one/model", "two/model"]
-    names = [s.name for s in read_reports([one, other, two])]
+    pair, two, other = save(tmp_path / "x/one"), save(tmp_path / "x/two"), save(tmp_path / "y/one")
+    assert [s.name for s in read_reports([pair])] == ["model"]
+    assert [s.name for s in read_reports([pair, two])] == ["one/model", "two/model"]
+    names = [s.name for s in read_reports([pair, other, two])]
     assert names == ["x/one/model", "y/one/model", "x/two/model"]
-    names = [s.name for s in read_reports([one, other])]
+    names = [s.name for s in read_reports([pair, other])]
     assert names == ["x/model", "y/model"]  # never the path of the folder on this machine
-    assert len(read_reports([one, tmp_path / "x" / ".." / "x" / "one"])) == 1
+    assert len(read_reports([pair, tmp_path / "x" / ".." / "x" / "one"])) == 1
     # A system called as another is called now stays another.
     third = save(tmp_path / "third")
     report = Report.read(third)
     system = replace(report.systems["model"], name="one/model")
     replace(report, systems={"one/model": system}).write(third)
-    assert len({s.name for s in read_reports([one, two, third])}) == 3
+    assert len({s.name for s in read_reports([pair, two, third])}) == 3
     for folders, ends in [
         (["/a/x/run", "/b/x/run"], ["a", "b"]),
         (["/a/run", "/run"], ["a", "/"]),
@@ -139,8 +139,8 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
 def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path)])
 
-    def split(judged: str, others: str = "") -> Dataset:
-        claims = [Claim(c, "", c[:2]) for c in f"{judged} {others}".split()]
+    def split(judged: str, unjudged: str = "") -> Dataset:
+        claims = [Claim(c, "", c[:2]) for c in f"{judged} {unjudged}".split()]
         return Dataset(tuple(claims), (), Qrels({c: {"a": 1} for c in judged.split()}), "dev")
 
     assert len(judged_run(system, split("en1 en2 de1 de2"))) == 4
@@ -158,15 +158,15 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.Mo
     assert common_data(loaded_systems) == ("d", "dev")
     assert common_data(loaded_systems, "other", "test") == ("other", "test")
     (tmp_path / "data").mkdir()
-    ways = [str(tmp_path / "data"), str(tmp_path / "a" / ".." / "data")]
-    one = [replace(s, dataset=way) for s, way in zip(loaded_systems, ways, strict=False)]
-    assert common_data(one) == (ways[0], "dev")
+    data = [str(tmp_path / "data"), str(tmp_path / "a" / ".." / "data")]
+    pair = [replace(s, dataset=path) for s, path in zip(loaded_systems, data, strict=False)]
+    assert common_data(pair) == (data[0], "dev")
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))  # a name and its folder
-    assert common_data([replace(one[0], dataset="data"), one[1]]) == ("data", "dev")
-    mixed = [replace(loaded_systems[0], dataset="demo"), *loaded_systems[1:]]
+    assert common_data([replace(pair[0], dataset="data"), pair[1]]) == ("data", "dev")
+    mixed_systems = [replace(loaded_systems[0], dataset="demo"), *loaded_systems[1:]]
     with pytest.raises(UserError, match=r"dataset: the reports differ: 'demo' \(a/model\); 'd' "):
-        common_data(mixed)
-    assert common_data(mixed, "demo") == ("demo", "dev")
+        common_data(mixed_systems)
+    assert common_data(mixed_systems, "demo") == ("demo", "dev")
     with pytest.raises(UserError, match="split: the reports differ"):
         common_data([replace(loaded_systems[0], split="test"), *loaded_systems])
     assert common_data(
@@ -175,7 +175,7 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("edit", "place"),
+    ("edit", "message"),
     [
         (lambda raw: raw.pop("version"), "version: none: no report, or one of version 0.1.0"),
         (lambda raw: raw.update(version=4), "version: 4; this version reads 2 and 3"),
@@ -185,12 +185,12 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.Mo
         (lambda raw: raw["systems"]["model"]["cost"].update(seconds="1"), "cost.seconds: "),
     ],
 )
-def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, place: str) -> None:
+def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, message: str) -> None:
     path = save(tmp_path) / "report.json"
     raw = json.loads(path.read_text())
     edit(raw)
     path.write_text(json.dumps(raw))
-    with pytest.raises(InputError, match=place):
+    with pytest.raises(InputError, match=message):
         Report.read(tmp_path)
     for text in ("", "[]", "[" * 100_000):
         path.write_text(text)
@@ -217,8 +217,8 @@ def test_a_training_that_chose_a_scale_is_of_an_older_version(tmp_path: Path) ->
     report = replace(Report.read(save(tmp_path)), training=training)
     raw = report.to_json()
     older = {"chosen_scale": 1.0, "scales": [], "scaled_epoch": 2, "chosen_soup": []}
-    for more, good in (({}, True), ({"chosen_scale": 0.5}, False), ({"chosen_soup": [1]}, False)):
-        raw["training"] = {**report.to_json()["training"], **older, **more}
+    for fields, good in (({}, True), ({"chosen_scale": 0.5}, False), ({"chosen_soup": [1]}, False)):
+        raw["training"] = {**report.to_json()["training"], **older, **fields}
         (tmp_path / "report.json").write_text(json.dumps(raw))
         if good:
             assert Report.read(tmp_path) == report

@@ -20,18 +20,18 @@ labels = st.sampled_from(LABELS)
 
 @given(st.lists(st.tuples(labels, labels, st.booleans()), min_size=1, max_size=12))
 def test_macro_f1_is_scikits_over_the_labels_that_occur(rows: list[tuple[str, str, bool]]) -> None:
-    actual, said, evidenced = zip(*rows, strict=True)
+    actual, predicted, evidenced = zip(*rows, strict=True)
     occur = sorted(set(actual))
-    expected = f1_score(actual, said, labels=occur, average="macro", zero_division=0)
-    assert macro_f1(actual, said) == pytest.approx(expected)
-    assert macro_f1(actual, said, evidenced) <= macro_f1(actual, said) + 1e-12
+    expected = f1_score(actual, predicted, labels=occur, average="macro", zero_division=0)
+    assert macro_f1(actual, predicted) == pytest.approx(expected)
+    assert macro_f1(actual, predicted, evidenced) <= macro_f1(actual, predicted) + 1e-12
 
 
 def test_a_right_label_without_evidence_is_a_false_positive_and_no_miss() -> None:
-    actual, said = [YES, YES, NO], [YES, YES, NO]
+    actual, predicted = [YES, YES, NO], [YES, YES, NO]
     # SUPPORTS: one right, one wrong, none missed: precision 1/2, recall 1.
-    assert macro_f1(actual, said, [True, False, True]) == pytest.approx((2 / 3 + 1) / 2)
-    assert macro_f1(actual, said, [False, False, True]) == pytest.approx(0.5)
+    assert macro_f1(actual, predicted, [True, False, True]) == pytest.approx((2 / 3 + 1) / 2)
+    assert macro_f1(actual, predicted, [False, False, True]) == pytest.approx(0.5)
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ FOUND = {"r1": [("r1/12", 3.0), ("r1/11", 2.0)], "r2": [("r2/21", 1.0), ("r2/23"
 
 def test_measures_by_hand(rumors: Rumors) -> None:
     run = Run.from_lists({**FOUND, "r3": [("r3/31", 1.0)]})
-    said = {"r1": NO, "r2": YES, "r3": YES}
-    scores = score_rumors(rumors, run, said, repeats=200)
+    predicted = {"r1": NO, "r2": YES, "r3": YES}
+    scores = score_rumors(rumors, run, predicted, repeats=200)
     # r1: its one tweet second; r2: one of two, first; r3: something retrieved for nothing.
     assert scores.average_precision == {"r1": 0.5, "r2": 0.5}
     assert scores.values["map"] == 0.5 and scores.values["recall@5"] == 0.75
     assert scores.values["map_task"] == pytest.approx(1 / 3)
     # NO 1, YES 2/3, unverifiable 0.
     assert scores.values["macro_f1"] == pytest.approx(5 / 9)
-    nothing = score_rumors(rumors, Run.from_lists(FOUND), said)
+    nothing = score_rumors(rumors, Run.from_lists(FOUND), predicted)
     assert nothing.values["map_task"] == pytest.approx(2 / 3)
     assert nothing.values["map"] == 0.5 and nothing.intervals is None
     assert scores.intervals is not None
@@ -62,12 +62,12 @@ def test_measures_by_hand(rumors: Rumors) -> None:
 
 
 def test_strict_asks_for_one_right_tweet_except_where_there_is_none(rumors: Rumors) -> None:
-    said = {"r1": NO, "r2": YES, "r3": OPEN_LABEL}
+    predicted = {"r1": NO, "r2": YES, "r3": OPEN_LABEL}
     missed = Run.from_lists({"r1": [("r1/12", 1.0)], "r2": [("r2/22", 1.0)], "r3": []})
-    scores = score_rumors(rumors, missed, said)
+    scores = score_rumors(rumors, missed, predicted)
     assert scores.values["macro_f1"] == 1
     assert scores.values["strict_macro_f1"] == pytest.approx(2 / 3)
-    assert score_rumors(rumors, Run.from_lists(FOUND), said).values["strict_macro_f1"] == 1
+    assert score_rumors(rumors, Run.from_lists(FOUND), predicted).values["strict_macro_f1"] == 1
 
 
 def test_only_the_first_five_tweets_count(tmp_path: Path) -> None:

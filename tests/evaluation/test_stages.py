@@ -41,9 +41,9 @@ def test_a_verifiers_work_and_its_price_are_counted() -> None:
         "c": {"asks": 0, "tokens": 0},
     }
     moves = Moves(4, 1.0, 3, 1, 1, 1)
-    one = verifier_work(Result(run, details=details), moves)
-    assert one is not None and (one.claims, one.asked, one.asks, one.tokens) == (4, 2, 6, 150)
-    assert one.tokens_per_promoted == 50 and one.share_asked == 0.5
+    work = verifier_work(Result(run, details=details), moves)
+    assert work is not None and (work.claims, work.asked, work.asks, work.tokens) == (4, 2, 6, 150)
+    assert work.tokens_per_promoted == 50 and work.share_asked == 0.5
     assert verifier_work(Result(run), moves) is None
 
 

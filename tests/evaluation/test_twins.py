@@ -57,11 +57,11 @@ def test_what_twins_do_is_counted_by_hand(tmp_path: Path) -> None:
     english = (1 + 1 + 1 / 2 + 1 / 2 + 1) / 5
     assert twins.as_one["en"] == pytest.approx(english) and twins.as_one["de"] == 1
     assert twins.as_one["macro"] == pytest.approx((english + 1) / 2)
-    plain = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 4 + 0) / 5
-    assert report.macro["mrr@5"] == pytest.approx((plain + 1) / 2)
+    score = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 4 + 0) / 5
+    assert report.macro["mrr@5"] == pytest.approx((score + 1) / 2)
     report.write(tmp_path)
     assert Report.read(tmp_path).systems["system"].twins == twins
     # Where no gold has a twin nothing is said, whatever else the pool repeats.
-    other = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
-    found = c2s.evaluate(Run.from_lists(RUN), other, repeats=0)
+    data = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
+    found = c2s.evaluate(Run.from_lists(RUN), data, repeats=0)
     assert found.systems["system"].twins is None and found.twins_table is None

@@ -81,7 +81,7 @@ def model(threshold: float = 0.5) -> AbstainModel:
 )
 def test_damaged_values_are_refused_by_their_field(tmp_path: Path, changed, why) -> None:
     path = tmp_path / "manifest.json"
-    assert AbstainModel.of_plain(model().plain(), path) == model()
+    assert AbstainModel.of_json(model().as_json(), path) == model()
     with pytest.raises(InputError, match=why) as error:
-        AbstainModel.of_plain({**model().plain(), **changed}, path)
+        AbstainModel.of_json({**model().as_json(), **changed}, path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -63,11 +63,11 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     engine: Engine, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted_on: list[tuple[module.Questions, np.ndarray]] = []
-    whole = module._fit_model
+    fit = module._fit_model
 
     def watched(questions: module.Questions, *rest: object) -> AbstainModel:
         fitted_on.append((questions, rest[-1]))  # type: ignore[arg-type]
-        return whole(questions, *rest)  # type: ignore[arg-type]
+        return fit(questions, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "_fit_model", watched)
     model = calibrate(engine, dataset)
@@ -76,23 +76,23 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     papers, claims = questions.paired.groups, 2 * len(dataset.claims)
     held_out = np.zeros(claims + len(questions.kinds), int)
     for _, rows in fitted_on[:-1]:
-        for groups, those in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):
-            assert not {*groups[those]} & {*groups[~those]}
+        for groups, rows_of in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):
+            assert not {*groups[rows_of]} & {*groups[~rows_of]}
         held_out += ~rows
     assert (held_out == 1).all() and fitted_on[-1][1].all()
     assert sum(tenth.answers for tenth in model.tenths) == len(held_out)
     assert sum(tenth.here for tenth in model.tenths) == len(dataset.claims)
-    found, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
-    assert found.answers > 60 and found.here / found.answers > 0.9
+    present, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
+    assert present.answers > 60 and present.here / present.answers > 0.9
     assert absent.answers > 150 and absent.here / absent.answers < 0.1
-    assert f'{found.here} of {found.answers} that are "found"' in reliability_line(model)
+    assert f'{present.here} of {present.answers} that are "found"' in reliability_line(model)
     assert model.papers == 60 and model.topic is not None
-    engine.note(abstain=model.plain())
+    engine.note(abstain=model.as_json())
     engine.close()
-    finder = Finder(open_index(engine.where))
+    finder = Finder(open_index(engine.location))
     posts = [Post("a", dataset.claims[0].text), Post("b", "Regen in Kiel, nie wieder Urlaub hier")]
     first, second = finder.find(posts)
-    assert (first.verdict, first.measured) == ("found", found)
+    assert (first.verdict, first.measured) == ("found", present)
     assert (second.verdict, second.measured) == ("not here", absent)
     assert "the index has 60 papers" in model.fitted
 
@@ -103,14 +103,14 @@ def test_abstention_of_an_index_is_measured_by_a_command(
     from claim2source.datasets import write_beir
 
     write_beir(dataset, tmp_path / "data")
-    words = ["--index", engine.where, "--dataset", str(tmp_path / "data"), "--split", "train"]
+    words = ["--index", engine.location, "--dataset", str(tmp_path / "data"), "--split", "train"]
     words += ["--out", str(tmp_path / "out")]
     with pytest.raises(UserError, match="no abstention is fitted: index --claims DATASET does"):
         main(words)
     model = calibrate(engine, dataset)
     tenths = reliability(engine, model, dataset)
     assert sum(tenth.answers for tenth in tenths) == 2 * len(dataset.claims)
-    engine.note(abstain=model.plain())
+    engine.note(abstain=model.as_json())
     engine.close()
     main(words)
     text = capsys.readouterr().out
@@ -123,8 +123,8 @@ def test_abstention_of_an_index_is_measured_by_a_command(
 
 def test_tenths_count_answers_by_their_probability() -> None:
     shares = np.array([0.0, 0.05, 0.1, 0.95, 1.0])
-    here = np.array([False, True, False, True, True])
-    tenths = tenths_of(shares, here, here & (shares < 1))
+    is_present = np.array([False, True, False, True, True])
+    tenths = tenths_of(shares, is_present, is_present & (shares < 1))
     assert tenths[0] == Tenth(2, 0.025, 1, 1) and tenths[1] == Tenth(1, 0.1, 0, 0)
     assert tenths[9] == Tenth(2, pytest.approx(0.975), 2, 1)  # type: ignore[arg-type]
     assert len(tenths) == 10 and tenths[5] == Tenth()
@@ -134,7 +134,7 @@ def test_other_posts_are_of_the_languages_and_kinds_that_are_asked_for() -> None
     posts, kinds = posts_from_elsewhere(("de", "es"), 40)
     assert len(posts) == len(kinds) == len({post.text for post in posts}) == 40
     assert {post.lang for post in posts} == {"de"} and len({*kinds}) > 10
-    assert {one.lang for one in posts_from_elsewhere(("es",), 9)[0]} == {"en"}
+    assert {post.lang for post in posts_from_elsewhere(("es",), 9)[0]} == {"en"}
     assert posts == posts_from_elsewhere(("de", "es"), 40)[0]
 
 

@@ -23,8 +23,8 @@ def test_one_post_is_the_example_everywhere() -> None:
     for path in texts:
         text = path.read_text(encoding="utf-8")
         assert "masks cut outbreaks 3.7x" in text
-        asked = re.findall(r'claim2source find "([^"]+)"', text)
-        assert all(one in (EXAMPLE, GERMAN) for one in asked), path
+        posts = re.findall(r'claim2source find "([^"]+)"', text)
+        assert all(post in (EXAMPLE, GERMAN) for post in posts), path
     # The post that `make demo` ends with.
     assert f'"{GERMAN}"' in (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 
@@ -44,11 +44,11 @@ def test_the_example_s_paper_is_first_in_the_demo(
         assert papers[0]["verdict"] in ("found", "uncertain"), papers
         # PyTorch gives the same answer, and so the same sentences.
         find([post, "--index", folder, "--json", "--k", "3", "--device", "cpu"])
-        for one, other in zip(papers, json.loads(capsys.readouterr().out), strict=True):
+        for paper, expected in zip(papers, json.loads(capsys.readouterr().out), strict=True):
             for key in ("score", "present"):
-                assert one.pop(key) == pytest.approx(other.pop(key), abs=1e-4)
-            assert one.pop("parts") == pytest.approx(other.pop("parts"), abs=1e-4)
-            assert one == other
+                assert paper.pop(key) == pytest.approx(expected.pop(key), abs=1e-4)
+            assert paper.pop("parts") == pytest.approx(expected.pop("parts"), abs=1e-4)
+            assert paper == expected
         assert ("3.7" in papers[0]["sentence"]) == (post == EXAMPLE)
     find(["Schon wieder Regen in Kiel, ich habe das Wetter satt", "--index", folder, "--json"])
-    assert {one["verdict"] for one in json.loads(capsys.readouterr().out)} == {"not here"}
+    assert {paper["verdict"] for paper in json.loads(capsys.readouterr().out)} == {"not here"}

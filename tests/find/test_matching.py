@@ -11,11 +11,11 @@ from claim2source.find.matching import MatchingWords
 from claim2source.retrieve import BM25Config
 
 
-@pytest.mark.parametrize("held", [200_000, 0])
+@pytest.mark.parametrize("size", [200_000, 0])
 def test_words_match_by_terms_and_names_and_are_analysed_once(
-    held: int, monkeypatch: pytest.MonkeyPatch
+    size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_WORDS", held)
+    monkeypatch.setattr(module, "_MOST_WORDS", size)
     papers = [
         Paper(
             Source("a", "Masking in schools", "A masked trial. MASKED!", ("Ada Zola",), "Nature")
@@ -30,15 +30,15 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
     analysed: list[str] = []
     texts = matching._analyser.texts
 
-    def counted(words: list[str]) -> list[list[str]]:
+    def note(words: list[str]) -> list[list[str]]:
         analysed.extend(words)
         return texts(words)
 
-    monkeypatch.setattr(matching._analyser, "texts", counted)
+    monkeypatch.setattr(matching._analyser, "texts", note)
     assert matching.of(claim, papers) == [of_a, of_b, ((), ())]
-    once = len(analysed)
-    assert once == len(set(analysed))
+    count = len(analysed)
+    assert count == len(set(analysed))
     assert matching.of(claim, [papers[1], papers[0]]) == [of_b, of_a]
     # Where more words are held than fit, they are analysed again.
-    assert (len(analysed) == once) is (held > 0)
+    assert (len(analysed) == count) is (size > 0)
     assert matching.of(claim, []) == []

@@ -69,24 +69,24 @@ def keys_of(program: Program) -> dict[str, Any]:
 
 
 def _keys(kind: Any, prefix: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    keys: list[tuple[str, Any]] = []
     hints = get_type_hints(kind)
     for spec in dataclasses.fields(kind):
         name, hint = f"{prefix}{spec.name}", hints[spec.name]
         if name in LEFT_OUT:
             continue
-        found.append((name, hint))
+        keys.append((name, hint))
         for part in (hint, *get_args(hint)):
             if dataclasses.is_dataclass(part):
-                found += _keys(part, f"{name}.")
-    return found
+                keys += _keys(part, f"{name}.")
+    return keys
 
 
 def values_of(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
     """Draw the words that follow an option: mostly of its type, some of another."""
     usual = _of_type(key, hint)
-    other = st.lists(st.sampled_from((*WORDS, *PATHS, *WHOLE, *REAL)), max_size=2)
-    return st.one_of(usual, usual, usual, other)
+    unusual = st.lists(st.sampled_from((*WORDS, *PATHS, *WHOLE, *REAL)), max_size=2)
+    return st.one_of(usual, usual, usual, unusual)
 
 
 def _of_type(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
@@ -106,7 +106,7 @@ def _of_type(key: str, hint: Any) -> st.SearchStrategy[list[str]]:
     if origin in (Union, types.UnionType):
         return st.one_of(*(_of_type(key, part) for part in inner))
     if origin in (list, tuple):
-        return st.lists(_of_type(key, inner[0]), max_size=3).map(lambda some: sum(some, []))
+        return st.lists(_of_type(key, inner[0]), max_size=3).map(lambda lists: sum(lists, []))
     if origin is dict:
         return _one(('{"de": "model"}', '{"": ""}', '{"en": 1}', "{}", "x"))
     if hint is type(None):
@@ -173,8 +173,8 @@ def edits(program: Program) -> st.SearchStrategy[Edit]:
 @st.composite
 def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     """Draw a case of one of these programs, or of any by its weight."""
-    every = [name for name, program in PROGRAMS.items() for _ in range(program.weight)]
-    name = draw(st.sampled_from(names or every))
+    weighted = [name for name, program in PROGRAMS.items() for _ in range(program.weight)]
+    name = draw(st.sampled_from(names or weighted))
     program = PROGRAMS[name]
     argv = draw(commands(program))
     return Case(name, tuple(argv), tuple(draw(st.lists(edits(program), max_size=2))))

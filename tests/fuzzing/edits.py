@@ -60,8 +60,8 @@ class Edit:
 
     def apply(self, world: Path) -> None:
         """Spoil the file of a world; one that cannot be spoilt so stays as it is."""
-        found = sorted(world.glob(self.file)) if "*" in self.file else []
-        path = found[self.place % len(found)] if found else world / self.file
+        paths = sorted(world.glob(self.file)) if "*" in self.file else []
+        path = paths[self.place % len(paths)] if paths else world / self.file
         if self.op in PLACES:
             # An earlier edit may have put a file where the folder was.
             with contextlib.suppress(OSError):
@@ -107,44 +107,44 @@ PLACES: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def _at(content: bytes, place: int) -> int:
-    return place % (len(content) + 1)
+def _at(content: bytes, position: int) -> int:
+    return position % (len(content) + 1)
 
 
 CONTENTS: dict[str, Callable[[bytes, int, int], bytes]] = {
-    "empty": lambda content, place, value: b"",
-    "truncate": lambda content, place, value: content[: _at(content, place * 97)],
-    "insert": lambda content, place, value: (
-        content[: _at(content, place * 97)]
+    "empty": lambda content, position, value: b"",
+    "truncate": lambda content, position, value: content[: _at(content, position * 97)],
+    "insert": lambda content, position, value: (
+        content[: _at(content, position * 97)]
         + BYTES[value % len(BYTES)]
-        + content[_at(content, place * 97) :]
+        + content[_at(content, position * 97) :]
     ),
-    "flip": lambda content, place, value: (
+    "flip": lambda content, position, value: (
         bytes(
-            byte ^ (1 + value % 255) if at == place * 97 % len(content) else byte
+            byte ^ (1 + value % 255) if at == position * 97 % len(content) else byte
             for at, byte in enumerate(content)
         )
         if content
         else content
     ),
-    "begin": lambda content, place, value: BYTES[value % len(BYTES)] + content,
-    "crlf": lambda content, place, value: content.replace(b"\n", b"\r\n"),
-    "utf16": lambda content, place, value: content.decode("utf-8", "replace").encode("utf-16"),
-    "twice": lambda content, place, value: content + content,
+    "begin": lambda content, position, value: BYTES[value % len(BYTES)] + content,
+    "crlf": lambda content, position, value: content.replace(b"\n", b"\r\n"),
+    "utf16": lambda content, position, value: content.decode("utf-8", "replace").encode("utf-16"),
+    "twice": lambda content, position, value: content + content,
 }
 STRUCTURED = ("drop", "set", "double", "swap-lines")
 
 
-def _structured(path: Path, op: str, place: int, value: int) -> bytes | None:
+def _structured(path: Path, op: str, position: int, value: int) -> bytes | None:
     """Return a file with one line or one value spoilt; None where it is no text."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix in (".json", ".yaml"):
-            return _json(text, op, place, value, path.suffix == ".yaml").encode()
+            return _json(text, op, position, value, path.suffix == ".yaml").encode()
         lines = text.splitlines(keepends=True)
         if not lines:
             return None
-        at = place % len(lines)
+        at = position % len(lines)
         if op == "double":
             lines.insert(at, lines[at])
         elif op == "swap-lines":
@@ -152,54 +152,54 @@ def _structured(path: Path, op: str, place: int, value: int) -> bytes | None:
         elif op == "drop" and value % 2:
             del lines[at]
         elif path.suffix == ".jsonl":
-            lines[at] = _json(lines[at], op, place // len(lines), value, False) + "\n"
+            lines[at] = _json(lines[at], op, position // len(lines), value, False) + "\n"
         else:
-            lines[at] = _row(lines[at], op, place // len(lines), value)
+            lines[at] = _row(lines[at], op, position // len(lines), value)
         return "".join(lines).encode()
     # An earlier edit left no text, or no JSON.
     except (ValueError, RecursionError, yaml.YAMLError):
         return None
 
 
-def _row(line: str, op: str, place: int, value: int) -> str:
+def _row(line: str, op: str, position: int, value: int) -> str:
     sign = "\t" if "\t" in line else " "
     cells = line.rstrip("\n").split(sign)
-    at = place % len(cells)
+    at = position % len(cells)
     cells[at : at + 1] = [] if op == "drop" else [CELLS[value % len(CELLS)]]
     return sign.join(cells) + "\n"
 
 
-def _json(text: str, op: str, place: int, value: int, is_yaml: bool) -> str:
+def _json(text: str, op: str, position: int, value: int, is_yaml: bool) -> str:
     """Drop a value of a JSON or YAML text, or set another. What JSON cannot hold is put in as text."""
     values = YAML_VALUES if is_yaml else JSON_VALUES
     raw = values[value % len(values)]
     content: Any = yaml.safe_load(text) if is_yaml else json.loads(text)
     mark = "@@here@@"
-    places = list(_places(content))
-    where = places[place % len(places)]
-    if not where:
+    paths = list(_places(content))
+    path = paths[position % len(paths)]
+    if not path:
         content = None if op == "drop" else mark
     elif op == "drop":
-        del _get(content, where[:-1])[where[-1]]
+        del _get(content, path[:-1])[path[-1]]
     else:
-        _get(content, where[:-1])[where[-1]] = mark
+        _get(content, path[:-1])[path[-1]] = mark
     if is_yaml:
         return yaml.safe_dump(content, sort_keys=False).replace(f"'{mark}'", raw)
     return json.dumps(content, ensure_ascii=False).replace(f'"{mark}"', raw)
 
 
-def _get(content: Any, place: Place) -> Any:
-    for key in place:
+def _get(content: Any, path: Place) -> Any:
+    for key in path:
         content = content[key]
     return content
 
 
-def _places(content: Any, place: Place = ()) -> Iterator[Place]:
+def _places(content: Any, path: Place = ()) -> Iterator[Place]:
     """Yield the place of every value, the whole first."""
-    yield place
+    yield path
     if isinstance(content, dict):
         for key, value in content.items():
-            yield from _places(value, (*place, key))
+            yield from _places(value, (*path, key))
     elif isinstance(content, list):
         for key, value in enumerate(content):
-            yield from _places(value, (*place, key))
+            yield from _places(value, (*path, key))

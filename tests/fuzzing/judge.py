@@ -92,11 +92,11 @@ class Fuzzer:
             before = tree(world.parent)
             code, printed, errors, seconds = self._call(case, world)
             after = tree(world.parent)
-            inside = f"{world.name}/"
+            prefix = f"{world.name}/"
             wrong = [
                 *_wrong_ending(code, errors),
                 *_wrong_words(printed, errors, code),
-                *_wrong_files(case, code, before, after, inside),
+                *_wrong_files(case, code, before, after, prefix),
             ]
         return Outcome(code, printed, errors, seconds, tuple(wrong))
 
@@ -109,9 +109,9 @@ class Fuzzer:
 
     def _call(self, case: Case, world: Path) -> tuple[int | str, str, str, float]:
         # As Python's own: stdout refuses what is no UTF-8, stderr escapes it.
-        kept = _Kept(), _Kept()
-        out = io.TextIOWrapper(kept[0], "utf-8", "strict", write_through=True)
-        err = io.TextIOWrapper(kept[1], "utf-8", "backslashreplace", write_through=True)
+        streams = _Kept(), _Kept()
+        out = io.TextIOWrapper(streams[0], "utf-8", "strict", write_through=True)
+        err = io.TextIOWrapper(streams[1], "utf-8", "backslashreplace", write_through=True)
         main = PROGRAMS[case.program].main()
         code: int | str
         started = time.monotonic()
@@ -129,7 +129,7 @@ class Fuzzer:
                 code = type(error).__name__
                 traceback.print_exc()
         seconds = time.monotonic() - started
-        printed, errors = (stream.getvalue().decode("utf-8", "replace") for stream in kept)
+        printed, errors = (stream.getvalue().decode("utf-8", "replace") for stream in streams)
         return code, printed, errors + _trace(errors), seconds
 
 
@@ -202,12 +202,12 @@ def _trace(errors: str) -> str:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    found = {}
+    contents = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(root) / name
-            found[str(path.relative_to(folder))] = _content(path)
-    return found
+            contents[str(path.relative_to(folder))] = _content(path)
+    return contents
 
 
 def _content(path: Path) -> str:
@@ -224,8 +224,8 @@ def _wrong_ending(code: int | str, errors: str) -> Iterator[str]:
         # The last resort; the exception and where it was raised name the defect.
         lines = errors.splitlines() or ["nothing said"]
         ours = [line for line in lines if f'File "{REPOSITORY}' in line]
-        kind, place = lines[-1].partition(":")[0], ours[-1].strip() if ours else ""
-        yield f"exit 1: {kind} {place}: {lines[-1]}"[:LONGEST]
+        kind, location = lines[-1].partition(":")[0], ours[-1].strip() if ours else ""
+        yield f"exit 1: {kind} {location}: {lines[-1]}"[:LONGEST]
     elif code not in (0, 2):
         yield f"ended by {code}"
     if code == 2 and not errors.strip():
@@ -256,28 +256,28 @@ def unprintable(character: str) -> bool:
 
 
 def named_outs(case: Case) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for at, word in enumerate(case.argv):
         match = _OUTS.fullmatch(word)
         if match:
             after = case.argv[at + 1 : at + 2]
-            found += [match[1]] if match[1] is not None else after
+            names += [match[1]] if match[1] is not None else after
     if case.program == "finetune" and "--config=run/config.yaml" in case.argv:
-        found.append("run")
-    return found
+        names.append("run")
+    return names
 
 
 def _wrong_files(
-    case: Case, code: int | str, before: Mapping[str, str], after: Mapping[str, str], inside: str
+    case: Case, code: int | str, before: Mapping[str, str], after: Mapping[str, str], prefix: str
 ) -> Iterator[str]:
-    """Find what was lost, changed or left; `inside` is the folder of the world, with its slash."""
+    """Find what was lost, changed or left; `prefix` is the folder of the world, with its slash."""
     new = [path for path in after if path not in before]
     new = [path for path in new if not (path == "store" or path.startswith("store/"))]
     changed = [path for path in before if after.get(path) != before[path]]
     for path in new:
         if is_leftover(Path(path)):
             yield f"left {_shown(path)}"
-    outs = [os.path.normpath(f"{inside}{name}") for name in named_outs(case)]
+    outs = [os.path.normpath(f"{prefix}{name}") for name in named_outs(case)]
     if code != 0:
         for path in changed:
             yield f"changed without success: {_shown(path)}"
@@ -286,14 +286,14 @@ def _wrong_files(
         return
     pattern = _DEFAULTS.get(case.program, r"(?!)")
     for path in new:
-        if not (_within(path, outs) or re.match(f"{re.escape(inside)}{pattern}(/|$)", path)):
+        if not (_within(path, outs) or re.match(f"{re.escape(prefix)}{pattern}(/|$)", path)):
             yield f"wrote elsewhere: {_shown(path)}"
-    words = {os.path.normpath(f"{inside}{word.rpartition('=')[2]}") for word in case.argv}
+    words = {os.path.normpath(f"{prefix}{word.rpartition('=')[2]}") for word in case.argv}
     inputs = [word for word in words if word not in outs]
     for path in changed:
-        ours = path.startswith((f"{inside}reports/", f"{inside}run/")) and _within(path, outs)
-        asked = path in outs and before[path] != "folder" and not _within(path, inputs)
-        if not (ours or asked):
+        ours = path.startswith((f"{prefix}reports/", f"{prefix}run/")) and _within(path, outs)
+        is_output = path in outs and before[path] != "folder" and not _within(path, inputs)
+        if not (ours or is_output):
             yield f"changed: {_shown(path)}"
 
 

@@ -17,13 +17,13 @@ from tests.io.social_server import DID, RECORD, STATUS, Server, serving
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as made:
-        yield made
+    with serving() as running:
+        yield running
 
 
 def fetcher(server: Server, **options: Any) -> Fetcher:
-    places = dict.fromkeys((BLUESKY_API, "mastodon.social", "own.example"), server.place)
-    return Fetcher(places=places, **options)
+    base_urls = dict.fromkeys((BLUESKY_API, "mastodon.social", "own.example"), server.place)
+    return Fetcher(base_urls=base_urls, **options)
 
 
 def test_a_post_of_bluesky_is_read_with_its_links(server: Server) -> None:
@@ -105,12 +105,12 @@ def test_pictures_and_quotations_of_bluesky_are_read_and_marked(
 
 
 def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
-    other = {"uri": QUOTED_URI, "record": QUOTED}
+    quoted = {"uri": QUOTED_URI, "record": QUOTED}
     quotes = {**OWN, "text": "", "embed": RECORD_EMBED}
     post = bluesky(server, {"record": quotes, "embed": {"record": SHOWN}})
     assert (post.text, post.lang, post.date) == (QUOTE_TEXT, "de", "2021-05-04")
     boost = {"$type": "app.bsky.feed.repost", "subject": POINTS_TO, "createdAt": "2022-01-01"}
-    post = bluesky(server, {"record": boost}, other)
+    post = bluesky(server, {"record": boost}, quoted)
     assert post.text == "[boosted post] Masks cut outbreaks 3.7x\n\n[image] A table"
     assert (post.lang, post.date) == ("de", "2020-01-02")
     card = {"external": {"uri": "https://a.org", "title": "A study", "description": "of masks"}}
@@ -123,7 +123,7 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
     for kind in ("NotFound", "Blocked", "Detached"):
         hidden = {"record": {"$type": f"app.bsky.embed.record#view{kind}", **POINTS_TO}}
         view = {"record": {**OWN, "embed": RECORD_EMBED}, "embed": hidden}
-        assert bluesky(server, view, other).text == "wow"
+        assert bluesky(server, view, quoted).text == "wow"
     for uri in ("https://evil.org/", "at://did:plc:x/app.bsky.feed.like/3k", 5, None):
         strange = {"$type": "app.bsky.embed.record", "record": {"uri": uri}}
         assert bluesky(server, {"record": {**OWN, "embed": strange}}).text == "wow"
@@ -202,9 +202,9 @@ def test_what_a_server_must_not_do(server: Server) -> None:
     for status in (301, 302, 303, 307, 308):
         server.say(path, b"", status, Location=f"{server.place}/elsewhere")
         refused("redirects elsewhere")
-    assert {asked for asked, _ in server.asked} == {path}
+    assert {path_asked for path_asked, _ in server.asked} == {path}
     server.say(path, json.dumps({**STATUS, "filler": "x" * 3000}).encode())
-    refused("answers more than 2000 bytes", most=2000)
+    refused("answers more than 2000 bytes", limit=2000)
     for status, why in ((404, "no such post"), (401, "not public"), (500, "answers 500")):
         server.say(path, {}, status)
         refused(why)

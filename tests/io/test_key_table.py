@@ -23,15 +23,15 @@ _KEYS = [bytes([i % 3]) * (HASH_BYTES - 2) + bytes([i // 3, 0]) for i in range(3
 def test_it_answers_as_a_dictionary(steps: list[tuple[bool, list[bytes]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_table, "_RECENT", 5)
-        table, known, end = KeyTable(), dict[bytes, int](), 0
-        for whole, keys in steps:
-            if whole:
+        table, reference, end = KeyTable(), dict[bytes, int](), 0
+        for rebuild, keys in steps:
+            if rebuild:
                 table.add_arrays([np.frombuffer(key, np.uint8)[None] for key in keys], end)
             else:
                 table.add(keys, end)
-            known.update(zip(keys, range(end, end + len(keys)), strict=True))
+            reference.update(zip(keys, range(end, end + len(keys)), strict=True))
             end += len(keys)
-            assert table.find(_KEYS).tolist() == [known.get(key, -1) for key in _KEYS]
+            assert table.find(_KEYS).tolist() == [reference.get(key, -1) for key in _KEYS]
         assert table.find([]).tolist() == []
 
 
@@ -47,6 +47,6 @@ def test_a_key_takes_some_forty_bytes() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 100 * count  # a dictionary of bytes takes 160 or more
-    asked = [7, 199_999, 130_000]
-    assert table.find([random.Random(i).randbytes(HASH_BYTES) for i in asked]).tolist() == asked
+    picks = [7, 199_999, 130_000]
+    assert table.find([random.Random(i).randbytes(HASH_BYTES) for i in picks]).tolist() == picks
     assert table.find([text_key("none")]).tolist() == [-1]

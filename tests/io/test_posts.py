@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.io.posts import MOST, Post, read_posts
+from claim2source.io.posts import LONGEST, Post, read_posts
 
 
 def test_posts_have_ids_languages_and_dates(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         ('{"text": "a"}\n{"text": " "}', "posts.jsonl:2: text: is empty"),
         ('{"text": "a"}\n{"id": "1", "text": "b"}', "posts.jsonl:2: id: '1' is already on line 1"),
         ('{"text": "a", "id": "b c"}', "id: holds white space"),
-        (f'{{"text": "{"x" * (MOST + 1)}"}}', f"text: {MOST + 1} characters; at most"),
+        (f'{{"text": "{"x" * (LONGEST + 1)}"}}', f"text: {LONGEST + 1} characters; at most"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=why):

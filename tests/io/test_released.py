@@ -39,7 +39,7 @@ SELECTIONS = """{
 }"""
 
 
-def written(folder: Path, content: str, name: str = "scores") -> Path:
+def write(folder: Path, content: str, name: str = "scores") -> Path:
     path = folder / name
     path.write_text(content, encoding="utf-8")
     return path
@@ -55,7 +55,7 @@ def listed(run: Run) -> dict[str, list[str]]:
 
 
 def test_the_golden_file_is_ranked_by_its_reranker_in_its_order(tmp_path: Path) -> None:
-    file = read_run(written(tmp_path, GOLDEN))
+    file = read_run(write(tmp_path, GOLDEN))
     # 81 and 34 tie: the file has 34 first, a run would put the larger id, 81.
     assert listed(file.run) == {"5": ["944", "34", "81"], "7": ["81", "34"]}
     assert file.golds == {"5": "944", "7": "34"} and file.repeated == 0 and file.complete
@@ -64,7 +64,7 @@ def test_the_golden_file_is_ranked_by_its_reranker_in_its_order(tmp_path: Path) 
 
 
 def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
-    path = written(tmp_path, GOLDEN)
+    path = write(tmp_path, GOLDEN)
     run = read_run(path, "embedding").run
     assert listed(run) == {"5": ["81", "944", "34", "7"], "7": ["34", "81"]}
     assert list(run.scored("7").values()) == pytest.approx([0.3, 0.2])
@@ -73,7 +73,7 @@ def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
     for one in record:
         for candidate in one["candidates"]:
             del candidate["reranker_rank"], candidate["reranker_score"]
-    assert list(read_run(written(tmp_path, json.dumps(record), "p")).run) == list(run)
+    assert list(read_run(write(tmp_path, json.dumps(record), "p")).run) == list(run)
 
 
 def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
     candidates = [
         {"rank": i, "pubkey": key, "embedding_score": 0.25} for i, key in enumerate(keys, 1)
     ]
-    path = written(tmp_path, json.dumps([entry(candidates=candidates)]))
+    path = write(tmp_path, json.dumps([entry(candidates=candidates)]))
     run = read_run(path).run
     assert run.sources("1") == keys
     assert min(run.scores) == pytest.approx(0.25, abs=1e-5)
@@ -99,13 +99,13 @@ GOLDS = {
 
 
 def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_path: Path) -> None:
-    file = named_as(read_run(written(tmp_path, GOLDEN)), GOLDS)
+    file = named_as(read_run(write(tmp_path, GOLDEN)), GOLDS)
     assert file.front == "dev-de-" and file.golds == {"dev-de-5": "944", "dev-de-7": "34"}
     assert listed(file.run)["dev-de-7"] == ["81", "34"] and len(file.run.claim_ids) == 2
     assert file.run.scored("dev-de-5") and not file.run.scored("5")
     assert file.language_among(["en", "de"]) == "de"
     # Already known: nothing is put before them.
-    same = read_run(written(tmp_path, GOLDEN))
+    same = read_run(write(tmp_path, GOLDEN))
     assert named_as(same, {"5": ("944",), "dev-de-5": ("944",)}) is same
     # Known claims of another collection, and a front that is none: the ids as they are.
     assert named_as(same, {"dev-de-5": ("1",), "dev-de-7": ("34",)}) is same
@@ -113,10 +113,10 @@ def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_pat
 
 
 def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path: Path) -> None:
-    file = read_run(written(tmp_path, GOLDEN))
+    file = read_run(write(tmp_path, GOLDEN))
     with pytest.raises(InputError, match="ground_truth_pubkey: '34' is not gold for claim '7'"):
         named_as(file, {"5": ("944",), "7": ("81",)})
-    file = read_run(written(tmp_path, "index\tpreds\n5\t['944']\n7\t['1']\n"))
+    file = read_run(write(tmp_path, "index\tpreds\n5\t['944']\n7\t['1']\n"))
     with pytest.raises(InputError, match="claim '5' could be 'dev-de-5' or 'dev-en-5'"):
         named_as(file, GOLDS)
     german = {claim: golds for claim, golds in GOLDS.items() if "-de-" in claim}
@@ -128,17 +128,17 @@ def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path:
 
 
 def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Path) -> None:
-    run = read_run(written(tmp_path, GOLDEN)).run
-    path = written(tmp_path, SELECTIONS, "selections")
+    run = read_run(write(tmp_path, GOLDEN)).run
+    path = write(tmp_path, SELECTIONS, "selections")
     selections = read_selections(path)
     assert selections == {"de": {0: 3, 1: None}, "en": {0: 1}}
-    found = with_selected(run, path, selections, "de")
-    assert listed(found) == {"5": ["81", "944", "34"], "7": ["81", "34"]}
+    selected = with_selected(run, path, selections, "de")
+    assert listed(selected) == {"5": ["81", "944", "34"], "7": ["81", "34"]}
     # The paper's bonus: 1 above the best.
-    assert found.scored("5")["81"] == pytest.approx(1.652344)
-    assert found.scored("7") == run.scored("7")
-    bare = read_selections(written(tmp_path, '{"de_0": 2, "de_1": null}', "bare"))
-    assert listed(with_selected(run, path, bare, "de"))["5"] == ["34", "944", "81"]
+    assert selected.scored("5")["81"] == pytest.approx(1.652344)
+    assert selected.scored("7") == run.scored("7")
+    selections_file = read_selections(write(tmp_path, '{"de_0": 2, "de_1": null}', "bare"))
+    assert listed(with_selected(run, path, selections_file, "de"))["5"] == ["34", "944", "81"]
 
 
 def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path)
         ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
     ]:
         with pytest.raises(InputError, match=why):
-            read_selections(written(tmp_path, content))
-    run = read_run(written(tmp_path, GOLDEN)).run
+            read_selections(write(tmp_path, content))
+    run = read_run(write(tmp_path, GOLDEN)).run
     lacking: list[tuple[dict[str, dict[int, int | None]], str]] = [
         ({"de": {2: 1}}, "de_2: the run has 2 claims only"),
         ({"de": {1: 3}}, "de_1.selected_paper: 3 is beyond the 2 sources"),
@@ -175,7 +175,7 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
     ]:
-        path = written(tmp_path, content)
+        path = write(tmp_path, content)
         with pytest.raises(InputError, match=why) as error:
             read_run(path, "embedding")
         assert all(line.startswith(str(path)) and len(line) < 400 for line in error.value.lines)
@@ -184,16 +184,16 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
     for one in entries[1]["candidates"]:
         one["reranker_rank"] = one["reranker_score"] = None
     with pytest.raises(InputError, match="entry 2: have no reranker_rank, which other"):
-        read_run(written(tmp_path, json.dumps(entries)))
+        read_run(write(tmp_path, json.dumps(entries)))
 
 
 def test_the_authors_outputs_are_scored_against_our_judgements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [f"{claim}\t{gold}\t1" for claim, golds in GOLDS.items() for gold in golds]
-    qrels = written(tmp_path, "\n".join(["query-id\tcorpus-id\tscore", *rows]), "dev.tsv")
-    scores = written(tmp_path, GOLDEN, "theirs.json")
-    chosen = written(tmp_path, SELECTIONS, "llm.json")
+    qrels = write(tmp_path, "\n".join(["query-id\tcorpus-id\tscore", *rows]), "dev.tsv")
+    scores = write(tmp_path, GOLDEN, "theirs.json")
+    selections = write(tmp_path, SELECTIONS, "llm.json")
     words = ["--qrels", str(qrels), "--run", str(scores), "--metrics", "mrr@5", "--json"]
 
     def means(*options: str) -> dict[str, float]:
@@ -204,4 +204,4 @@ def test_the_authors_outputs_are_scored_against_our_judgements(
     assert means() == {"theirs": 1 + 1 / 2}
     assert means("--ranked_by", "embedding") == {"theirs": 1 / 2 + 1}
     # The LLM moves 81 before the gold, and both are tested against each other.
-    assert means("--selections", str(chosen)) == {"theirs": 1.5, "theirs + llm": 1.0}
+    assert means("--selections", str(selections)) == {"theirs": 1.5, "theirs + llm": 1.0}

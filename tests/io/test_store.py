@@ -40,12 +40,12 @@ def make(parts):
             model.config = copy.deepcopy(model.config)
             model.config.update(dict(config))
         prefixes = Template(**{"claim": "query : ", "source": "query : "} | dict(template))
-        known = {"base": "b", "adapter": "a", "scale": 1.0, "tokenizer": "t"} | dict(weights)
+        weights_of = {"base": "b", "adapter": "a", "scale": 1.0, "tokenizer": "t"} | dict(weights)
         return Encoder(
             model,
             tokenizer,
             EncoderSettings(**{"max_length": 16} | settings, template=prefixes),
-            known,
+            weights_of,
         )
 
     return encoder
@@ -66,13 +66,13 @@ def no_model(encoder):
 def test_what_was_made_once_is_read_and_only_what_is_missing_is_encoded(make, tmp_path):
     vectors, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
     assert cost.tokens > 0
-    again, cost = no_model(make()).encode(TEXTS[::-1], "claim", store=Store(tmp_path))
-    assert np.array_equal(again, vectors[::-1])
-    assert again.dtype == np.float32
+    rerun, cost = no_model(make()).encode(TEXTS[::-1], "claim", store=Store(tmp_path))
+    assert np.array_equal(rerun, vectors[::-1])
+    assert rerun.dtype == np.float32
     assert (cost.items, cost.tokens) == (4, 0)
     # The other side has the same prefix here, so its vectors are the same ones.
-    other, _ = no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))
-    assert np.array_equal(other, vectors)
+    newer, _ = no_model(make()).encode(TEXTS, "source", store=Store(tmp_path))
+    assert np.array_equal(newer, vectors)
     assert np.array_equal(vectors, make().encode(TEXTS, "claim")[0])
     encoder = make()
     _, cost = encoder.encode([*TEXTS, "vaccine"], "claim", store=Store(tmp_path))
@@ -113,38 +113,38 @@ def test_one_changed_input_is_a_miss(make, tmp_path):
 
 def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
     """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
-    store, real, other = Store(tmp_path), identity_module.version, set()
-    bare = make()
-    bare.weights = {"base": "b"}
-    for encoder in (make(), bare):
+    store, real, newer = Store(tmp_path), identity_module.version, set()
+    encoder_without = make()
+    encoder_without.weights = {"base": "b"}
+    for encoder in (make(), encoder_without):
         encoder.encode(TEXTS, "claim", store=store)
     monkeypatch.setattr(
-        identity_module, "version", lambda asked: "9" if asked in other else real(asked)
+        identity_module, "version", lambda name: "9" if name in newer else real(name)
     )
     for name in ("torch", "tokenizers", "transformers", "peft"):
-        other.add(name)
+        newer.add(name)
         if name == "torch":
             no_model(make()).encode(TEXTS, "claim", store=store)
         else:
             with pytest.raises(Called):
                 no_model(make()).encode(TEXTS, "claim", store=store)
         if name == "peft":
-            no_model(bare).encode(TEXTS, "claim", store=store)
-        other.clear()
+            no_model(encoder_without).encode(TEXTS, "claim", store=store)
+        newer.clear()
         # What is there stays.
         no_model(make()).encode(TEXTS, "claim", store=store)
 
 
 def test_a_stopped_run_goes_on_where_it_was(make, tmp_path, monkeypatch):
     monkeypatch.setattr("claim2source.models.encoder.SHARD_TEXTS", 1)
-    encoder, whole = make(), Encoder.vectors
-    done = []
+    encoder, vectors_of = make(), Encoder.vectors
+    batches = []
 
     def stop_at_the_third(batch):
-        if len(done) == 2:
+        if len(batches) == 2:
             raise Called
-        done.append(batch)
-        return whole(encoder, batch)
+        batches.append(batch)
+        return vectors_of(encoder, batch)
 
     encoder.vectors = stop_at_the_third
     with pytest.raises(Called):
@@ -182,8 +182,8 @@ def test_damage_is_said_and_made_again(make, tmp_path, caplog, harm):
     content = path.read_bytes()
     harm(path)
     with caplog.at_level(logging.WARNING):
-        again, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
-    assert np.array_equal(again, vectors)
+        rerun, cost = make().encode(TEXTS, "claim", store=Store(tmp_path))
+    assert np.array_equal(rerun, vectors)
     assert cost.tokens > 0
     (record,) = caplog.records
     assert str(path) in record.getMessage()
@@ -222,13 +222,13 @@ def test_shards_are_read_together_and_spaces_are_apart(tmp_path):
     space = Store(tmp_path).space({"x": 1, "y": 2})
     space.put(KEYS[:2], VECTORS[:2])
     space.put(KEYS[2:], VECTORS[2:])
-    for found in (space, Store(tmp_path).space({"y": 2, "x": 1})):
-        assert np.array_equal(found.get([KEYS[2], KEYS[0], KEYS[2]]), VECTORS[[2, 0, 2]])
-        assert KEYS[0] in found
-        assert text_key("d") not in found
-        assert found.missing([text_key("d"), KEYS[1], text_key("e")]) == [0, 2]
+    for opened_space in (space, Store(tmp_path).space({"y": 2, "x": 1})):
+        assert np.array_equal(opened_space.get([KEYS[2], KEYS[0], KEYS[2]]), VECTORS[[2, 0, 2]])
+        assert KEYS[0] in opened_space
+        assert text_key("d") not in opened_space
+        assert opened_space.missing([text_key("d"), KEYS[1], text_key("e")]) == [0, 2]
         with pytest.raises(KeyError):
-            found.get([KEYS[0], text_key("d")])
+            opened_space.get([KEYS[0], text_key("d")])
     assert Store(tmp_path).space({"x": 1, "y": 3}).missing(KEYS) == [0, 1, 2]
 
 
@@ -292,11 +292,11 @@ def test_damage_of_the_same_size_and_time_in_a_copy_is_seen(tmp_path: Path) -> N
     path = shard(tmp_path)
     status = path.stat()
     assert mark.read_text().split()[1] == str(status.st_size)
-    other = path.with_name("copy")
-    other.write_bytes(path.read_bytes())
-    flip_byte(-1)(other)
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.replace(other, path)
+    newer = path.with_name("copy")
+    newer.write_bytes(path.read_bytes())
+    flip_byte(-1)(newer)
+    os.utime(newer, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(newer, path)
     assert Store(tmp_path).space(MADE_BY).missing(KEYS) == [0, 1, 2]
 
 
@@ -314,33 +314,33 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     run = some_run()
     assert Store(tmp_path).run(MADE_BY) is None
     Store(tmp_path).put_run(MADE_BY, run, {"recall@10": 0.5})
-    stored = Store(tmp_path).run(MADE_BY)
-    assert stored is not None and stored.about == {"recall@10": 0.5}
-    assert list(stored.run) == list(run)
-    assert stored.run.claim_ids == run.claim_ids and stored.run.pool == run.pool
-    assert stored.run.sources("c3") == ["ü", "t", "s"]
-    assert (stored.run.codes.dtype, stored.run.scores.dtype) == (np.int32, np.float32)
+    stored_run = Store(tmp_path).run(MADE_BY)
+    assert stored_run is not None and stored_run.about == {"recall@10": 0.5}
+    assert list(stored_run.run) == list(run)
+    assert stored_run.run.claim_ids == run.claim_ids and stored_run.run.pool == run.pool
+    assert stored_run.run.sources("c3") == ["ü", "t", "s"]
+    assert (stored_run.run.codes.dtype, stored_run.run.scores.dtype) == (np.int32, np.float32)
     assert Store(tmp_path).run({"x": 2}) is None
-    plain = Run.from_lists({"c": [("s", 1.0)], "d": []})
-    Store(tmp_path).put_run({"x": 2}, plain)
-    again = Store(tmp_path).run({"x": 2})
-    assert again is not None and again.run.pool is None and again.about == {}
-    assert again.run.claim_ids == ("c", "d")
+    second_run = Run.from_lists({"c": [("s", 1.0)], "d": []})
+    Store(tmp_path).put_run({"x": 2}, second_run)
+    rerun = Store(tmp_path).run({"x": 2})
+    assert rerun is not None and rerun.run.pool is None and rerun.about == {}
+    assert rerun.run.claim_ids == ("c", "d")
 
 
-@pytest.mark.parametrize("place", [-1, 3, 20, None])
+@pytest.mark.parametrize("position", [-1, 3, 20, None])
 def test_a_damaged_run_is_said_and_dropped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: int | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int | None
 ) -> None:
     Store(tmp_path).put_run(MADE_BY, some_run())
     (path,) = (tmp_path / "runs").iterdir()
-    if place is None:  # whole, but its scores are exchanged
+    if position is None:  # whole, but its scores are exchanged
         with safe_open(path, framework="numpy") as file:
-            said = file.metadata()
+            metadata = file.metadata()
         parts = load_file(path)
-        save_file(parts | {"scores": parts["scores"][::-1].copy()}, path, metadata=said)
+        save_file(parts | {"scores": parts["scores"][::-1].copy()}, path, metadata=metadata)
     else:
-        flip_byte(place)(path)
+        flip_byte(position)(path)
     with caplog.at_level(logging.WARNING):
         assert Store(tmp_path).run(MADE_BY) is None
         assert Store(tmp_path).run(MADE_BY) is None

@@ -7,13 +7,13 @@ from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
 from claim2source.io.submissions import lab_ids, write_submission
 from claim2source.io.trec import read_run
-from tests.io.test_trec import problems_of, written
+from tests.io.test_trec import problems_of, write
 from tests.shared_data import shared
 
 
 def test_preds_as_json_or_python_and_with_numbers(tmp_path):
     cells = ["['a', \"b'c\"]", '"[""a"", ""d""]"', "[1, 'a']", "[]", "[ 'a' ,\t'b' ]"]
-    path = written(
+    path = write(
         tmp_path, "post_id\tpreds\n" + "\n".join(f"{i}\t{cell}" for i, cell in enumerate(cells[:4]))
     )
     run = read_run(path).run
@@ -35,10 +35,10 @@ def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
         "[a, b]",
     ]
     lines = [f"{i}\t{cell}" for i, cell in enumerate(cells)]
-    path = written(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
-    said = problems_of(read_run, path)
-    assert len(said) == len(cells) and not marker.exists()
-    for number, line in enumerate(said, 2):
+    path = write(tmp_path, "post_id\tpreds\n" + "\n".join(lines))
+    problems = problems_of(read_run, path)
+    assert len(problems) == len(cells) and not marker.exists()
+    for number, line in enumerate(problems, 2):
         assert line.startswith(f"F:{number}: preds: ") and len(line) < 120
 
 
@@ -48,12 +48,12 @@ def test_submissions(tmp_path):
         {c: [(s, -float(i)) for i, s in enumerate(ids)] for c, ids in ranked.items()}
     )
     path = tmp_path / "predictions.tsv"
-    data = Dataset(tuple(Claim(one, "text", "en") for one in ranked), (), Qrels({}), "dev")
+    data = Dataset(tuple(Claim(key, "text", "en") for key in ranked), (), Qrels({}), "dev")
     write_submission(run, path, 2025, ids=lab_ids(data, 2025)["predictions.tsv"])
     lines = path.read_text().splitlines()
     assert lines[:2] == ["post_id\tpreds", "1\t['a', 'b', 'c', 'd', 'e']"] and lines[3] == "9\t[]"
-    again = read_run(path).run
-    assert again.claim_ids == ("1", "dev-2", "9") and again.sources("dev-2") == ["it's", 'q"', "x"]
+    rerun = read_run(path).run
+    assert rerun.claim_ids == ("1", "dev-2", "9") and rerun.sources("dev-2") == ["it's", 'q"', "x"]
     write_submission(run, path, 2026, k=2, ids={"dev-1": "x"})
     assert path.read_text().splitlines() == ["index\tpreds", "x\t['a', 'b']"]
     write_submission(run, path, 2025, k=1)
@@ -61,7 +61,7 @@ def test_submissions(tmp_path):
 
 
 def test_two_claims_may_not_share_a_written_id(tmp_path):
-    claims = tuple(Claim(one, "text", lang) for one, lang in (("dev-1", "de"), ("1", "de")))
+    claims = tuple(Claim(key, "text", lang) for key, lang in (("dev-1", "de"), ("1", "de")))
     for year, field in ((2025, "post_id"), (2026, "index")):
         with pytest.raises(InputError, match=f"{field}: '1' would stand for both 'dev-1' and '1'"):
             lab_ids(Dataset(claims, (), Qrels({}), "dev"), year)

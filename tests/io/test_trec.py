@@ -36,7 +36,7 @@ def problems_of(reader, path) -> list[str]:
     return str(error.value).replace(str(path), "F").splitlines()
 
 
-def written(tmp_path, content: str | bytes, name: str = "file"):
+def write(tmp_path, content: str | bytes, name: str = "file"):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
@@ -50,9 +50,9 @@ def test_a_trec_run_comes_back_to_the_last_bit_and_any_tool_ranks_it_as_we_do(
     path = tmp_path_factory.mktemp("run") / "r.trec"
     run = Run.from_lists(ranked)
     write_trec_run(run, path)
-    again = read_run(path)
-    assert list(again.run) == list(run) and again.run.claim_ids == run.claim_ids
-    assert again.repeated == 0 and again.path == path
+    rerun = read_run(path)
+    assert list(rerun.run) == list(run) and rerun.run.claim_ids == run.claim_ids
+    assert rerun.repeated == 0 and rerun.path == path
     rows = [line.split(" ") for line in path.read_text("utf-8").splitlines()]
     assert [(row[0], row[2]) for row in rows] == [row[:2] for row in run]
     assert [int(row[3]) for row in rows] == run.ranks().tolist()
@@ -78,8 +78,8 @@ def test_trec_tools_agree_on_a_written_file_with_ties(tmp_path):
         # RR@k breaks ties by ascending id, so a tie left in the file would show here.
         docs = list(ir_measures.read_trec_run(str(path)))
         qrels = [ir_measures.Qrel("c", gold, 1)]
-        got = ir_measures.calc_aggregate([ir_measures.RR @ 10], qrels, docs)
-        assert got[ir_measures.RR @ 10] == pytest.approx(1 / rank)
+        scores = ir_measures.calc_aggregate([ir_measures.RR @ 10], qrels, docs)
+        assert scores[ir_measures.RR @ 10] == pytest.approx(1 / rank)
 
 
 def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
@@ -109,7 +109,7 @@ def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
     def file(*lines: str):
-        return written(tmp_path, mark + end.join(["", *lines, "", " ", ""]).encode())
+        return write(tmp_path, mark + end.join(["", *lines, "", " ", ""]).encode())
 
     run = read_run(file("c1 Q0 a 1 0.5 t", "c1\tQ0\tb  2 1e0 t")).run
     assert list(run) == [("c1", "b", 1.0), ("c1", "a", 0.5)]
@@ -133,16 +133,16 @@ def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
 
 
 def test_a_run_is_ranked_by_score_and_repeated_sources_are_counted(tmp_path):
-    path = written(tmp_path, "c Q0 a 1 1 t\nd Q0 x 1 9 t\nc Q0 b 9 2 t\nc Q0 z 3 1.00000001 t\n")
+    path = write(tmp_path, "c Q0 a 1 1 t\nd Q0 x 1 9 t\nc Q0 b 9 2 t\nc Q0 z 3 1.00000001 t\n")
     run = read_run(path).run
     assert run.sources("c") == ["b", "z", "a"] and run.claim_ids == ("c", "d")
     rows = "1\t['b', 'a', 'b', 'c', 'a']\n2\t['b', 'b']\n1\t['z', 'a']\n"
-    read = read_run(written(tmp_path, f"post_id\tpreds\n{rows}"))
+    read = read_run(write(tmp_path, f"post_id\tpreds\n{rows}"))
     assert read.repeated == 5
     assert read.run.sources("1") == ["b", "a", "c"] and read.run.sources("2") == ["b"]
     rows = ["c Q0 b 1 3 t", "c Q0 a 2 2 t", "c Q0 b 3 1 t", "d Q0 b 1 1 t", "c Q0 a 4 0 t"]
     for lines in (rows, rows[::-1]):
-        read = read_run(written(tmp_path, "\n".join(lines)))
+        read = read_run(write(tmp_path, "\n".join(lines)))
         assert read.repeated == 2
         assert read.run.scored("c") == {"b": 3.0, "a": 2.0} and read.run.scored("d") == {"b": 1.0}
 
@@ -150,23 +150,23 @@ def test_a_run_is_ranked_by_score_and_repeated_sources_are_counted(tmp_path):
 def test_problems_of_a_trec_run(tmp_path):
     scores = ("x", "NaN", "1e39", "1_0", "\u0663", "1 t extra")
     lines = ["c Q0 a 1 2 t", "", *(f"c Q0 s{score} 2 {score} t" for score in scores), "c d e"]
-    said = problems_of(read_run, written(tmp_path, "\n".join(lines)))
+    said = problems_of(read_run, write(tmp_path, "\n".join(lines)))
     assert [line.split(": ")[0] for line in said] == [f"F:{n}" for n in range(3, 10)]
     assert said[0] == "F:3: score: 'x' is not a number"
     assert said[1] == "F:4: score: 'NaN' is not a finite float32"
     assert "columns; a TREC run has 6" in said[5] and said[6].startswith("F:9: 3 columns")
-    largest = read_run(written(tmp_path, "c Q0 a 1 3.40282356e+38 t")).run.scored("c")["a"]
+    largest = read_run(write(tmp_path, "c Q0 a 1 3.40282356e+38 t")).run.scored("c")["a"]
     assert largest == float(np.finfo(np.float32).max)
 
 
 def test_problems_of_qrels(tmp_path):
     lines = ["c 0 a 1", "c 0 a 1", "c 0 b", "c 0 d 1.5", "c 0 a 2", "c 0 e x"]
-    said = problems_of(read_qrels, written(tmp_path, "\n".join(lines)))
+    said = problems_of(read_qrels, write(tmp_path, "\n".join(lines)))
     assert [line.split(": ")[0] for line in said] == ["F:3", "F:4", "F:5", "F:6"]
     assert "3 columns; TREC qrels have 4" in said[0] and said[1].endswith("'1.5' is not an integer")
     assert "'c' 'a' again, with another grade" in said[2]
     tsv = "query-id\tcorpus-id\tscore\nc\ta\t1\nc\ta\n\tb\t1\nc\t \t1\nc\tb\t\n"
-    said = problems_of(read_qrels, written(tmp_path, tsv))
+    said = problems_of(read_qrels, write(tmp_path, tsv))
     assert said == [
         "F:3: 2 columns; the header has 3",
         "F:4: claim id: empty",
@@ -177,29 +177,29 @@ def test_problems_of_qrels(tmp_path):
 
 def test_the_line_of_a_problem_counts_the_lines_within_quotes(tmp_path):
     tsv = 'post_id\ttweet_text\tcord_uid\n1\t"a\n\nb"\tx\n2\tshort\n3\t"left open\tz\n4\tw\tv\n'
-    said = problems_of(read_qrels, written(tmp_path, tsv))
-    assert said[0] == "F:5: 2 columns; the header has 3"
-    assert said[1].startswith("F:6: broken row") and len(said) == 2
+    lines = problems_of(read_qrels, write(tmp_path, tsv))
+    assert lines[0] == "F:5: 2 columns; the header has 3"
+    assert lines[1].startswith("F:6: broken row") and len(lines) == 2
 
 
 @pytest.mark.parametrize("reader", [read_run, read_qrels])
 def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
     for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf\n"):
-        assert problems_of(reader, written(tmp_path, content)) == ["F: the file is empty"]
+        assert problems_of(reader, write(tmp_path, content)) == ["F: the file is empty"]
     assert problems_of(reader, tmp_path / "absent") == ["F: no such file"]
     assert problems_of(reader, tmp_path) == ["F: is a folder, not a file"]
     header = "query-id\tcorpus-id\tscore\n" if reader is read_qrels else "index\tpreds\n\n"
-    assert "only a header" in problems_of(reader, written(tmp_path, header))[0]
+    assert "only a header" in problems_of(reader, write(tmp_path, header))[0]
 
 
 def test_wrong_encoding_is_named_with_its_line(tmp_path):
     good = "c Q0 é 1 2 t\n".encode()
-    path = written(tmp_path, good * 2 + b"c Q0 \xe8 1 1 t\n" + good)
+    path = write(tmp_path, good * 2 + b"c Q0 \xe8 1 1 t\n" + good)
     (line,) = problems_of(read_run, path)
     assert line.startswith("F:3: is not UTF-8: ")
-    zipped = written(tmp_path, gzip.compress(good))
+    zipped = write(tmp_path, gzip.compress(good))
     assert problems_of(read_run, zipped) == ["F:1: is compressed (gzip), not UTF-8"]
-    assert problems_of(read_run, written(tmp_path, good + b"c Q0 \0 2 1 t\n")) == [
+    assert problems_of(read_run, write(tmp_path, good + b"c Q0 \0 2 1 t\n")) == [
         "F:2: holds a NUL character"
     ]
 
@@ -207,10 +207,10 @@ def test_wrong_encoding_is_named_with_its_line(tmp_path):
 def test_large_cells_and_grades(tmp_path):
     # The csv module refuses more than 131,072 characters.
     ids = [f"source-{n}" for n in range(20_000)]
-    path = written(tmp_path, f"index\tpreds\n1\t{json.dumps(ids)}\n")
+    path = write(tmp_path, f"index\tpreds\n1\t{json.dumps(ids)}\n")
     assert read_run(path).run.sources("1") == ids
-    said = problems_of(read_qrels, written(tmp_path, f"c 0 a {10**9}\nc 0 b {'9' * 5000}\n"))
-    assert said == [
+    lines = problems_of(read_qrels, write(tmp_path, f"c 0 a {10**9}\nc 0 b {'9' * 5000}\n"))
+    assert lines == [
         f"F:{n}: score: '{grade}' is too large: 9 digits at most"
         for n, grade in ((1, "1000000000"), (2, "9" * 40))
     ]
@@ -223,8 +223,8 @@ GRADES = st.dictionaries(IDS, st.integers(-1, 3), min_size=1, max_size=3)
 def test_qrels_round_trips(tmp_path_factory, grades):
     folder = tmp_path_factory.mktemp("qrels")
     write_beir_qrels(Qrels(grades), folder / "q")
-    again = read_qrels(folder / "q").grades
-    assert [(c, *g.items()) for c, g in again.items()] == [
+    rerun = read_qrels(folder / "q").grades
+    assert [(c, *g.items()) for c, g in rerun.items()] == [
         (c, *g.items()) for c, g in grades.items()
     ]
 

@@ -104,7 +104,7 @@ KEY = "secret" + "k" * 34
 def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "ANSWER_SECONDS", 0.2)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    for kind, said in {
+    for kind, message in {
         "500": "answers 500",
         "hangs": "gives no answer in 0.2 seconds",
         "works": "",
@@ -114,7 +114,7 @@ def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyP
         why = library.why_not_reached(server.url)
         assert time.monotonic() - started < 3
         server.close()
-        assert said in why and bool(why) == bool(said)
+        assert message in why and bool(why) == bool(message)
         # Only wandb itself sends the key.
         assert "/graphql" in server.heads
         assert "secret" not in server.heads and "uthorization" not in server.heads
@@ -138,8 +138,8 @@ run_program(main)
 MIXED = [["a", 1.5], ["b", "text"], ["c", None]]
 
 
-def begun(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+def start(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
     own = {"PYTHONPATH": str(REPOSITORY), "HOME": str(folder), "WANDB_API_KEY": KEY}
     return subprocess.Popen(
         [sys.executable, *words],
@@ -147,7 +147,7 @@ def begun(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**kept, **own, "WANDB_BASE_URL": url, "OMP_NUM_THREADS": "1"}
+        env={**environment, **own, "WANDB_BASE_URL": url, "OMP_NUM_THREADS": "1"}
         # In place of 10 and 15 seconds.
         | {"WANDB_HTTP_TIMEOUT": "1", "WANDB_FINISH_TIMEOUT": "2"},
     )
@@ -170,7 +170,7 @@ def test_a_server_that_fails_costs_seconds_and_one_line(tmp_path: Path) -> None:
         for folder in folders:
             folder.mkdir(parents=True)
         words = ["-c", LOGS % MIXED, *map(str, folders)]
-        running[kind] = begun(words, tmp_path / kind, server.url)
+        running[kind] = start(words, tmp_path / kind, server.url)
     for kind, process in running.items():
         out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (0, "done\n"), (kind, err)
@@ -200,11 +200,11 @@ def test_a_server_that_dies_does_not_stop_a_training(tmp_path: Path) -> None:
     words = arguments(*small_setup(tmp_path / "small"), out, optimisation__epochs=1)
     words = [word.replace("--wandb.mode=off", "--wandb.mode=online") for word in words]
     started = time.monotonic()
-    process = begun([str(REPOSITORY / "train" / "finetune.py"), *words], tmp_path, server.url)
-    shown, err = process.communicate(timeout=240)
+    process = start([str(REPOSITORY / "train" / "finetune.py"), *words], tmp_path, server.url)
+    text, err = process.communicate(timeout=240)
     assert process.returncode == 0, err[-3000:]
     assert server.taken and time.monotonic() - started < 150
-    assert "MRR@5 on dev" in shown and "wandb" not in shown
+    assert "MRR@5 on dev" in text and "wandb" not in text
     assert err.count("WARNING: wandb: ") == 1 and "offline-run-*` uploads it" in err
     assert (out / "report.json").is_file()
     names = {

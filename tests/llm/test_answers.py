@@ -14,16 +14,16 @@ from claim2source.llm.answers import StoredReply
 
 
 def test_what_is_no_store_of_answers_is_refused_and_left_alone(tmp_path: Path) -> None:
-    text, other, newer = (tmp_path / name for name in ("text", "other", "newer"))
+    text, foreign, newer = (tmp_path / name for name in ("text", "other", "newer"))
     text.write_text("not a database, " * 100)
-    with sqlite3.connect(other) as base:
+    with sqlite3.connect(foreign) as base:
         base.execute("CREATE TABLE t (x)")
     base.close()
     AnswerStore(newer).close()
     with sqlite3.connect(newer) as base:
         base.execute("PRAGMA user_version = 99")
     base.close()
-    for path in (text, other, newer, tmp_path):
+    for path in (text, foreign, newer, tmp_path):
         before = path.read_bytes() if path.is_file() else b""
         with pytest.raises(InputError) as error:
             AnswerStore(path)
@@ -60,9 +60,9 @@ def refused(path: Path) -> bool:
     try:
         use(path)
     except InputError as error:
-        said = str(error)
-        assert said.startswith(f"{path}: ") and "\n" not in said
-        assert "move it away" in said or "is not a store of answers of this version" in said
+        message = str(error)
+        assert message.startswith(f"{path}: ") and "\n" not in message
+        assert "move it away" in message or "is not a store of answers of this version" in message
         return True
     return False
 
@@ -71,15 +71,15 @@ def refused(path: Path) -> bool:
 def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     content = full(tmp_path / "whole").read_bytes()
     assert not refused(tmp_path / "whole")
-    draw, found = random.Random(0), 0
+    draw, refusals = random.Random(0), 0
     for number in range(60):
         damaged = bytearray(content)
         for _ in range(draw.choice((1, 3, 200))):
             damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
         path = tmp_path / f"flipped{number}"
         path.write_bytes(damaged)
-        found += refused(path)
-    assert found > 30
+        refusals += refused(path)
+    assert refusals > 30
     for size in (99, 4096, 5000, len(content) - 1):
         path = tmp_path / f"cut{size}"
         path.write_bytes(content[:size])

@@ -59,9 +59,9 @@ def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
         plan = LLM(config, store).plan(asking(*texts, "one more", "one more"))
         assert (plan.requests, plan.stored, plan.repeated) == (1, 20, 1)
         assert 5 < plan.prompt_tokens < 100 and plan.most_completion_tokens == 1024
-        again = LLM(config, store).answer(asking(*texts))
+        rerun = LLM(config, store).answer(asking(*texts))
     assert server.requests == before
-    assert [a.text for a in again] == [a.text for a in answers] and all(a.stored for a in again)
+    assert [a.text for a in rerun] == [a.text for a in answers] and all(a.stored for a in rerun)
     assert not any(a.stored for a in answers)
 
 
@@ -80,10 +80,10 @@ def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: St
 
 
 @pytest.mark.parametrize(
-    ("after", "least", "most"), [("0.5", 0.5, 3), ("-5", 0, 3), ("soon", 0, 3)]
+    ("after", "minimum", "maximum"), [("0.5", 0.5, 3), ("-5", 0, 3), ("soon", 0, 3)]
 )
 def test_retry_after_is_waited_for(
-    after: str, least: float, most: float, llm_server: Start
+    after: str, minimum: float, maximum: float, llm_server: Start
 ) -> None:
     seen: list[float] = []
 
@@ -95,7 +95,7 @@ def test_retry_after_is_waited_for(
 
     answers = LLM(config_of(llm_server(reply))).answer(asking("a"))
     assert [answer.failure for answer in answers] == [None]
-    assert least <= seen[1] - seen[0] <= most
+    assert minimum <= seen[1] - seen[0] <= maximum
 
 
 def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
@@ -140,7 +140,7 @@ def test_a_budget_of_requests_stops_cleanly(
         config = config_of(server, max_requests=7)
         llm = LLM(config, store)
         answers = llm.answer(requests, subject="posts")
-        assert server.requests == 7 == llm.budget.sent
+        assert server.requests == 7 == llm.budget.count
         good = [answer for answer in answers if answer.failure is None]
         assert 0 < len(good) == len(store) < 7
         why = "not asked: the budget of 7 requests (llm.max_requests) is spent"
@@ -162,9 +162,9 @@ def test_a_budget_of_tokens_is_never_exceeded(llm_server: Start) -> None:
     llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600))
     answers = llm.answer(requests)
     good = [answer for answer in answers if answer.failure is None]
-    assert llm.used.total == sum(answer.usage.total for answer in good) <= 600
+    assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
     # It goes near the end: what a reply did not use is given to the next.
-    assert 400 < llm.used.total and 0 < len(good) < 40
+    assert 400 < llm.usage.total and 0 < len(good) < 40
     assert {a.failure for a in answers} - {None} == {
         "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
     }
@@ -185,26 +185,26 @@ def test_the_key_reaches_no_log_store_or_error(
     caplog.set_level(logging.DEBUG)
 
     def careless(chat: Chat) -> Reply:
-        sent = chat.headers["authorization"]
-        text = f'{{"facts": ["{sent}"]}}' if how == "object" else f"You sent {sent}"
-        return Reply(text, status=400 if how == "400" else 200, headers={"X-Sent": sent})
+        header = chat.headers["authorization"]
+        text = f'{{"facts": ["{header}"]}}' if how == "object" else f"You sent {header}"
+        return Reply(text, status=400 if how == "400" else 200, headers={"X-Sent": header})
 
     server = llm_server(careless, key="another" if how == "401" else key)
-    said = ""
+    texts = ""
     schema = SCHEMA if how == "object" else None
     with AnswerStore(tmp_path / "a.sqlite") as store:
         llm = LLM(config_of(server, key_env="MY_CREDENTIAL"), store)
         if how == "401":
             with pytest.raises(UserError, match="the key in MY_CREDENTIAL is refused") as error:
                 llm.answer(asking("a"))
-            said = "".join([str(error.value), repr(error.value.__cause__)])
+            texts = "".join([str(error.value), repr(error.value.__cause__)])
         else:
-            said = repr(llm.answer(asking("a", schema=schema)))
+            texts = repr(llm.answer(asking("a", schema=schema)))
             assert server.headers[0]["authorization"] == f"Bearer {key}"
-        kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert "<MY_CREDENTIAL>" in said
+        content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "<MY_CREDENTIAL>" in texts
     out, err = capfd.readouterr()
-    for text in (said, caplog.text, out, err, kept.decode("latin-1")):
+    for text in (texts, caplog.text, out, err, content.decode("latin-1")):
         assert "very-secret" not in text
 
 
@@ -224,11 +224,11 @@ def test_objects_are_asked_for_by_schema_and_checked(llm_server: Start) -> None:
 @pytest.mark.parametrize("name", ["response_format", "structured_outputs"])
 def test_where_a_server_refuses_the_form_replies_are_parsed(name: str, llm_server: Start) -> None:
     is_choice = name == "structured_outputs"
-    said = " **b**" if is_choice else 'Here:\n```json\n{"facts": ["x"]}\n```'
-    server = llm_server(lambda chat: said, refuses=(name,))
-    more = {"choices": ("A", "B")} if is_choice else {"schema": SCHEMA}
+    reply = " **b**" if is_choice else 'Here:\n```json\n{"facts": ["x"]}\n```'
+    server = llm_server(lambda chat: reply, refuses=(name,))
+    extra = {"choices": ("A", "B")} if is_choice else {"schema": SCHEMA}
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(asking(*"abcd", **more)) + llm.answer(asking("e", **more))
+    answers = llm.answer(asking(*"abcd", **extra)) + llm.answer(asking("e", **extra))
     assert all(a.text == "B" if is_choice else a.data == {"facts": ["x"]} for a in answers)
     # It is remembered: one request had it.
     assert [name in body for body in server.bodies] == [True] + [False] * 5
@@ -392,9 +392,9 @@ def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None
         LLM(LLMConfig(model="m", url=url, retries=1)).answer(asking("a"))
     gone.start()
     # A server without a list of models says at the first request what it lacks.
-    bare = llm_server(models=[])
+    empty_server = llm_server(models=[])
     with pytest.raises(UserError, match="refused 'm' .*: The model `m` does not exist"):
-        LLM(config_of(bare)).answer(asking("a"))
+        LLM(config_of(empty_server)).answer(asking("a"))
 
 
 def test_sigterm_ends_the_work_at_once(llm_server: Start, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def completion(content: object = "Masks work", **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "named"),
+    ("status", "error", "field"),
     [
         (501, {"message": "chat is not built in"}, "chat is not built in"),
         (404, {"message": "no such path here"}, "no such path here"),
@@ -39,18 +39,18 @@ def completion(content: object = "Masks work", **options: Any) -> bytes:
     ],
 )
 def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_shown(
-    status: int, error: dict[str, str], named: str, llm_server: Start
+    status: int, error: dict[str, str], field: str, llm_server: Start
 ) -> None:
     server = llm_server(
         lambda chat: Reply(status=status, body=json.dumps({"error": error}).encode())
     )
-    with pytest.raises(UserError, match=named):
+    with pytest.raises(UserError, match=field):
         ask(server, "a", "b", "c")
     assert server.requests == 1
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "named"),
+    ("status", "body", "field"),
     [
         (500, {"error": {"message": "input is too large to process"}}, "too large"),
         (429, {"error": {"message": "Request too large for m: Limit 9, Requested 12"}}, "Limit 9"),
@@ -64,13 +64,13 @@ def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_show
     ],
 )
 def test_a_request_that_cannot_succeed_is_not_sent_again(
-    status: int, body: object, named: str, llm_server: Start
+    status: int, body: object, field: str, llm_server: Start
 ) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     server = llm_server(lambda chat: Reply(status=status, body=content))
     (answer,) = ask(server)
     assert server.requests == 1 and answer.text == ""
-    assert answer.failure is not None and named in answer.failure
+    assert answer.failure is not None and field in answer.failure
     if (status, body) == (200, ["Masks work"]):  # a server that speaks otherwise is left alone
         answers = ask(server, *map(str, range(50)))
         assert server.requests == 9 and not any(answer.is_asked for answer in answers)
@@ -117,12 +117,12 @@ def test_a_packed_reply_is_refused(packed: str, llm_server: Start) -> None:
 
 
 def test_posts_follow_no_redirect(llm_server: Start) -> None:
-    other = llm_server()
-    there = f"{other.url}/chat/completions?secret=1"
-    server = llm_server(lambda chat: Reply(status=307, headers={"Location": there}))
+    target = llm_server()
+    url = f"{target.url}/chat/completions?secret=1"
+    server = llm_server(lambda chat: Reply(status=307, headers={"Location": url}))
     with pytest.raises(UserError, match="redirects to http://127.0.0.1") as error:
         ask(server)
-    assert other.requests == 0 and "secret" not in str(error.value) and server.requests == 1
+    assert target.requests == 0 and "secret" not in str(error.value) and server.requests == 1
 
 
 @pytest.mark.parametrize("count", ["Infinity", str(2**63), "-1", '"12"', "true"])
@@ -142,7 +142,7 @@ def test_a_reply_with_a_senseless_count_of_tokens_is_no_reply(
 @pytest.mark.parametrize(
     ("logprob", "is_good"),
     [("-1.5", True), ("-Infinity", True), ("0.001", True)]
-    + [(one, False) for one in ("NaN", "Infinity", "0.7", "true", '"-1"', "null")],
+    + [(value, False) for value in ("NaN", "Infinity", "0.7", "true", '"-1"', "null")],
 )
 def test_senseless_probabilities_are_no_reply_and_no_token_spoils_the_store(
     logprob: str, is_good: bool, llm_server: Start, tmp_path: Path

@@ -74,7 +74,7 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
 
 
 @pytest.mark.parametrize(
-    ("reply", "found"),
+    ("reply", "expected"),
     [
         ('{"selected_paper": 3}', 3),
         ('<think>{"selected_paper": 9}</think>{"selected_paper": 3}', 3),
@@ -93,18 +93,18 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
     ],
 )
 def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
-    reply: str, found: int | str
+    reply: str, expected: int | str
 ) -> None:
     answer = read_reply(request(schema=SCHEMA), reply, "stop")
-    if isinstance(found, int):
-        assert (answer.data or {})["selected_paper"] == found and answer.failure is None
+    if isinstance(expected, int):
+        assert (answer.data or {})["selected_paper"] == expected and answer.failure is None
     else:
-        assert (answer.data, answer.failure) == (None, found)
+        assert (answer.data, answer.failure) == (None, expected)
     assert json_object('{"selected_paper": 3}', SCHEMA)[1] is None
 
 
 @pytest.mark.parametrize(
-    ("reply", "finish", "found"),
+    ("reply", "finish", "expected"),
     [
         ("J", "length", "J"),
         (" j.", "stop", "J"),
@@ -112,17 +112,17 @@ def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
         ("Non", "length", "cut off by max_tokens"),
     ],
 )
-def test_a_cut_reply_that_is_a_choice_is_an_answer(reply: str, finish: str, found: str) -> None:
+def test_a_cut_reply_that_is_a_choice_is_an_answer(reply: str, finish: str, expected: str) -> None:
     answer = read_reply(request(choices=("J", "K", "None")), reply, finish)
-    assert found in (answer.text, answer.failure)
-    assert (answer.failure is None) == (found in ("J", "None"))
+    assert expected in (answer.text, answer.failure)
+    assert (answer.failure is None) == (expected in ("J", "None"))
 
 
 def test_a_cut_choice_with_which_another_begins_is_no_answer() -> None:
-    asked = request(choices=("1", "10", "2"))
-    failures = [read_reply(asked, said, "length").failure for said in ("1", "10", "2")]
+    question = request(choices=("1", "10", "2"))
+    failures = [read_reply(question, reply, "length").failure for reply in ("1", "10", "2")]
     assert failures == ["cut off by max_tokens", None, None]
-    assert read_reply(asked, "1", "stop").text == "1"
+    assert read_reply(question, "1", "stop").text == "1"
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_cut_choice_with_which_another_begins_is_no_answer() -> None:
 def test_parsing_is_linear(part: str) -> None:
     """32 KB of fences took 2.9 s, 3.5 MB had no end."""
     began = time.process_time()
-    for asked in (request(), request(schema=SCHEMA)):
+    for question in (request(), request(schema=SCHEMA)):
         for text in (part * (2**17 // len(part)), "```" + part * (3 * 2**20 // len(part))):
-            assert read_reply(asked, text, "stop").failure is not None
+            assert read_reply(question, text, "stop").failure is not None
     nested = "```\n" * 4000 + "Masks work." + "```" * 4000
     assert cleaned(nested) and time.process_time() - began < 4
 
@@ -147,7 +147,7 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
     exchanges = [e for e in recorded if e["path"] == "/v1/chat/completions"]
     by_name = {exchange["name"]: exchange for exchange in exchanges}
 
-    def plain(body: Any) -> dict[str, Any]:
+    def comparable(body: Any) -> dict[str, Any]:
         """The request, without the schema's name, which is ours."""
         body = json.loads(json.dumps(body))
         if "response_format" in body:
@@ -156,7 +156,7 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
 
     def reply(chat: Chat) -> Reply:
         for exchange in exchanges:
-            if plain(exchange["request"]) == plain(chat.body):
+            if comparable(exchange["request"]) == comparable(chat.body):
                 body = json.dumps(exchange["response"]).encode()
                 return Reply(status=exchange["status"], body=body)
         return Reply(f"not recorded: {json.dumps(chat.body)[:300]}", status=418)
@@ -164,22 +164,22 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
     server = llm_server(reply, model="g")
 
     def ask(name: str, **options: Any) -> Any:
-        sent = by_name[name]["request"]
-        messages = tuple(Message(m["role"], m["content"]) for m in sent["messages"])
-        thinking = sent.get("chat_template_kwargs", {}).get("enable_thinking")
+        body = by_name[name]["request"]
+        messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
+        thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
         config = LLMConfig(model="g", url=server.url, thinking=thinking)
         before = len(server.bodies)
         (answer,) = LLM(config).answer(
-            [Request("r", messages, max_tokens=sent["max_tokens"], **options)]
+            [Request("r", messages, max_tokens=body["max_tokens"], **options)]
         )
-        assert plain(server.bodies[before]) == plain(sent)
+        assert comparable(server.bodies[before]) == comparable(body)
         return answer
 
     # The second try is sampled, which was not recorded: 418, and the first reply stands.
     for name in ("plain", "cut off by max_tokens", "thinking off by template argument"):
         answer = ask(name)
-        said = by_name[name]["response"]["choices"][0]["message"]["content"]
-        assert answer.failure.startswith("refused by the server (418)") and answer.raw == said
+        content = by_name[name]["response"]["choices"][0]["message"]["content"]
+        assert answer.failure.startswith("refused by the server (418)") and answer.raw == content
         assert read_reply(request(), answer.raw, "length").failure == "cut off by max_tokens"
         assert answer.usage.prompt == 23
     form = by_name["response_format json_schema"]["request"]["response_format"]["json_schema"]

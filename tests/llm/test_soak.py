@@ -82,19 +82,19 @@ def test_2000_texts_in_4_styles_survive_5_kills(tmp_path: Path, count: int = 200
         assert llm_server.most_under_way <= CONCURRENCY
         assert start(tmp_path, llm_server.url, count, "out.json").wait() == 0
         assert llm_server.most_under_way <= CONCURRENCY
-        asked = llm_server.requests
+        calls = llm_server.requests
         with AnswerStore(tmp_path / "answers.sqlite") as store:
             plan = LLM(config_of(llm_server.url), store).plan(requests)
             assert (plan.requests, plan.stored) == (0, len(requests))
-        assert llm_server.requests == asked
+        assert llm_server.requests == calls
 
     # Every text of every style is there, in order.
     system = {r.id: r.messages[0].content for r in requests}
-    wanted = [
+    expected = [
         [r.id, rewritten(r.messages[1].content.split("\n")[2], system[r.id]), None]
         for r in requests
     ]
-    assert json.loads((tmp_path / "out.json").read_text()) == wanted
+    assert json.loads((tmp_path / "out.json").read_text()) == expected
     assert not (tmp_path / "killed.json").exists()
     assert len(llm_server.good) == len(requests)
     # A text was asked for again only where a kill came between, and few for each kill; on a busy

@@ -56,8 +56,8 @@ class Chat:
     @property
     def data(self) -> dict[str, str]:
         """The fenced texts of the last message, by tag."""
-        found = re.findall(r"^<([a-z0-9-]+)>\n(.*?)\n</\1>$", self.user, re.DOTALL | re.MULTILINE)
-        return dict(found)
+        matches = re.findall(r"^<([a-z0-9-]+)>\n(.*?)\n</\1>$", self.user, re.DOTALL | re.MULTILINE)
+        return dict(matches)
 
     @property
     def schema(self) -> dict[str, Any] | None:
@@ -103,8 +103,8 @@ def rewrite(chat: Chat) -> str | Reply:
 
 
 def rewritten(text: str, system: str) -> str:
-    plain = " ".join(re.sub(r"[#\U0001f300-\U0001faff]", "", text).split())
-    return f"{plain} [{hashlib.sha256(system.encode()).hexdigest()[:6]}]"
+    clean = " ".join(re.sub(r"[#\U0001f300-\U0001faff]", "", text).split())
+    return f"{clean} [{hashlib.sha256(system.encode()).hexdigest()[:6]}]"
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:
@@ -249,11 +249,11 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
             pass
 
         def is_let_in(self) -> bool:
-            sent = self.headers.get("Authorization", "")
-            if server.key is None or sent == f"Bearer {server.key}":
+            header = self.headers.get("Authorization", "")
+            if server.key is None or header == f"Bearer {server.key}":
                 return True
             # A careless server repeats what it was sent, everywhere it can.
-            self.error(401, f"Incorrect key provided: {sent}", {"X-Sent": sent})
+            self.error(401, f"Incorrect key provided: {header}", {"X-Sent": header})
             return False
 
         def do_GET(self) -> None:

@@ -32,10 +32,10 @@ class Question:
 
     def place(self, line: str | None) -> int | None:
         """The first paper with this line: its title, or its abstract."""
-        for place, (_, text) in enumerate(self.papers):
+        for position, (_, text) in enumerate(self.papers):
             lines = [re.sub("^ *(Title: |Abstract: )?", "", line) for line in text.splitlines()]
             if line in lines:
-                return place
+                return position
         return None
 
     @property
@@ -51,19 +51,19 @@ class Question:
 
 
 def perfect(golds: Mapping[str, str]) -> Choose:
-    return lambda asked: asked.place(
-        next((t for post, t in golds.items() if post in asked.post), None)
+    return lambda question: question.place(
+        next((t for post, t in golds.items() if post in question.post), None)
     )
 
 
-def first_shown(asked: Question) -> int:
+def first_shown(question: Question) -> int:
     return 0
 
 
 def biased(golds: Mapping[str, str]) -> Choose:
-    def choose(asked: Question) -> int:
-        place = perfect(golds)(asked)
-        return place if place is not None and place < len(asked.papers) / 2 else 0
+    def choose(question: Question) -> int:
+        position = perfect(golds)(question)
+        return position if position is not None and position < len(question.papers) / 2 else 0
 
     return choose
 
@@ -71,12 +71,12 @@ def biased(golds: Mapping[str, str]) -> Choose:
 def obedient(golds: Mapping[str, str]) -> Choose:
     """Whoever says outside of the fences what to choose is obeyed, like whom the papers quote."""
 
-    def choose(asked: Question) -> int | None:
-        order = re.search(r"(?:pick|choose|select) paper (\w+)", asked.outside, re.IGNORECASE)
-        labels = [label for label, _ in asked.papers]
+    def choose(question: Question) -> int | None:
+        order = re.search(r"(?:pick|choose|select) paper (\w+)", question.outside, re.IGNORECASE)
+        labels = [label for label, _ in question.papers]
         if order and order[1] in labels:
             return labels.index(order[1])
-        return perfect(golds)(asked)
+        return perfect(golds)(question)
 
     return choose
 
@@ -90,15 +90,15 @@ class Verifier:
 
     def __call__(self, chat: Chat) -> str | Reply:
         question = Question(chat)
-        place = self.choose(question)
-        self.picks.append((question, place))
+        position = self.choose(question)
+        self.picks.append((question, position))
         if chat.choices:
-            letter = chat.choices[-1] if place is None else question.papers[place][0]
+            letter = chat.choices[-1] if position is None else question.papers[position][0]
             rest = 0.2 / (len(chat.choices) - 1)
             top = {c: math.log(0.8 if c == letter else rest) for c in chat.choices}
             # What servers add: words that no choice begins with.
             return Reply(letter, "length", logprobs=[(letter, math.log(0.8), top | {"#": -9999.0})])
-        shown = self.none if place is None else place
+        first = self.none if position is None else position
         if chat.schema is None:
-            return "None" if place is None else f"{question.papers[place][0]}. It fits."
-        return json.dumps({"reasoning": "It fits.", "selected_paper": shown + 1})
+            return "None" if position is None else f"{question.papers[position][0]}. It fits."
+        return json.dumps({"reasoning": "It fits.", "selected_paper": first + 1})

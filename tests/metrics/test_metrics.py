@@ -61,23 +61,23 @@ def test_other_metrics_by_their_definitions(ranked, qrels):
     scores = evaluate(run, qrels, ["recall@3", "hit@3", "p@3", "map", "map@3", "ndcg@3"])
     for i, claim in enumerate(scores.claim_ids):
         golds, first = qrels.golds(claim), run.sources(claim, 3)
-        found = [s in golds for s in run.sources(claim)]
-        precisions = [sum(found[: r + 1]) / (r + 1) if hit else 0 for r, hit in enumerate(found)]
+        hits = [s in golds for s in run.sources(claim)]
+        precisions = [sum(hits[: r + 1]) / (r + 1) if hit else 0 for r, hit in enumerate(hits)]
         gains = sorted((g for g in qrels.grades[claim].values() if g > 0), reverse=True)[:3]
         dcg = sum(
             max(qrels.grades[claim].get(s, 0), 0) / math.log2(r + 2) for r, s in enumerate(first)
         )
         ideal = sum(gain / math.log2(r + 2) for r, gain in enumerate(gains))
         expected = {
-            "recall@3": sum(found[:3]) / len(golds),
-            "hit@3": float(any(found[:3])),
-            "p@3": sum(found[:3]) / 3,
+            "recall@3": sum(hits[:3]) / len(golds),
+            "hit@3": float(any(hits[:3])),
+            "p@3": sum(hits[:3]) / 3,
             "map": sum(precisions) / len(golds),
             "map@3": sum(precisions[:3]) / len(golds),
             "ndcg@3": dcg / ideal,
         }
-        got = {metric: scores[metric][i] for metric in scores.values}
-        assert got == pytest.approx(expected, abs=1e-12)
+        values = {metric: scores[metric][i] for metric in scores.values}
+        assert values == pytest.approx(expected, abs=1e-12)
 
 
 @given(RANKED, JUDGED)
@@ -130,8 +130,8 @@ def test_unknown_metrics_are_refused_with_what_is_allowed():
 def test_coverage_counts_both_sides_and_ids_that_never_meet_are_an_error():
     qrels = Qrels({"a": {"s": 1}, "b": {"s": 1}, "c": {"s": 1}, "n": {"s": 0}})
     run = Run.from_lists({"a": [("s", 1.0)], "b": [], "n": [("s", 1.0)], "x": [("s", 1.0)]})
-    counted = coverage(run, qrels)
-    assert (counted.claims, counted.missing, counted.ignored) == (3, 2, 2)
+    counts = coverage(run, qrels)
+    assert (counts.claims, counts.missing, counts.ignored) == (3, 2, 2)
     run = Run.from_lists({"16": [("s", 1.0)]})
     with pytest.raises(UserError, match=r"my\.tsv: ids do not match.*'16'.*'dev-16'"):
         coverage(run, Qrels({"dev-16": {"s": 1}}), "my.tsv")

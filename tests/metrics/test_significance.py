@@ -97,13 +97,13 @@ def test_bootstrap_matches_all_draws():
 
 def test_bootstrap_covers_about_as_often_as_it_says_and_widens_by_group():
     rng = np.random.default_rng(1)
-    inside = 0
+    covered = 0
     for i in range(200):
         values = rng.random(60)
         low, high = bootstrap_interval(values, np.arange(60), repeats=400, seed=i, level=0.8)
         assert low < values.mean() < high
-        inside += low < 0.5 < high
-    assert 0.7 < inside / 200 < 0.9
+        covered += low < 0.5 < high
+    assert 0.7 < covered / 200 < 0.9
     # The same value for all claims of a paper: by claim the interval is far too narrow.
     values, groups = np.repeat(rng.random(12), 10), np.repeat(np.arange(12), 10)
     narrow = np.diff(bootstrap_interval(values, np.arange(120)))[0]
@@ -111,8 +111,8 @@ def test_bootstrap_covers_about_as_often_as_it_says_and_widens_by_group():
 
 
 def test_bad_arguments_are_refused():
-    one, two = np.ones(1), np.ones(2)
-    for a, b, groups in [(one, two, two), (two, two, one), (one[:0],) * 3]:
+    single, two = np.ones(1), np.ones(2)
+    for a, b, groups in [(single, two, two), (two, two, single), (single[:0],) * 3]:
         with pytest.raises(ValueError, match="one length"):
             paired_randomisation(a, b, groups)
     with pytest.raises(ValueError, match="finite"):

@@ -24,8 +24,8 @@ class Table:
     vectors: Mapping[str, list[float]]
 
     def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        found = [self.vectors[text] for text in texts]
-        return np.array(found, dtype=np.float32).reshape(len(texts), -1), Cost()
+        vectors = [self.vectors[text] for text in texts]
+        return np.array(vectors, dtype=np.float32).reshape(len(texts), -1), Cost()
 
 
 def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:

@@ -10,12 +10,12 @@ from claim2source.mining.candidates import BLOCK, CELLS, Candidates
 from claim2source.retrieve import BM25Config
 
 
-@pytest.mark.parametrize(("pool", "most"), [(70_000, CELLS // 70_000), (40, BLOCK)])
-def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, most: int) -> None:
+@pytest.mark.parametrize(("pool", "limit"), [(70_000, CELLS // 70_000), (40, BLOCK)])
+def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, limit: int) -> None:
     sources = [Source(f"s{i}", "tea") for i in range(pool)]
-    claims = [Claim(f"c{i}", "tea") for i in range(most + 50)]
+    claims = [Claim(f"c{i}", "tea") for i in range(limit + 50)]
     candidates = Candidates(sources, np.ones((pool, 1), np.float32), 0.0, 5, BM25Config())
     sizes = [
         len(part) for part, _ in candidates.windows(claims, np.ones((len(claims), 1), np.float32))
     ]
-    assert max(sizes) <= most and sum(sizes) == most + 50
+    assert max(sizes) <= limit and sum(sizes) == limit + 50

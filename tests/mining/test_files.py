@@ -71,11 +71,11 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def negative(**fields: Any) -> dict[str, Any]:
-    made = {"source": "n1", "score": 0.5, "origin": "dense", **fields}
+    fields_of = {"source": "n1", "score": 0.5, "origin": "dense", **fields}
     return changed(
         negatives=[
             {"source": "n2", "score": 1, "origin": "both"},
-            {key: value for key, value in made.items() if value is not ...},
+            {key: value for key, value in fields_of.items() if value is not ...},
         ]
     )
 

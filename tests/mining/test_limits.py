@@ -17,30 +17,30 @@ from claim2source.text import render_source
 from tests.mining.tables import FREE, PLAIN, Table, data_of, mined, names, scored
 
 
-def taken(gold: float, others: Mapping[str, float], **limits: float | str | None) -> set[str]:
+def mined_of(gold: float, scores: Mapping[str, float], **limits: float | str | None) -> set[str]:
     """The hard and the random negatives that a limit lets through (both must agree)."""
-    dataset, encoder = scored({"gold": gold, **others}, Claim("c", "text", golds=("gold",)))
+    dataset, encoder = scored({"gold": gold, **scores}, Claim("c", "text", golds=("gold",)))
     config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
     (hard,), miner = mined(dataset, encoder, config)
     (random,), _ = mined(dataset, encoder, replace(config, hard=0, random=9))
     assert set(names(hard)) == set(names(random))
-    assert miner.counts.left_out_close == len(others) - len(names(hard))
+    assert miner.counts.left_out_close == len(scores) - len(names(hard))
     return set(names(hard))
 
 
 def test_max_share_above_random_pairs_is_exact_at_the_border() -> None:
     step = 2.0**-10
-    others = {"above": 0.75 + step, "at": 0.75, "below": 0.75 - step, "low": -0.25}
+    scores = {"above": 0.75 + step, "at": 0.75, "below": 0.75 - step, "low": -0.25}
     assert (MiningConfig().share_of, MiningConfig().max_share) == ("above_random", 0.9)
-    assert taken(1.0, others, max_share=0.5) == {"at", "below", "low"}
-    assert taken(1.0, others, max_share=1.0) == set(others)
+    assert mined_of(1.0, scores, max_share=0.5) == {"at", "below", "low"}
+    assert mined_of(1.0, scores, max_share=1.0) == set(scores)
 
 
 @pytest.mark.parametrize("gold", [-0.5, 0.125, 0.25])
 def test_a_gold_no_nearer_than_a_random_source_lets_pass_what_is_as_far(gold: float) -> None:
     """It says nothing of what is too near; a share of its score would leave nothing at all."""
-    others = {"high": 1.0, "near": 0.375, "mean": 0.25, "low": -0.625}
-    assert taken(gold, others, max_share=0.75) == {"mean", "low"}
+    scores = {"high": 1.0, "near": 0.375, "mean": 0.25, "low": -0.625}
+    assert mined_of(gold, scores, max_share=0.75) == {"mean", "low"}
 
 
 def test_a_pool_without_random_pairs_has_no_baseline_to_speak_of() -> None:
@@ -74,19 +74,19 @@ def test_squeezed_cosines_mine_the_same_lists() -> None:
     table = Table(dict(zip(texts, vectors.tolist(), strict=True)))
     dataset, config = data_of(claims, sources), MiningConfig(hard=6, random=2)
     rows, miner = mined(dataset, table, config)  # type: ignore[arg-type]
-    moved = squeezed(dataset, table, 0.2, 0.8)
-    again, other = mined(dataset, moved, config)  # type: ignore[arg-type]
-    assert [names(row) for row in again] == [names(row) for row in rows]
-    assert miner.counts == other.counts and miner.counts.left_out_close > 0
-    before, after = miner.counts.baseline, other.counts.baseline
+    squeezed_table = squeezed(dataset, table, 0.2, 0.8)
+    rows_again, other_miner = mined(dataset, squeezed_table, config)  # type: ignore[arg-type]
+    assert [names(row) for row in rows_again] == [names(row) for row in rows]
+    assert miner.counts == other_miner.counts and miner.counts.left_out_close > 0
+    before, after = miner.counts.baseline, other_miner.counts.baseline
     assert before is not None and after is not None
     assert after.mean == pytest.approx(0.8 + 0.2 * before.mean, abs=1e-6)
     assert after.deviation == pytest.approx(0.2 * before.deviation, abs=1e-6)
-    assert f"random pairs score {after.mean:.3f} on average" in other.counts.sentences()[2]
+    assert f"random pairs score {after.mean:.3f} on average" in other_miner.counts.sentences()[2]
     # A share of the whole score leaves more than half of the pairs short.
-    _, raw = mined(dataset, moved, replace(config, share_of="score"))  # type: ignore[arg-type]
+    _, raw = mined(dataset, squeezed_table, replace(config, share_of="score"))  # type: ignore[arg-type]
     assert raw.counts.baseline is None
-    assert raw.counts.short_rows > 30 > 3 > other.counts.short_rows
+    assert raw.counts.short_rows > 30 > 3 > other_miner.counts.short_rows
 
 
 def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
@@ -102,11 +102,11 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
         # Some claims are nearer to everything: the mean deviates, not what a claim's scores do.
         return np.array([[1.0, int(claim.id[1:]) % 5 - 2.0] for claim in claims])
 
-    found = random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
-    assert 1400 < found.pairs < 1800
-    assert found.mean == pytest.approx(0.3, abs=0.02)
-    assert found.deviation == pytest.approx(0.1, abs=0.01)
-    assert found == random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    baseline = random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    assert 1400 < baseline.pairs < 1800
+    assert baseline.mean == pytest.approx(0.3, abs=0.02)
+    assert baseline.deviation == pytest.approx(0.1, abs=0.01)
+    assert baseline == random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
     # What may not be mined is not drawn.
     outside = random_baseline(claims, encoded, scores, np.arange(200), ids, golds, 13)
     assert outside == RandomBaseline(0.0, 0.0, 0)
@@ -114,15 +114,15 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
 
 def test_the_stricter_of_two_limits_holds() -> None:
     scores = {"a": 0.45, "b": 0.4, "c": 0.3}
-    whole: dict[str, Any] = {"share_of": "score"}
+    extra: dict[str, Any] = {"share_of": "score"}
     at = {"above": 0.3751, "at": 0.375, "below": 0.3749}
-    assert taken(0.5, at, max_share=0.75, **whole) == {"at", "below"}
-    assert taken(0.5, at, max_share=None, margin=0.125) == {"at", "below"}
-    assert taken(0.5, scores, max_share=0.9, margin=0.15, **whole) == {"c"}
-    assert taken(0.5, scores, max_share=0.7, margin=0.01, **whole) == {"c"}
+    assert mined_of(0.5, at, max_share=0.75, **extra) == {"at", "below"}
+    assert mined_of(0.5, at, max_share=None, margin=0.125) == {"at", "below"}
+    assert mined_of(0.5, scores, max_share=0.9, margin=0.15, **extra) == {"c"}
+    assert mined_of(0.5, scores, max_share=0.7, margin=0.01, **extra) == {"c"}
     # Random pairs score 0.383: half of the way to the gold is 0.442.
-    assert taken(0.5, scores, max_share=0.5, margin=0.01) == {"b", "c"}
-    assert taken(0.5, scores, max_share=0.5, margin=0.15) == {"c"}
+    assert mined_of(0.5, scores, max_share=0.5, margin=0.01) == {"b", "c"}
+    assert mined_of(0.5, scores, max_share=0.5, margin=0.15) == {"c"}
 
 
 def titled(titles: Mapping[str, str], *claims: Claim) -> tuple[Dataset, Encoder]:
@@ -153,16 +153,16 @@ def without_duplicates(
     dataset, encoder = titled(titles, claim)
     config = replace(FREE, hard=20, random=0, **options)
     rows, miner = mined(dataset, encoder, config)
-    drawn, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
-    for row, other in zip(rows, drawn, strict=True):
-        assert set(names(row)) == set(names(other)) == set(names(rows[0]))
+    random_rows, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
+    for row, random_row in zip(rows, random_rows, strict=True):
+        assert set(names(row)) == set(names(random_row)) == set(names(rows[0]))
     return set(names(rows[0])), miner
 
 
 def test_a_golds_near_duplicate_by_title_is_left_out_by_default_and_counted() -> None:
     claim = Claim("c", "text", golds=("gold",))
-    found, miner = without_duplicates(TITLES, claim)
-    assert found == {"other", "none", "marks"}
+    names_left, miner = without_duplicates(TITLES, claim)
+    assert names_left == {"other", "none", "marks"}
     assert miner.counts.left_out_duplicate == 4 and miner.counts.left_out_close == 0
     assert "4 near-duplicates of a gold" in miner.counts.sentences()[1]
     off, miner = without_duplicates(TITLES, claim, max_title_similarity=None)
@@ -206,9 +206,9 @@ def test_a_golds_near_duplicate_by_abstract_is_left_out_and_counted(
     table = dict.fromkeys(["text", "post", *PLAIN.source_texts(sources)], [1.0, 0.0])
     dataset = data_of(claims, sources)
     config = replace(FREE, max_title_similarity=None, max_text_similarity=limit)
-    for more in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
-        rows, miner = mined(dataset, Table(table), replace(config, **more))  # type: ignore[arg-type]
+    for settings in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
+        rows, miner = mined(dataset, Table(table), replace(config, **settings))  # type: ignore[arg-type]
         assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
         # A gold without an abstract has no near-duplicate, and is not one of another without.
         assert set(names(rows[1])) == ABSTRACTS.keys() - {"none"}
-        assert miner.counts.left_out_duplicate == (len(left_out) if more["hard"] else 0)
+        assert miner.counts.left_out_duplicate == (len(left_out) if settings["hard"] else 0)

@@ -36,8 +36,8 @@ def test_six_hard_and_two_other_random_ones_by_default() -> None:
 def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
     claim = Claim("a", "Wow,  MASKS work\n", golds=("s00", "s03"))
     twin = Claim("b", "wow, masks work", golds=("s01",))
-    other = Claim("x", "wow, masks work!", golds=("s02",))
-    dataset, encoder = scored(ladder(8), claim, twin, other)
+    rival = Claim("x", "wow, masks work!", golds=("s02",))
+    dataset, encoder = scored(ladder(8), claim, twin, rival)
     rows, _ = mined(dataset, encoder, replace(FREE, random=8))
     by_claim = {row.claim: set(names(row)) for row in rows}
     everything = set(ladder(8))
@@ -66,32 +66,32 @@ def draws(dataset: Dataset, encoder: Encoder, **settings: Any) -> dict[str, list
 def test_a_draw_depends_on_its_claim_and_the_seed_alone() -> None:
     claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(8)]
     dataset, encoder = scored(ladder(90), *claims)
-    whole = draws(dataset, encoder)
+    draws_of_all = draws(dataset, encoder)
     backwards = dataset.with_claims(reversed(dataset.claims))
-    assert draws(backwards, encoder) == whole
+    assert draws(backwards, encoder) == draws_of_all
     for claim in claims:
-        assert draws(dataset.with_claims([claim]), encoder)[claim.id] == whole[claim.id]
-    assert draws(dataset, encoder, seed=14) != whole
-    assert len({tuple(drawn) for drawn in whole.values()}) > 4
+        assert draws(dataset.with_claims([claim]), encoder)[claim.id] == draws_of_all[claim.id]
+    assert draws(dataset, encoder, seed=14) != draws_of_all
+    assert len({tuple(ids) for ids in draws_of_all.values()}) > 4
 
 
 def test_more_random_ones_begin_with_the_same() -> None:
     claim = Claim("c", "text", golds=("s00",))
     dataset, encoder = scored(ladder(90), claim)
-    few = draws(dataset, encoder, hard=0, random=3)["c"]
+    fewer = draws(dataset, encoder, hard=0, random=3)["c"]
     many = draws(dataset, encoder, hard=0, random=40)["c"]
-    assert many[:3] == few
+    assert many[:3] == fewer
     # The scores of hard negatives do not move the dice either.
     after_hard = draws(dataset, encoder, hard=6, random=40)["c"]
-    others = [s for s in many if s not in {f"s{i:02d}" for i in range(1, 7)}]
-    assert others == after_hard[: len(others)]
+    remaining = [s for s in many if s not in {f"s{i:02d}" for i in range(1, 7)}]
+    assert remaining == after_hard[: len(remaining)]
 
 
 def test_random_ones_come_from_the_whole_pool() -> None:
     claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(300)]
-    drawn = draws(*scored(ladder(40), *claims), hard=0, random=2)
-    assert all(len(set(sources)) == 2 for sources in drawn.values())
-    counts = Counter(source for sources in drawn.values() for source in sources)
+    picks = draws(*scored(ladder(40), *claims), hard=0, random=2)
+    assert all(len(set(sources)) == 2 for sources in picks.values())
+    counts = Counter(source for sources in picks.values() for source in sources)
     assert counts.keys() == ladder(40).keys() - {"s00"}
     assert min(counts.values()) >= 3 and max(counts.values()) <= 40  # 15.4 expected
 
@@ -124,12 +124,12 @@ def one_by_one(
     fusion = FusionConfig("linear", config.alpha, depth=depth)
     ends = {0.0: dense, 1.0: sparse}
     run = ends[config.alpha] if config.alpha in ends else fuse(sparse, dense, fusion)
-    place = {name: i for i, name in enumerate(ids)}
+    row_of = {name: i for i, name in enumerate(ids)}
     words = {s.id: distinct_words(s.title) for s in dataset.sources}
     golds, of_training = golds_by_text(dataset.claims), dataset.golds
     rows = []
     for i, claim in enumerate(dataset.claims):
-        near = {name: float(claims[i] @ sources[place[name]]) for name in ids}
+        near = {name: float(claims[i] @ sources[row_of[name]]) for name in ids}
         listed = list(run.scored(claim.id).items())[config.first_rank - 1 : depth]
         for gold in claim.golds:
             limit = float("inf")
@@ -210,8 +210,8 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
             for size in (draw.integers(0, 7), draw.integers(0, 4))
         )
         text = " ".join(draw.choice([*FEW, "unknown"], 2))
-        bound = candidates if draw.random() < 0.3 else None
-        claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=bound))
+        pool_ids = candidates if draw.random() < 0.3 else None
+        claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=pool_ids))
     dataset = data_of(claims, sources)
     of_sources = draw.integers(-2, 3, (n, 3)).astype(np.float32)
     texts = sorted({claim.text for claim in claims})
@@ -220,20 +220,20 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*limit, size)
-        found, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
+        mined_rows, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
     # The mean of random pairs, a sample of them, has a test of its own.
     sample = miner.counts.baseline
     mean = sample.mean if sample is not None else 0.0
     expected, counts = one_by_one(dataset, of_sources, of_claims, config, mean)
-    assert found == expected
+    assert mined_rows == expected
     assert replace(miner.counts, baseline=None) == counts
 
 
 def test_the_limit_is_not_rounded() -> None:
     """As for random negatives: 0.95 of the gold's score, however near the other one is."""
-    gold, other = np.float32(0.637), np.float32(0.60515004)
-    assert np.float32(float(gold) * 0.95) == other and float(other) > float(gold) * 0.95
-    scores = {"other": float(other), "low": 0.1, "gold": float(gold)}
+    gold, rival = np.float32(0.637), np.float32(0.60515004)
+    assert np.float32(float(gold) * 0.95) == rival and float(rival) > float(gold) * 0.95
+    scores = {"other": float(rival), "low": 0.1, "gold": float(gold)}
     config = replace(FREE, max_share=0.95, share_of="score", hard=2, random=0)
     (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("gold",))), config)
     assert names(row) == ["low"]
@@ -255,19 +255,19 @@ def test_claims_of_one_text_share_what_is_kept_of_their_golds() -> None:
 
 def test_counts_add_up_and_what_is_missing_is_said() -> None:
     golds = {"full": ("s19",), "low": ("s17",), "two": ("s00", "s18"), "none": ()}
-    claims = [Claim(name, f"about {name}", golds=found) for name, found in golds.items()]
+    claims = [Claim(name, f"about {name}", golds=golds_of) for name, golds_of in golds.items()]
     dataset, encoder = scored(ladder(20), *claims)
     config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95, share_of="score")
     rows, miner = mined(dataset, encoder, config)
     # Below s19 (0.05) there is nothing; below s17 (0.15) two sources, too deep for the window;
     # s00 has all below it; of s18 the gold s00 is left out and only s19 is lower.
-    found = [(r.positive, len(names(r, "hard")), len(names(r, "random"))) for r in rows]
-    assert found == [("s19", 0, 0), ("s17", 0, 2), ("s00", 6, 2), ("s18", 0, 1)]
+    counts = [(r.positive, len(names(r, "hard")), len(names(r, "random"))) for r in rows]
+    assert counts == [("s19", 0, 0), ("s17", 0, 2), ("s00", 6, 2), ("s18", 0, 1)]
     assert [row.claim for row in rows] == ["full", "low", "two", "two"]
-    said = miner.counts.sentences()
-    assert "6 hard and 5 random negatives for 4 pairs" in said[0]
-    assert "2 golds, 0 outside the pool, 23 too close" in said[1]
-    assert "3 pairs could not be filled: 18 hard and 3 random" in said[2]
+    sentences = miner.counts.sentences()
+    assert "6 hard and 5 random negatives for 4 pairs" in sentences[0]
+    assert "2 golds, 0 outside the pool, 23 too close" in sentences[1]
+    assert "3 pairs could not be filled: 18 hard and 3 random" in sentences[2]
 
 
 def many_claims(n: int) -> tuple[Dataset, Encoder]:
@@ -283,9 +283,9 @@ def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.Monk
         config = replace(FREE, alpha=0.5, hard=1, random=0)
         for _ in Miner(dataset, encoder, PLAIN, config).mine():
             pass
-        _, most = tracemalloc.get_traced_memory()
+        _, maximum = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        return most
+        return maximum
 
     peak(50)  # what is imported and cached at first use
     # Only the golds by text remain: some 500 bytes a claim, not its list of scores.

@@ -20,22 +20,22 @@ TEXTS = st.lists(
 )
 
 
-@given(titles=TEXTS, most=st.sampled_from([0.1, 0.5, 0.8, 0.9, 1.0]), text=st.booleans())
+@given(titles=TEXTS, limit=st.sampled_from([0.1, 0.5, 0.8, 0.9, 1.0]), text=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_papers_are_those_of_comparing_all_with_all(
-    titles: list[str], most: float, text: bool
+    titles: list[str], limit: float, text: bool
 ) -> None:
     sources = [Source(str(i), *("x", t) if text else (t, "x")) for i, t in enumerate(titles)]
     words = [distinct_words(title) for title in titles]
-    wanted = [
-        (str(one), str(other))
-        for one, other in combinations(range(len(words)), 2)
-        if jaccard(words[one], words[other]) > most
+    expected = [
+        (str(i), str(j))
+        for i, j in combinations(range(len(words)), 2)
+        if jaccard(words[i], words[j]) > limit
     ]
-    found = same_papers(sources, *(None, most) if text else (most, None))
-    assert set(found) <= set(wanted)
-    alone: list[tuple[str, ...]] = [(source.id,) for source in sources]
-    papers = [connected_groups([*alone, *pairs])[: len(alone)] for pairs in (found, wanted)]
+    near = same_papers(sources, *(None, limit) if text else (limit, None))
+    assert set(near) <= set(expected)
+    singles: list[tuple[str, ...]] = [(source.id,) for source in sources]
+    papers = [connected_groups([*singles, *pairs])[: len(singles)] for pairs in (near, expected)]
     assert papers[0] == papers[1]
 
 
@@ -48,7 +48,7 @@ def test_either_is_enough_and_none_compares_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "second", "expected"),
     [
         ("Masks work", "WORK: masks!", 1.0),
         ("Masks work", "Masks", 0.5),
@@ -59,6 +59,6 @@ def test_either_is_enough_and_none_compares_nothing() -> None:
         ("?", "masks", 0.0),
     ],
 )
-def test_jaccard(one: str, other: str, expected: float) -> None:
-    words = distinct_words(one), distinct_words(other)
+def test_jaccard(first: str, second: str, expected: float) -> None:
+    words = distinct_words(first), distinct_words(second)
     assert jaccard(*words) == jaccard(*reversed(words)) == expected

@@ -34,8 +34,8 @@ def miner(
     scores: Callable[[float], float] = lambda score: score,
     **settings: Any,
 ) -> RankingMiner:
-    plain = {"random": 0, "max_share": None, "share_of": "above_last"}
-    config = MiningConfig(**plain | settings)
+    defaults = {"random": 0, "max_share": None, "share_of": "above_last"}
+    config = MiningConfig(**defaults | settings)
     ranked = [(source, scores(score)) for source, score in RANKED]
     run = Run.from_lists({claim.id: ranked for claim in data.claims})
     return RankingMiner(data, run, config, depth)
@@ -81,8 +81,8 @@ def test_a_share_means_the_same_of_any_first_stages_scores(
     scores: Callable[[float], float],
 ) -> None:
     expected = names(rows(hard=5, max_share=0.9)[0])
-    (found,) = miner(scores=scores, hard=5, max_share=0.9).mine()
-    assert names(found) == expected
+    (row,) = miner(scores=scores, hard=5, max_share=0.9).mine()
+    assert names(row) == expected
     # A gold at the end of its list has nothing above it among its negatives.
     last = dataset(Claim("c", "a claim", golds=("s29",)))
     assert not list(miner(last, depth=30, scores=scores, hard=5, max_share=0.9).mine())
@@ -93,22 +93,22 @@ def test_short_pairs_are_counted_and_warned_of() -> None:
     ninth = [Claim(f"c{i}", f"claim {i}", golds=(f"s{i:02d}",)) for i in range(9)]
     tenth, short = Claim("d", "d", golds=("s09",)), Claim("e", "e", golds=("s27",))
 
-    def said(*claims: Claim, **settings: Any) -> str:
+    def output_of(*claims: Claim, **settings: Any) -> str:
         mined = miner(dataset(*claims), depth=30, last_rank=30, **settings)
         assert list(mined.mine())
         return "; ".join(mined.counts.sentences())
 
     # Of the last gold's list, ranks 29 and 30 are left.
-    more: dict[str, Any] = {"hard": 5, "max_share": 1.0}
-    found = said(*ninth, short, **more)
-    assert "1 pairs could not be filled: 3 hard and 0 random negatives are missing" in found
-    assert "warning" not in found and "could not" not in said(*ninth, tenth, **more)
-    assert "warning: 11% of the pairs are short" in said(*ninth[1:], short, **more)
+    extra: dict[str, Any] = {"hard": 5, "max_share": 1.0}
+    output = output_of(*ninth, short, **extra)
+    assert "1 pairs could not be filled: 3 hard and 0 random negatives are missing" in output
+    assert "warning" not in output and "could not" not in output_of(*ninth, tenth, **extra)
+    assert "warning: 11% of the pairs are short" in output_of(*ninth[1:], short, **extra)
     # A pair without any negative counts all the same.
     nothing = Claim("f", "f", golds=("s29",))
-    found = said(*ninth[:4], nothing, **more)
-    assert "warning: 20% of the pairs are short of negatives (20% have" in found
-    assert "0 hard and 3 random" in said(*ninth[:1], hard=1, random=13)
+    output = output_of(*ninth[:4], nothing, **extra)
+    assert "warning: 20% of the pairs are short of negatives (20% have" in output
+    assert "0 hard and 3 random" in output_of(*ninth[:1], hard=1, random=13)
 
 
 def test_a_gold_that_was_missed_is_mined_for_or_left_out() -> None:
@@ -131,21 +131,21 @@ def test_golds_of_the_same_text_and_the_same_paper_are_no_negatives() -> None:
 
 def test_only_golds_of_train_where_asked() -> None:
     data = dataset(Claim("c", "one", golds=("s04",)), Claim("d", "two", golds=("s25",)))
-    found = rows(data, hard=9, last_rank=30, pool="train-golds", random=5)
-    assert [names(row) for row in found] == [["s25"], ["s04"]]
-    assert not names(found[0], "random")  # the other gold is listed, and there is no third
+    mined_rows = rows(data, hard=9, last_rank=30, pool="train-golds", random=5)
+    assert [names(row) for row in mined_rows] == [["s25"], ["s04"]]
+    assert not names(mined_rows[0], "random")  # the other gold is listed, and there is no third
 
 
 def test_random_picks_do_not_change_with_other_claims() -> None:
-    more: dict[str, Any] = {"hard": 12, "random": 9, "first_rank": 10, "last_rank": 29}
-    (row,) = rows(pick="random", **more)
+    extra: dict[str, Any] = {"hard": 12, "random": 9, "first_rank": 10, "last_rank": 29}
+    (row,) = rows(pick="random", **extra)
     assert len(set(names(row))) == 12 and len(set(names(row, "random"))) == 9
     assert names(row) != sorted(names(row)) and set(names(row)) <= {s for s, _ in RANKED[9:29]}
     # Random ones are no candidates of the first stage.
     assert set(names(row, "random")) <= {f"s{i:02d}" for i in range(20, 40)} - set(names(row))
-    other = dataset(Claim("b", "first", golds=("s07",)), *ONE.claims)
-    assert rows(other, pick="random", **more)[1] == row
-    (another,) = rows(pick="random", seed=14, **more)
+    larger = dataset(Claim("b", "first", golds=("s07",)), *ONE.claims)
+    assert rows(larger, pick="random", **extra)[1] == row
+    (another,) = rows(pick="random", seed=14, **extra)
     assert another != row
 
 

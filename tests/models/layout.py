@@ -9,10 +9,10 @@ from typing import Any
 from claim2source.core.files import write_json
 
 
-def declare(folder: Path, *kinds: str, pooling: Any = "mean", **said: Any) -> Path:
-    """Make a folder a sentence-transformers model: modules, pooling, length, and what is `said`.
+def declare(folder: Path, *kinds: str, pooling: Any = "mean", **keys: Any) -> Path:
+    """Make a folder a sentence-transformers model: modules, pooling, length, and what is `keys`.
 
-    `pooling` is a name, or what the config of pooling holds; `said` are values by file: `sbert`,
+    `pooling` is a name, or what the config of pooling holds; `keys` are values by file: `sbert`,
     `whole` or `tokenizer`.
     """
     kinds = kinds or ("Transformer", "Pooling", "Normalize")
@@ -30,9 +30,9 @@ def declare(folder: Path, *kinds: str, pooling: Any = "mean", **said: Any) -> Pa
     (folder / "1_Pooling").mkdir(exist_ok=True)
     mode = {"pooling_mode": pooling} if isinstance(pooling, str) else pooling
     write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": width} | mode)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | said.get("sbert", {}))
-    write_json(folder / "config_sentence_transformers.json", said.get("whole", {}))
-    change_json(folder / "tokenizer_config.json", **said.get("tokenizer", {}))
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | keys.get("sbert", {}))
+    write_json(folder / "config_sentence_transformers.json", keys.get("whole", {}))
+    change_json(folder / "tokenizer_config.json", **keys.get("tokenizer", {}))
     return folder
 
 

@@ -50,7 +50,7 @@ def save_tokenizer(folder: Path, *, adds_eos: bool = False, **config: Any) -> No
     )
     folder.mkdir(parents=True, exist_ok=True)
     core.save(str(folder / "tokenizer.json"))
-    said = {
+    settings = {
         "tokenizer_class": "LlamaTokenizer",
         "add_bos_token": True,
         "add_eos_token": adds_eos,
@@ -59,7 +59,7 @@ def save_tokenizer(folder: Path, *, adds_eos: bool = False, **config: Any) -> No
         "unk_token": "<unk>",
         "legacy": True,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(said | config))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | config))
 
 
 def save_mistral(folder: Path, seed: int = 0, **config: Any) -> Path:

@@ -65,10 +65,10 @@ def test_the_vectors_are_those_of_sentence_transformers(
     encoder = resolve(folder).encoder
     oracle = st.SentenceTransformer(str(folder), device="cpu")
     expected = oracle.encode(TEXTS)
-    found, _ = encoder.encode(TEXTS, "claim")
-    assert found.shape == (4, 6) and encoder.dimensions == 6
-    assert np.abs(found - expected).max() < 1e-5
-    assert np.abs(found[0] - found[1]).max() > 1e-2
+    vectors, _ = encoder.encode(TEXTS, "claim")
+    assert vectors.shape == (4, 6) and encoder.dimensions == 6
+    assert np.abs(vectors - expected).max() < 1e-5
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-2
     assert encoder.parameters == sum(p.numel() for p in oracle.parameters())
 
 
@@ -88,9 +88,9 @@ def test_bin_weights_of_the_layer_are_read_only_where_allowed_and_as_tensors(
 ) -> None:
     folder = save_t5(tmp_path)
     expected, _ = resolve(folder).encoder.encode(TEXTS, "claim")
-    place = folder / DENSE
-    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
-    (place / "model.safetensors").unlink()
+    layer_folder = folder / DENSE
+    torch.save(load_file(layer_folder / "model.safetensors"), layer_folder / "pytorch_model.bin")
+    (layer_folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"behind the pooling; .*model\.allow_bin"):
         resolve(folder)
     allowed = ModelConfig(str(folder), allow_bin=(str(folder),))
@@ -102,17 +102,17 @@ def test_bin_weights_of_the_layer_are_read_only_where_allowed_and_as_tensors(
         def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
             return Path.touch, (ran,)
 
-    torch.save({"linear.weight": Hostile()}, place / "pytorch_model.bin")
+    torch.save({"linear.weight": Hostile()}, layer_folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin: not the weights of this layer"):
         resolve(allowed)
     assert not ran.exists()
 
 
-def said(folder: Path, **values: Any) -> None:
+def edit(folder: Path, **values: Any) -> None:
     change_json(folder / DENSE / "config.json", **values)
 
 
-def moved(folder: Path, order: list[int], path: str = DENSE) -> None:
+def shift(folder: Path, order: list[int], path: str = DENSE) -> None:
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["path"] = path
     (folder / "modules.json").write_text(json.dumps([modules[i] for i in order]))
@@ -120,13 +120,13 @@ def moved(folder: Path, order: list[int], path: str = DENSE) -> None:
 
 GELU = "torch.nn.modules.activation.GELU"
 REFUSED: dict[str, Callable[[Path], None]] = {
-    "GELU is not supported": lambda folder: said(folder, activation_function=GELU),
-    "in_features: 8, but pooled vectors have 16": lambda folder: said(folder, in_features=8),
-    "out_features: not a number of dimensions": lambda folder: said(folder, out_features=0),
-    "not the weights of this layer": lambda folder: said(folder, out_features=7),
-    "not the pooled vector": lambda folder: said(folder, module_input_name="token_embeddings"),
-    "once, right behind the pooling": lambda folder: moved(folder, [0, 1, 3, 2]),
-    "outside the model's folder": lambda folder: moved(folder, [0, 1, 2, 3], "../elsewhere"),
+    "GELU is not supported": lambda folder: edit(folder, activation_function=GELU),
+    "in_features: 8, but pooled vectors have 16": lambda folder: edit(folder, in_features=8),
+    "out_features: not a number of dimensions": lambda folder: edit(folder, out_features=0),
+    "not the weights of this layer": lambda folder: edit(folder, out_features=7),
+    "not the pooled vector": lambda folder: edit(folder, module_input_name="token_embeddings"),
+    "once, right behind the pooling": lambda folder: shift(folder, [0, 1, 3, 2]),
+    "outside the model's folder": lambda folder: shift(folder, [0, 1, 2, 3], "../elsewhere"),
 }
 
 

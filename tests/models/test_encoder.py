@@ -70,11 +70,11 @@ def joining(tiny, tmp_path):
 def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(joining):
     encoder = joining(template=Template(claim="q: ", pool_prefix=False))
     texts = encoder.tokenizer.convert_ids_to_tokens
-    (joined, apart) = encoder.tokenize(["w", "x"], "claim")
+    (joined, separate) = encoder.tokenize(["w", "x"], "claim")
     assert texts(list(joined.ids)) == ["q", ":", "Ġw"]
     assert joined.skip == 2
-    assert texts(list(apart.ids)) == ["q", ":", "Ġ", "x"]
-    assert apart.skip == 3
+    assert texts(list(separate.ids)) == ["q", ":", "Ġ", "x"]
+    assert separate.skip == 3
 
 
 def test_an_empty_text_has_a_token_even_without_special_tokens(joining):
@@ -89,12 +89,12 @@ def test_a_template_that_leaves_no_room_is_refused(tiny, masked):
     template = Template(claim="query : " * 5, source="", pool_prefix=not masked)
     encoder = tiny(template=template, max_length=64)
     (text,), (none,) = encoder.tokenize(["a"], "claim"), encoder.tokenize([""], "claim")
-    least = len(none.ids) + 1
-    assert len(text.ids) == least > 9
-    fits = tiny(template=template, max_length=least)
+    minimum = len(none.ids) + 1
+    assert len(text.ids) == minimum > 9
+    fits = tiny(template=template, max_length=minimum)
     assert fits.tokenize(["a"], "claim") == [text]
-    short = tiny(template=template, max_length=least - 1)
-    with pytest.raises(ConfigError, match=rf"model\.max_length: {least - 1} .*{least} or more"):
+    short = tiny(template=template, max_length=minimum - 1)
+    with pytest.raises(ConfigError, match=rf"model\.max_length: {minimum - 1} .*{minimum} or more"):
         short.tokenize(["a"], "claim")
     assert short.tokenize(["a"], "source")  # which has no template
 
@@ -102,24 +102,24 @@ def test_a_template_that_leaves_no_room_is_refused(tiny, masked):
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_batches_and_padding_change_nothing(tiny, pooling, monkeypatch):
     encoder = tiny(pooling=pooling)
-    together, _ = encoder.encode(SHORT, "claim", token_budget=10_000)
-    alone, _ = encoder.encode(SHORT, "claim", token_budget=1)
+    at_once, _ = encoder.encode(SHORT, "claim", token_budget=10_000)
+    one_by_one, _ = encoder.encode(SHORT, "claim", token_budget=1)
     pairs, _ = encoder.encode(SHORT, "claim", token_budget=20)
     single = np.concatenate([encoder.encode([text], "claim")[0] for text in SHORT])
     monkeypatch.setattr("claim2source.models.encoder.SHARD_TEXTS", 4)
     sharded = encoder.encode(SHORT[::-1], "claim")[0][::-1]
-    for other in (alone, pairs, single, sharded):
-        assert np.abs(together - other).max() < 1e-6
+    for vectors in (one_by_one, pairs, single, sharded):
+        assert np.abs(at_once - vectors).max() < 1e-6
 
 
 def test_order_and_duplicates(tiny):
     encoder = tiny()
-    each = {text: encoder.encode([text], "claim")[0][0] for text in SHORT}
-    given = [*SHORT, *reversed(SHORT), SHORT[2]]
-    vectors, cost = encoder.encode(given, "claim")
-    for text, vector in zip(given, vectors, strict=True):
-        assert np.abs(vector - each[text]).max() < 1e-6
-    assert cost.items == len(given)
+    vector_of = {text: encoder.encode([text], "claim")[0][0] for text in SHORT}
+    texts_given = [*SHORT, *reversed(SHORT), SHORT[2]]
+    vectors, cost = encoder.encode(texts_given, "claim")
+    for text, vector in zip(texts_given, vectors, strict=True):
+        assert np.abs(vector - vector_of[text]).max() < 1e-6
+    assert cost.items == len(texts_given)
     assert encoder.encode([], "claim")[0].shape == (0, 16)
     # Distinct texts are read once: 6 texts with 2 special tokens each.
     assert cost.tokens == sum(len(t.ids) for t in encoder.tokenize(SHORT, "claim"))
@@ -127,10 +127,10 @@ def test_order_and_duplicates(tiny):
 
 def test_tokens_do_not_depend_on_their_company_or_on_what_was_asked_before(tiny):
     encoder = tiny(max_length=8)
-    alone = [encoder.tokenize([text], "claim")[0] for text in SHORT]
+    one_by_one = [encoder.tokenize([text], "claim")[0] for text in SHORT]
     encoder.tokenizer(["a b", "c"], padding="max_length", max_length=12, truncation=True)
     encoder.encode(SHORT, "source")
-    assert encoder.tokenize(SHORT, "claim") == alone
+    assert encoder.tokenize(SHORT, "claim") == one_by_one
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -31,11 +31,11 @@ def pair(fuse: Any, dropout: float = 0.0) -> tuple[Any, Any]:
     for name, weight in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(weight, 0.5, 1.5)
-    some = {"target_modules": "all-linear", "init_lora_weights": False, "lora_dropout": dropout}
-    model = get_peft_model(model.bfloat16(), LoraConfig(r=4, lora_alpha=12, **some)).train()
-    other = copy.deepcopy(model)
-    fuse(other)
-    return model, other
+    settings = {"target_modules": "all-linear", "init_lora_weights": False, "lora_dropout": dropout}
+    model = get_peft_model(model.bfloat16(), LoraConfig(r=4, lora_alpha=12, **settings)).train()
+    new = copy.deepcopy(model)
+    fuse(new)
+    return model, new
 
 
 def outcome(model: Any, autocast: bool = True) -> list[torch.Tensor]:
@@ -45,27 +45,27 @@ def outcome(model: Any, autocast: bool = True) -> list[torch.Tensor]:
         output = model(input_ids=IDS).last_hidden_state
     if output.requires_grad:
         output.float().sin().sum().backward()
-    named = sorted(model.named_parameters())
-    return [output.detach(), *(p.grad for _, p in named if p.grad is not None)]
+    parameters = sorted(model.named_parameters())
+    return [output.detach(), *(p.grad for _, p in parameters if p.grad is not None)]
 
 
-def equal(plain: Any, other: Any, autocast: bool = True) -> bool:
-    outcomes = zip(outcome(plain, autocast), outcome(other, autocast), strict=True)
-    return all(torch.equal(*both) for both in outcomes)
+def equal(model: Any, new: Any, autocast: bool = True) -> bool:
+    outcomes = zip(outcome(model, autocast), outcome(new, autocast), strict=True)
+    return all(torch.equal(*pairs) for pairs in outcomes)
 
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("fuse", [prepare_for_gpu, fuse_adapters])
 def test_rounding_is_no_more_than_the_layers_own(fuse: Any) -> None:
-    plain, other = pair(fuse)
-    exact = outcome(copy.deepcopy(plain).float(), False)
-    theirs, ours = outcome(plain), outcome(other)
+    model, new = pair(fuse)
+    exact = outcome(copy.deepcopy(model).float(), False)
+    theirs, ours = outcome(model), outcome(new)
     assert [part.dtype for part in ours] == [part.dtype for part in theirs]
-    assert any(not torch.equal(*both) for both in zip(ours, theirs, strict=True)), "nothing fused"
+    assert any(not torch.equal(*pairs) for pairs in zip(ours, theirs, strict=True)), "nothing fused"
     errors = torch.tensor(
         [
-            [float((part.float() - right).norm() / right.norm()) for part in both]
-            for right, *both in zip(exact, theirs, ours, strict=True)
+            [float((part.float() - right).norm() / right.norm()) for part in pairs]
+            for right, *pairs in zip(exact, theirs, ours, strict=True)
         ]
     )
     before, after = errors.mean(dim=0)
@@ -74,19 +74,19 @@ def test_rounding_is_no_more_than_the_layers_own(fuse: Any) -> None:
 
 @pytest.mark.usefixtures("everywhere")
 def test_adapters_drop_what_peft_drops() -> None:
-    for own, other in zip(*map(outcome, pair(fuse_adapters, 0.5)), strict=True):
-        assert torch.nn.functional.cosine_similarity(own.flatten(), other.flatten(), 0) > 0.99
+    for own, new in zip(*map(outcome, pair(fuse_adapters, 0.5)), strict=True):
+        assert torch.nn.functional.cosine_similarity(own.flatten(), new.flatten(), 0) > 0.99
 
 
 @pytest.mark.usefixtures("everywhere")
 def test_adapters_that_are_off_merged_or_without_autocast_are_pefts_own() -> None:
-    plain, other = pair(fuse_adapters)
-    assert equal(plain, other, autocast=False)
-    with plain.disable_adapter(), other.disable_adapter():
-        assert equal(plain, other)
-    for model in (plain, other):
+    plain, new = pair(fuse_adapters)
+    assert equal(plain, new, autocast=False)
+    with plain.disable_adapter(), new.disable_adapter():
+        assert equal(plain, new)
+    for model in (plain, new):
         model.merge_adapter()
-    assert equal(plain, other)
+    assert equal(plain, new)
 
 
 def test_a_processor_keeps_the_layers_own_arithmetic() -> None:

@@ -62,8 +62,8 @@ def test_golden_ids_of_a_claim(gritlm):
 
 def test_golden_ids_of_a_source(gritlm):
     (tokens,) = gritlm.tokenize(["ab the"], "source")
-    written = ["<s>", "▁<", "|", "embed", "|", ">", "<0x0A>", "ab", "▁the"]
-    assert tokens == Tokens(ids_of(*written), skip=7)
+    template = ["<s>", "▁<", "|", "embed", "|", ">", "<0x0A>", "ab", "▁the"]
+    assert tokens == Tokens(ids_of(*template), skip=7)
 
 
 @pytest.mark.parametrize("side", ["claim", "source"])
@@ -114,13 +114,13 @@ def sees_the_last(encoder):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", None])
 def test_token_0_sees_the_last_token(folder, attention):
-    both = resolve(config(folder, attention=attention), "cpu").encoder
-    assert sees_the_last(both)
+    encoder = resolve(config(folder, attention=attention), "cpu").encoder
+    assert sees_the_last(encoder)
     # In a padded batch too, where the mask is built another way.
     rows = torch.tensor([[1, 300, 302, 0], [1, 300, 303, 0]])
     mask = torch.tensor([[1, 1, 1, 0]] * 2)
     with torch.inference_mode():
-        hidden = both.model(input_ids=rows, attention_mask=mask).last_hidden_state
+        hidden = encoder.model(input_ids=rows, attention_mask=mask).last_hidden_state
     assert (hidden[0, 0] - hidden[1, 0]).abs().max() > 1e-4
 
 
@@ -155,7 +155,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, monkeypatch):
     monkeypatch.setattr(
         modeling_mistral.MistralModel,
         "forward",
-        lambda self, **given: forward(self, **given | {"is_causal": True}),
+        lambda self, **extra: forward(self, **extra | {"is_causal": True}),
     )
     with pytest.raises(ConfigError, match=r"model\.bidirectional: true .*mistral"):
         resolve(config(folder))
@@ -180,7 +180,7 @@ def test_a_config_that_declares_its_direction_is_believed(tmp_path, folder):
     record = json.loads((copy / "config.json").read_text())
     del record["auto_map"]
     (copy / "config.json").write_text(json.dumps(record | {"is_causal": False}))
-    for asked, found in ((None, True), (True, True), (False, False)):
-        encoder = resolve(config(copy, bidirectional=asked), "cpu").encoder
-        assert encoder.settings.bidirectional is found
-        assert sees_the_last(encoder) is found
+    for setting, expected in ((None, True), (True, True), (False, False)):
+        encoder = resolve(config(copy, bidirectional=setting), "cpu").encoder
+        assert encoder.settings.bidirectional is expected
+        assert sees_the_last(encoder) is expected

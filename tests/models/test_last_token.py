@@ -21,8 +21,8 @@ TEXTS = ["the study", "x", "", "a very long post about the study 🦠 " * 9, "en
 
 
 def config(folder, **changes):
-    said = {"pooling": "last", "max_length": 48, "template": E5, "bidirectional": False}
-    return ModelConfig(str(folder), **said | changes)
+    settings = {"pooling": "last", "max_length": 48, "template": E5, "bidirectional": False}
+    return ModelConfig(str(folder), **settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def qwen(tmp_path_factory):
     torch.manual_seed(0)
     Qwen3Model(Qwen3Config(vocab_size=258, head_dim=8, **SIZES)).save_pretrained(folder)
     core.save(str(folder / "tokenizer.json"))
-    said = {
+    settings = {
         "tokenizer_class": "Qwen2Tokenizer",
         "eos_token": "<|im_end|>",
         "add_bos_token": False,
         "pad_token": "<|endoftext|>",
         "padding_side": "left",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 
@@ -73,7 +73,7 @@ def ends_once(encoder, end, side):
 
 def test_eos_stands_at_the_end_once_whether_or_not_the_tokenizer_adds_it(tmp_path, mistral):
     """Also where the text is cut; the vectors are the same."""
-    found = []
+    vectors = []
     for adds_eos in (False, True):
         folder = shutil.copytree(mistral, tmp_path / f"copy-{adds_eos}")
         save_tokenizer(folder, adds_eos=adds_eos)
@@ -81,15 +81,15 @@ def test_eos_stands_at_the_end_once_whether_or_not_the_tokenizer_adds_it(tmp_pat
         encoder = resolve(config(folder), "cpu").encoder
         for side in ("claim", "source"):
             ends_once(encoder, 2, side)
-        found.append(encoder.encode(TEXTS, "claim")[0])
-    assert np.array_equal(*found)
+        vectors.append(encoder.encode(TEXTS, "claim")[0])
+    assert np.array_equal(*vectors)
 
 
 def test_golden_ids_of_a_query(qwen):
     encoder = resolve(config(qwen, template=QWEN), "cpu").encoder
     (tokens,) = encoder.tokenize(["ab"], "claim")
-    shown = encoder.tokenizer.decode(list(tokens.ids), skip_special_tokens=False)
-    assert shown == "Instruct: find the paper\nQuery:ab<|endoftext|>"
+    decoded = encoder.tokenizer.decode(list(tokens.ids), skip_special_tokens=False)
+    assert decoded == "Instruct: find the paper\nQuery:ab<|endoftext|>"
     (tokens,) = encoder.tokenize(["ab"], "source")
     # Bytes in the order of their printable stand-ins: "!" is 0.
     assert tokens.ids == (64, 65, 256)
@@ -105,24 +105,24 @@ def test_a_token_that_the_tokenizer_lacks_is_refused(mistral):
 def test_how_a_checkpoint_pads_and_cuts_changes_nothing(request, tmp_path, kind):
     folder = request.getfixturevalue(kind)
     template = E5 if kind == "mistral" else QWEN
-    found = []
+    vectors = []
     for padding, cutting in (("left", "right"), ("right", "right"), ("left", "left")):
         copy = shutil.copytree(folder, tmp_path / f"{padding}-{cutting}")
         file = copy / "tokenizer_config.json"
         change_json(file, padding_side=padding, truncation_side=cutting)
         assert AutoTokenizer.from_pretrained(copy).padding_side == padding
         encoder = resolve(config(copy, template=template), "cpu").encoder
-        found.append(encoder.encode(TEXTS, "claim")[0])
-    assert np.array_equal(found[0], found[1])
-    assert np.array_equal(found[0], found[2])
+        vectors.append(encoder.encode(TEXTS, "claim")[0])
+    assert np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(vectors[0], vectors[2])
 
 
 def test_a_decoder_looks_back_only_unless_told(qwen):
-    plain = resolve(config(qwen, bidirectional=None, template=QWEN), "cpu").encoder
-    assert plain.settings.bidirectional is False
+    causal = resolve(config(qwen, bidirectional=None, template=QWEN), "cpu").encoder
+    assert causal.settings.bidirectional is False
     ids = torch.tensor([[5, 6, 7], [5, 6, 8]])
     for encoder, seen in (
-        (plain, False),
+        (causal, False),
         (resolve(config(qwen, bidirectional=True), "cpu").encoder, True),
     ):
         with torch.inference_mode():

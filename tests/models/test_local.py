@@ -30,16 +30,16 @@ FIRST = Result(Run.from_lists({"c": [(source.id, 3.0 - i) for i, source in enume
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the hub was asked for; it gives nothing."""
-    found: list[str] = []
+    names: list[str] = []
 
     def download(name: str, *_: Any, **__: Any) -> str:
-        found.append(name)
+        names.append(name)
         raise OSError(f"asked the hub for {name}")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return found
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -47,37 +47,37 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """An encoder, a cross-encoder and a generative model, long enough for every config."""
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-    made = small_rerankers(tmp_path_factory.mktemp("small"))
+    dirs = small_rerankers(tmp_path_factory.mktemp("small"))
     for name, kind in (("encoder", BertModel), ("cross_encoder", BertForSequenceClassification)):
-        shape = BertConfig.from_pretrained(made[name], max_position_embeddings=8192)
-        kind(shape).save_pretrained(made[name])
-    say_pooling(made["encoder"], 512)
-    return made
+        shape = BertConfig.from_pretrained(dirs[name], max_position_embeddings=8192)
+        kind(shape).save_pretrained(dirs[name])
+    say_pooling(dirs["encoder"], 512)
+    return dirs
 
 
 @pytest.mark.slow
 def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
-    small: dict[str, Path], tmp_path: Path, asked: list[str]
+    small: dict[str, Path], tmp_path: Path, asked_names: list[str]
 ) -> None:
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
     # The re-rankers that run here; a stage that may be asked is one too.
-    every = [stage.stage for system in systems.values() for stage in system.stages]
-    inner = [getattr(stage, "stage", stage) for stage in every]
-    stages = [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
+    all_stages = [stage.stage for system in systems.values() for stage in system.stages]
+    inner = [getattr(stage, "stage", stage) for stage in all_stages]
+    stages = [stage for stage in inner if isinstance(stage, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
     nodes = [node for system in systems.values() for node in system.first.walk()]
     dense = [node.model for node in nodes if isinstance(node, DenseNode) and not node.unsupported]
     assert len(dense) > 30 and {type(stage).__name__ for stage in stages} == {*kinds, "MaxSim"}
-    for name in {one.model for one in stages} | {one.name for one in dense}:
-        place = tmp_path / Path(name).name
-        if not place.exists():
-            place.symlink_to(small["encoder"])
+    for name in {model.model for model in stages} | {model.name for model in dense}:
+        path = tmp_path / Path(name).name
+        if not path.exists():
+            path.symlink_to(small["encoder"])
     for stage in stages:
-        place = tmp_path / Path(stage.model).name
+        path = tmp_path / Path(stage.model).name
         if (kind := kinds.get(type(stage).__name__)) is not None:
-            place.unlink(missing_ok=True)
-            place.symlink_to(small[kind])
+            path.unlink(missing_ok=True)
+            path.symlink_to(small[kind])
     with local_models(tmp_path):
         for model in {model.name: model for model in dense}.values():
             resolved = resolve(model, "cpu")
@@ -85,12 +85,12 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
         for stage in {(type(stage), stage.model): stage for stage in stages}.values():
             result = apply_stage(stage, CLAIMS, SOURCES, FIRST, device="cpu")
             assert not result.failures and len(result.run.sources("c")) == 3, stage.model
-    assert asked == []
+    assert asked_names == []
     # Without the folder the hub would be asked for all of them.
     for model in dense[:1]:
         with pytest.raises(Exception, match="hub"):
             resolve(model, "cpu")
-    assert asked
+    assert asked_names
 
 
 def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,27 +99,25 @@ def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     assert local_model(model) == model
     (tmp_path / "models" / "net").mkdir(parents=True)
-    place = str(tmp_path / "models" / "net")
+    path = str(tmp_path / "models" / "net")
     with local_models(tmp_path / "models"):
         model_config = local_model(model)
-        assert (model_config.name, model_config.revision) == (place, None)
-        assert (
-            model_config.allow_bin == (place, "org/base") and model_config.allow_remote_code == ()
-        )
-        assert model_config.pooling == "cls" and checkpoint_folder("org/net") == Path(place)
+        assert (model_config.name, model_config.revision) == (path, None)
+        assert model_config.allow_bin == (path, "org/base") and model_config.allow_remote_code == ()
+        assert model_config.pooling == "cls" and checkpoint_folder("org/net") == Path(path)
         # A folder that is named itself is that folder, what is not there is left as it is.
         own = tmp_path / "mine" / "net"
         own.mkdir(parents=True)
         assert local_name(str(own)) == str(own) and local_name("org/other") == "org/other"
         with local_models(None):
-            assert local_name("org/net") == place
+            assert local_name("org/net") == path
     assert local_name("org/net") == "org/net"
     with pytest.raises(ConfigError, match="models"), local_models(tmp_path / "none"):
         pass
 
 
 def test_an_adapters_base_is_found_in_the_folder(
-    small: dict[str, Path], tmp_path: Path, asked: list[str], save_tiny: Callable[..., Path]
+    small: dict[str, Path], tmp_path: Path, asked_names: list[str], save_tiny: Callable[..., Path]
 ) -> None:
     """A base that was a folder is recorded by its name alone; one of the hub by its whole name."""
     from tests.training.export.test_weighted_sum import saved
@@ -135,4 +133,4 @@ def test_an_adapters_base_is_found_in_the_folder(
         resolve(str(checkpoint), "cpu")
     with local_models(tmp_path / "models"):
         after = resolve(str(checkpoint), "cpu").encoder.encode(texts, "claim")[0]
-    assert np.array_equal(before, after) and asked == []
+    assert np.array_equal(before, after) and asked_names == []

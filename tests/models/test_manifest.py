@@ -32,18 +32,18 @@ def test_everything_comes_back(tmp_path):
 
 def change(tmp_path, *keys, to):
     raw = json.loads(json.dumps(asdict(WHOLE)))
-    place = raw
+    node = raw
     for key in keys[:-1]:
-        place = place[key]
+        node = node[key]
     if to is KeyError:
-        del place[keys[-1]]
+        del node[keys[-1]]
     else:
-        place[keys[-1]] = to
+        node[keys[-1]] = to
     (tmp_path / "manifest.json").write_text(json.dumps(raw), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("keys", "to", "said"),
+    ("keys", "to", "message"),
     [
         (["format"], 2, "format: this version reads format 1"),
         (["base"], KeyError, "base: is missing"),
@@ -53,13 +53,13 @@ def change(tmp_path, *keys, to):
         (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
     ],
 )
-def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, said):
+def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, message):
     change(tmp_path, *keys, to=to)
     with pytest.raises(InputError) as error:
         Manifest.read(tmp_path)
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{tmp_path / 'manifest.json'}: ")
-    assert said in line
+    assert message in line
 
 
 def test_a_manifest_without_optional_fields_is_read_and_numbers_stay_as_written(tmp_path):

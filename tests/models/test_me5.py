@@ -68,8 +68,8 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     # The hub's name says which copy is used.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        found = hub.base_files(ModelConfig(me5.ORIGINAL))
-    assert found == (unpacked.folder, unpacked.base)
+        files = hub.base_files(ModelConfig(me5.ORIGINAL))
+    assert files == (unpacked.folder, unpacked.base)
     assert "intfloat/multilingual-e5-small: the hub did not give it" in caplog.text
     assert me5.NAME in caplog.text
     # A pinned revision is another model.
@@ -101,9 +101,9 @@ def test_the_hubs_own_goes_first(
 ) -> None:
     """Were it in the hub's cache, no copy would be asked for."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    place = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
-    save_tiny(place / "snapshots" / ("1" * 40))
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("1" * 40)
+    folder = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
+    save_tiny(folder / "snapshots" / ("1" * 40))
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("1" * 40)
     resolved = resolve(ModelConfig(me5.ORIGINAL, pooling="mean", max_length=16))
     assert (resolved.base.name, resolved.base.revision) == (me5.ORIGINAL, "1" * 40)

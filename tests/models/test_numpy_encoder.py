@@ -147,9 +147,9 @@ def test_other_models_are_left_to_pytorch(
 ) -> None:
     folder = shutil.copytree(tiny_folder, tmp_path / "model")
     assert load_numpy(folder, SETTINGS, False) is not None
-    for name, more in (("config.json", config), ("tokenizer_config.json", tokenizer)):
+    for name, values in (("config.json", config), ("tokenizer_config.json", tokenizer)):
         file = folder / name
-        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
     assert load_numpy(folder, settings, False) is None
 
 

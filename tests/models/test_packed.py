@@ -59,10 +59,10 @@ def model_of(kind: str, **changes: Any) -> Any:
         sizes |= {"use_cache": False}
     name = KINDS.get(kind, "Mistral")
     config = getattr(transformers, f"{name}Config")(**sizes | changes)
-    made = getattr(transformers, f"{name}Model")(config)
+    model = getattr(transformers, f"{name}Model")(config)
     if kind == "gritlm":
-        made.config.is_causal = False
-    return made
+        model.config.is_causal = False
+    return model
 
 
 def encoder_of(model: Any, pooling: Any = "mean") -> Encoder:
@@ -83,8 +83,8 @@ def gradients(encoder: Encoder, batch: TokenBatch | PackedBatch) -> tuple[Any, d
     vectors = encoder.vectors(batch)
     weights = torch.arange(vectors.numel()).reshape(vectors.shape).sin()
     (vectors * weights).sum().backward()
-    named = encoder.model.named_parameters()
-    return vectors.detach(), {n: p.grad for n, p in named if p.grad is not None}
+    parameters = encoder.model.named_parameters()
+    return vectors.detach(), {n: p.grad for n, p in parameters if p.grad is not None}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
@@ -99,8 +99,8 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
     if pooling != "cls" or kind not in ("mistral", "qwen3"):
         assert len(expected.unique(dim=0)) == len(LENGTHS)
     for groups in ([[7, 1, 4], [3], [6, 0, 5], [2]], [[2, 1, 0, 4, 3, 7, 6, 5]]):
-        found, ours = gradients(encoder, pack(tokens, groups, encoder.model))
-        assert torch.allclose(found, expected, atol=1e-6)
+        vectors, ours = gradients(encoder, pack(tokens, groups, encoder.model))
+        assert torch.allclose(vectors, expected, atol=1e-6)
         assert ours.keys() == theirs.keys()
         for name, gradient in ours.items():
             assert torch.allclose(gradient, theirs[name], rtol=1e-4, atol=1e-5), name
@@ -116,9 +116,9 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
     encoder, tokens = encoder_of(model_of(kind).eval()), tokens_of()
     fast = encoder.in_bfloat16()
     assert fast.settings.dtype == "bfloat16" and fast.in_bfloat16() is fast
-    assert {one.dtype for one in fast.model.parameters()} == {torch.bfloat16}
-    assert {one.dtype for one in encoder.model.parameters()} == {torch.float32}
-    assert torch.bfloat16 not in {one.dtype for one in fast.model.buffers()}
+    assert {tensor.dtype for tensor in fast.model.parameters()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in encoder.model.parameters()} == {torch.float32}
+    assert torch.bfloat16 not in {tensor.dtype for tensor in fast.model.buffers()}
     own = Encoder(encoder.model, encoder.tokenizer, replace(encoder.settings, own_code=True), None)
     assert own.in_bfloat16() is own
     with torch.inference_mode():
@@ -129,8 +129,8 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
             assert isinstance(batch, PackedBatch) and {group.mask for group in batch.groups} == {
                 None
             }
-            found = torch.nn.functional.normalize(fast.vectors(batch))
-            assert (found * expected[rows]).sum(dim=1).min() > 0.999
+            vectors = torch.nn.functional.normalize(fast.vectors(batch))
+            assert (vectors * expected[rows]).sum(dim=1).min() > 0.999
 
 
 @pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
@@ -141,8 +141,8 @@ def test_the_base_beneath_an_adapter_is_copied_to_bfloat16_too() -> None:
     fast = base.in_bfloat16()
     expected = torch.nn.functional.normalize(base.vectors(base.collate(tokens)))
     for rows, batch in fast._forward_batches(tokens):
-        found = torch.nn.functional.normalize(fast.vectors(batch))
-        assert isinstance(batch, PackedBatch) and (found * expected[rows]).sum(1).min() > 0.999
+        vectors = torch.nn.functional.normalize(fast.vectors(batch))
+        assert isinstance(batch, PackedBatch) and (vectors * expected[rows]).sum(1).min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ["bert", "gritlm"])
@@ -150,19 +150,19 @@ def test_packed_texts_are_computed_again_as_such(kind: str) -> None:
     encoder, tokens = encoder_of(model_of(kind)), tokens_of()
     encoder.model.train()
     batch = pack(tokens, [[7, 1, 4], [3], [6, 0, 5], [2]], encoder.model)
-    _, once = gradients(encoder, batch)
+    _, direct = gradients(encoder, batch)
     enable_checkpointing(encoder.model)
     encoder.model = copy.deepcopy(encoder.model)  # as where weights are sharded
     passes = []
     linear = next(m for m in encoder.model.modules() if isinstance(m, torch.nn.Linear))
     linear.register_forward_pre_hook(lambda *_: passes.append(1))
-    _, again = gradients(encoder, batch)
-    assert sum(passes) == 2 and once.keys() == again.keys()
-    assert all(torch.equal(once[name], again[name]) for name in once)
+    _, recomputed = gradients(encoder, batch)
+    assert sum(passes) == 2 and direct.keys() == recomputed.keys()
+    assert all(torch.equal(direct[name], recomputed[name]) for name in direct)
     assert encoder.model.config._attn_implementation == "sdpa"
     # Padded ones then too.
     _, padded = gradients(encoder, encoder.collate(tokens))
-    assert all(torch.allclose(once[name], padded[name], rtol=1e-4, atol=1e-5) for name in once)
+    assert all(torch.allclose(direct[name], padded[name], rtol=1e-4, atol=1e-5) for name in direct)
 
 
 def test_attention_dropout_is_on_in_training_alone() -> None:
@@ -192,17 +192,17 @@ def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causa
     """What flash attention computes, text by text: the last key's weight on an earlier query is 0."""
     assert bounds.dtype == torch.int32 and longest == max(LENGTHS)
     assert len(k) == len(v) == len(q) == bounds[-1]
-    made = []
+    outputs = []
     times = q.shape[1] // k.shape[1]
     for start, end in itertools.pairwise(bounds.tolist()):
-        one, keys, values = q[start:end], k[start:end], v[start:end]
+        queries, keys, values = q[start:end], k[start:end], v[start:end]
         keys, values = (side.repeat_interleave(times, dim=1) for side in (keys, values))
-        weights = torch.einsum("qhd,khd->hqk", one, keys) * scale
+        weights = torch.einsum("qhd,khd->hqk", queries, keys) * scale
         if causal:
             later = torch.ones(end - start, end - start).triu(1).bool()
             weights = weights.masked_fill(later, -torch.inf)
-        made.append(torch.einsum("hqk,khd->qhd", weights.softmax(-1), values))
-    return torch.cat(made)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights.softmax(-1), values))
+    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("kind", ["bert", *DECODERS])
@@ -210,17 +210,17 @@ def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.Mo
     """The kernel itself needs a GPU: what it is given makes the vectors of padded texts."""
     encoder, tokens = encoder_of(model_of(kind), "last"), tokens_of()
     expected, theirs = gradients(encoder, encoder.collate(tokens))
-    called = []
+    queries = []
     monkeypatch.setattr(
-        "claim2source.models.packed._varlen_for", lambda query: called.append(query) or by_hand
+        "claim2source.models.packed._varlen_for", lambda query: queries.append(query) or by_hand
     )
     batch = encoder.batch(tokens)
     assert isinstance(batch, PackedBatch)
     assert batch.bounds.diff().sort().values.tolist() == sorted(LENGTHS)
     assert [int(batch.positions[i]) for i in batch.bounds[:-1]] == [0] * len(LENGTHS)
-    found, ours = gradients(encoder, batch)
-    assert len(called) == 2  # layers
-    assert torch.allclose(found, expected, atol=1e-5)
+    vectors, ours = gradients(encoder, batch)
+    assert len(queries) == 2  # layers
+    assert torch.allclose(vectors, expected, atol=1e-5)
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
 
 
@@ -242,7 +242,7 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
         pytest.skip("flash-attn is taken where it is installed")
     import torch.nn.attention.varlen as library
 
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     real = inspect.signature(library.varlen_attn)
     if not groups:
         older = [value for name, value in real.parameters.items() if name != "enable_gqa"]
@@ -250,8 +250,8 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
     elif "enable_gqa" not in real.parameters:
         pytest.skip("torch 2.11")
 
-    def note(*values: Any, **named: Any) -> torch.Tensor:
-        given.update(real.bind(*values, **named).arguments)
+    def note(*values: Any, **extra: Any) -> torch.Tensor:
+        arguments.update(real.bind(*values, **extra).arguments)
         return torch.empty(1)
 
     note.__signature__ = real  # type: ignore[attr-defined]
@@ -261,14 +261,14 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
         varlen = flash_varlen()
         q, k, bounds = torch.zeros(5, 4, 8), torch.rand(5, 2, 8), torch.tensor([0, 2, 5])
         varlen(q, k, k + 1, bounds, 3, 0.5, True)
-        assert given["query"] is q and given["cu_seq_q"] is given["cu_seq_k"] is bounds
+        assert arguments["query"] is q and arguments["cu_seq_q"] is arguments["cu_seq_k"] is bounds
         heads = [0, 1] if groups else [0, 0, 1, 1]
-        assert given["key"].equal(k[:, heads]) and given["value"].equal(k[:, heads] + 1)
-        assert given["max_q"] == given["max_k"] == 3 and given["scale"] == 0.5
-        assert given["window_size"] == (-1, 0) and given.get("enable_gqa", True)
+        assert arguments["key"].equal(k[:, heads]) and arguments["value"].equal(k[:, heads] + 1)
+        assert arguments["max_q"] == arguments["max_k"] == 3 and arguments["scale"] == 0.5
+        assert arguments["window_size"] == (-1, 0) and arguments.get("enable_gqa", True)
         varlen(q, q, q, bounds, 3, 0.5, False)
-        assert given["key"] is q and given["window_size"] == (-1, -1)
-        assert not given.get("enable_gqa", False)
+        assert arguments["key"] is q and arguments["window_size"] == (-1, -1)
+        assert not arguments.get("enable_gqa", False)
     finally:
         flash_varlen.cache_clear()
 
@@ -311,8 +311,8 @@ def test_a_lora_adapter_is_trained_alike(targets: Any, trained: str) -> None:
     expected, theirs = gradients(encoder, encoder.collate(tokens))
     batch = encoder.batch(tokens)
     assert isinstance(batch, PackedBatch)
-    found, ours = gradients(encoder, batch)
-    assert torch.allclose(found, expected, atol=1e-5)
+    vectors, ours = gradients(encoder, batch)
+    assert torch.allclose(vectors, expected, atol=1e-5)
     assert ours.keys() == theirs.keys() and any(trained in name for name in ours)
     for name, gradient in ours.items():
         assert torch.allclose(gradient, theirs[name], rtol=1e-3, atol=1e-4), name
@@ -323,14 +323,14 @@ def test_a_passs_gradient_of_the_table_holds_its_own_rows_alone_and_adds_up() ->
     table = encoder.model.get_input_embeddings().weight
     arrived: list[int] = []
     table.register_hook(lambda gradient: arrived.append(gradient._values().shape[0]))  # sparse
-    _, whole = gradients(encoder, encoder.batch(tokens))
+    _, full = gradients(encoder, encoder.batch(tokens))
     assert arrived == [sum(LENGTHS)] and table.grad.layout == torch.strided
     encoder.model.zero_grad(set_to_none=True)
     weights = torch.arange(len(tokens) * 16).reshape(-1, 16).sin()
     for part in (slice(0, 3), slice(3, None)):
         (encoder.vectors(encoder.batch(tokens[part])) * weights[part]).sum().backward()
     assert arrived[1:] == [sum(LENGTHS[:3]), sum(LENGTHS[3:])]
-    assert torch.allclose(table.grad, whole["embeddings.word_embeddings.weight"], atol=1e-5)
+    assert torch.allclose(table.grad, full["embeddings.word_embeddings.weight"], atol=1e-5)
     with torch.no_grad():
         encoder.model.zero_grad(set_to_none=True)
         encoder.vectors(encoder.batch(tokens))

@@ -12,8 +12,8 @@ def draws(*shape: int, seed: int) -> torch.Tensor:
 
 
 def mapped(projection: torch.nn.Module, vectors: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = projection({"sentence_embedding": vectors})["sentence_embedding"]
-    return found.detach()
+    mapped_vectors: torch.Tensor = projection({"sentence_embedding": vectors})["sentence_embedding"]
+    return mapped_vectors.detach()
 
 
 def test_it_is_fitted_to_a_linear_map_with_a_shift() -> None:

@@ -102,8 +102,8 @@ def test_each_side_has_the_prompt_that_sentence_transformers_gives_it(
         declare(folder, prompts=prompts)
     model = oracle(folder)
     for side, how in (("claim", claims), ("source", sources)):
-        named = {"prompt_name": "passage"} if how == "passage" else {}
-        expected = getattr(model, "encode" if named else how)(TEXTS, **named)
+        prompt_options = {"prompt_name": "passage"} if how == "passage" else {}
+        expected = getattr(model, "encode" if prompt_options else how)(TEXTS, **prompt_options)
         assert np.abs(vectors(folder, side) - expected).max() < 1e-5
 
 
@@ -129,10 +129,10 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
     )
     (tmp_path / "point").mkdir()
     manifest.write(tmp_path / "point")
-    found = resolve(tmp_path / "point", "cpu").encoder
-    assert found.settings.template == Template()
+    encoder = resolve(tmp_path / "point", "cpu").encoder
+    assert encoder.settings.template == Template()
     assert np.array_equal(
-        found.encode(TEXTS, "claim")[0], resolved.encoder.encode(TEXTS, "claim")[0]
+        encoder.encode(TEXTS, "claim")[0], resolved.encoder.encode(TEXTS, "claim")[0]
     )
     with pytest.raises(ConfigError, match=r"model\.prompts: false .*manifest says it"):
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))

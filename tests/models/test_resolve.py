@@ -50,22 +50,22 @@ def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, t
 
 @pytest.mark.parametrize("kind", ["base", "lora", "full"])
 def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
-    plain = vectors(resolve(config(base), "cpu").encoder)
+    base_vectors = vectors(resolve(config(base), "cpu").encoder)
     encoder = write_point(config(base), tmp_path / "point", kind)
     base_hash = file_hash(base / "model.safetensors")
     if kind == "full":  # it needs no base
         shutil.rmtree(base)
-    found = resolve(tmp_path / "point", "cpu")
-    assert np.abs(vectors(found.encoder) - vectors(encoder)).max() < 1e-6
-    moved = np.abs(vectors(found.encoder) - plain).max()
-    assert moved == 0 if kind == "base" else moved > 1e-2
-    assert found.encoder.settings == encoder.settings
-    assert found.encoder.settings.template == TEMPLATE
-    assert found.rendering == RENDERING
-    assert found.base.sha256 == base_hash
+    resolved = resolve(tmp_path / "point", "cpu")
+    assert np.abs(vectors(resolved.encoder) - vectors(encoder)).max() < 1e-6
+    distance = np.abs(vectors(resolved.encoder) - base_vectors).max()
+    assert distance == 0 if kind == "base" else distance > 1e-2
+    assert resolved.encoder.settings == encoder.settings
+    assert resolved.encoder.settings.template == TEMPLATE
+    assert resolved.rendering == RENDERING
+    assert resolved.base.sha256 == base_hash
     # What training stored is found again by who loads the checkpoint.
-    assert found.encoder.key() == encoder.key()
-    assert not found.encoder.model.training
+    assert resolved.encoder.key() == encoder.key()
+    assert not resolved.encoder.model.training
 
 
 def flip(path):
@@ -80,7 +80,7 @@ def exchange(base):
 
 
 @pytest.mark.parametrize(
-    ("kind", "harm", "said"),
+    ("kind", "harm", "message"),
     [
         ("lora", lambda p, b: flip(p / "adapter_model.safetensors"), "safetensors: its sha256"),
         ("lora", lambda p, b: (p / "adapter_config.json").unlink(), "the manifest names this file"),
@@ -92,14 +92,14 @@ def exchange(base):
         ("full", lambda p, b: (p / "manifest.json").write_text('{"format": 9}'), "reads format 1"),
     ],
 )
-def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said):
+def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, message):
     point = tmp_path / "point"
     write_point(config(base), point, kind)
     harm(point, base)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         resolve(point)
-    (line,) = str(caught.value).splitlines()
-    assert said in line
+    (line,) = str(error.value).splitlines()
+    assert message in line
 
 
 def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
@@ -118,8 +118,8 @@ def test_a_runs_folder_stands_for_its_chosen_checkpoint(base, tmp_path):
     assert resolve(run).folder == chosen_checkpoint(run) == run / "checkpoints" / "epoch-1"
     with pytest.raises(ConfigError, match=r"model\.max_length"):
         resolve(ModelConfig(str(run), max_length=99))
-    for chosen in ({"chosen": None}, {}, {"chosen": 3}, {"chosen": "epoch-7"}):
-        (run / "run.json").write_text(json.dumps(chosen), encoding="utf-8")
+    for record in ({"chosen": None}, {}, {"chosen": 3}, {"chosen": "epoch-7"}):
+        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
         with pytest.raises(InputError, match="not ended|chosen|epoch-7"):
             resolve(run)
 
@@ -189,9 +189,9 @@ def test_a_short_name_is_the_packaged_model_and_a_mistyped_one_is_suggested(
     "name", ["nobody/nothing-at-all", "no-such-folder", "a/b/c/d", "../nowhere"]
 )
 def test_a_name_that_is_nothing_is_one_line(name):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         resolve(name)
-    (line,) = str(caught.value).splitlines()
+    (line,) = str(error.value).splitlines()
     assert f"model {name!r}: no such folder, not packaged" in line
 
 
@@ -204,7 +204,7 @@ def test_a_line_says_that_the_hub_is_waited_for_and_none_where_it_answers(monkey
         with pytest.raises(TypeError):
             resolve("nobody/nothing")
         lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == seconds and all("'nobody/nothing': waiting" in one for one in lines)
+        assert len(lines) == seconds and all("'nobody/nothing': waiting" in line for line in lines)
 
 
 def test_a_password_in_the_hubs_address_is_not_printed(monkeypatch, capsys):
@@ -217,25 +217,25 @@ def test_a_password_in_the_hubs_address_is_not_printed(monkeypatch, capsys):
     monkeypatch.setattr("claim2source.core.progress.PATIENCE", 0.01)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(UserError, match="https://hub.example:8443/api") as caught:
+    with pytest.raises(UserError, match="https://hub.example:8443/api") as error:
         resolve("nobody/nothing")
     line = capsys.readouterr().err
     assert "waiting for the hub, hub.example:8443" in line
-    assert "secret" not in f"{caught.value}{line}"
+    assert "secret" not in f"{error.value}{line}"
 
 
 def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
     from transformers import AutoModel
 
-    whole = vectors(resolve(config(base)).encoder)
+    expected = vectors(resolve(config(base)).encoder)
     model = AutoModel.from_pretrained(base)
     (base / "model.safetensors").unlink()
     model.save_pretrained(base, max_shard_size="10KB")
     assert len(shards := sorted(base.glob("*.safetensors"))) > 1
-    found = resolve(config(base))
-    assert np.array_equal(vectors(found.encoder), whole)
+    resolved = resolve(config(base))
+    assert np.array_equal(vectors(resolved.encoder), expected)
     save_file({k: v + 1 for k, v in load_file(shards[-1]).items()}, shards[-1], {"format": "pt"})
-    assert resolve(config(base)).base.sha256 != found.base.sha256
+    assert resolve(config(base)).base.sha256 != resolved.base.sha256
 
 
 def test_a_plain_folder_must_be_told_pooling_and_length(base):
@@ -260,8 +260,8 @@ def test_positions_that_padding_takes_are_not_counted(base):
     RobertaModel(roberta).save_pretrained(base)
     with pytest.raises(ConfigError, match="at most 62"):
         resolve(config(base, max_length=63))
-    found, _ = resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")
-    assert found.shape == (1, 16)
+    vectors_of_text, _ = resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")
+    assert vectors_of_text.shape == (1, 16)
 
 
 def test_weights_that_are_absent_are_not_made_up(base):
@@ -278,17 +278,17 @@ def test_weights_that_are_absent_are_not_made_up(base):
 def test_a_pooler_that_is_absent_is_not_missed(base):
     before = vectors(resolve(config(base)).encoder)
     weights = load_file(base / "model.safetensors")
-    kept = {k: v for k, v in weights.items() if not k.startswith("pooler.")}
-    assert len(kept) < len(weights)
-    save_file(kept, base / "model.safetensors", metadata={"format": "pt"})
+    without_pooler = {k: v for k, v in weights.items() if not k.startswith("pooler.")}
+    assert len(without_pooler) < len(weights)
+    save_file(without_pooler, base / "model.safetensors", metadata={"format": "pt"})
     assert np.array_equal(vectors(resolve(config(base)).encoder), before)
 
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
 
 
-def old_style(*chosen):
-    return {f"pooling_mode_{mode}": mode in chosen for mode in MODES}
+def old_style(*modes):
+    return {f"pooling_mode_{mode}": mode in modes for mode in MODES}
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -304,21 +304,21 @@ def test_what_a_sentence_transformers_folder_declares_is_honoured(base, pooling,
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     declare(base, *kinds, pooling=pooling)
     assert resolve(base).encoder.settings == EncoderSettings(ours, normalize, 24)
-    other = ModelConfig(str(base), pooling="cls", normalize=not normalize, max_length=11)
-    assert resolve(other).encoder.settings == EncoderSettings("cls", not normalize, 11)
+    spec = ModelConfig(str(base), pooling="cls", normalize=not normalize, max_length=11)
+    assert resolve(spec).encoder.settings == EncoderSettings("cls", not normalize, 11)
 
 
 @pytest.mark.parametrize(
-    ("pooling", "more", "said"),
+    ("pooling", "modules", "message"),
     [
         (old_style("max_tokens"), (), r"model\.pooling: 'max' .*mean, cls, last"),
         ({"pooling_mode": ["mean", "max"]}, (), r"model\.pooling: 'mean\+max'"),
         (old_style("mean_tokens"), ("WordWeights",), "module WordWeights is not supported"),
     ],
 )
-def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, more, said):
-    declare(base, "Transformer", "Pooling", *more, pooling=pooling)
-    with pytest.raises(UserError, match=said):
+def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, modules, message):
+    declare(base, "Transformer", "Pooling", *modules, pooling=pooling)
+    with pytest.raises(UserError, match=message):
         resolve(base)
 
 
@@ -328,8 +328,8 @@ def test_the_tokenizer_and_the_models_config_are_part_of_the_key(base):
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
     changed = resolve(config(base)).encoder.key()
     assert changed != before
-    said = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(said | {"hidden_act": "relu"}))
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(settings | {"hidden_act": "relu"}))
     assert resolve(config(base)).encoder.key() != changed
-    (base / "config.json").write_text(json.dumps(said | {"transformers_version": "9"}))
+    (base / "config.json").write_text(json.dumps(settings | {"transformers_version": "9"}))
     assert resolve(config(base)).encoder.key() == changed

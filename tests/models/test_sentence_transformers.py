@@ -33,8 +33,8 @@ def cased(tmp_path: Path, save_tiny: Callable[..., Path]) -> Path:
 def theirs(folder: Path, **options: Any) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
-    found: np.ndarray = SentenceTransformer(str(folder), device="cpu", **options).encode(TEXTS)
-    return found
+    vectors: np.ndarray = SentenceTransformer(str(folder), device="cpu", **options).encode(TEXTS)
+    return vectors
 
 
 def ours(folder: Path, **options: Any) -> np.ndarray:
@@ -46,33 +46,33 @@ WITH_TOKENS = [0, 1, 3]  # neither an empty text, which has none here, nor names
 
 def test_case_is_lowered_before_a_cased_tokenizer_reads(cased: Path, tmp_path: Path) -> None:
     declare(cased, sbert={"do_lower_case": True})
-    found = resolve(ModelConfig(str(cased)), "cpu").encoder
-    vectors = found.encode(TEXTS, "claim")[0]
+    encoder = resolve(ModelConfig(str(cased)), "cpu").encoder
+    vectors = encoder.encode(TEXTS, "claim")[0]
     assert np.abs(vectors - theirs(cased))[WITH_TOKENS].max() < 1e-5
-    lowered = found.encode([TEXTS[0].lower()], "claim")[0][0]
+    lowered = encoder.encode([TEXTS[0].lower()], "claim")[0][0]
     assert np.abs(lowered - vectors[0]).max() < 1e-5
     # The store tells apart what a version that ignored it has written.
     store = Store(tmp_path / "store")
     declare(cased)
-    plain = resolve(ModelConfig(str(cased)), "cpu").encoder
-    before = plain.encode(TEXTS, "claim", store=store)[0]
+    base_encoder = resolve(ModelConfig(str(cased)), "cpu").encoder
+    before = base_encoder.encode(TEXTS, "claim", store=store)[0]
     assert np.abs(before - vectors)[0].max() > 1e-2
-    assert np.array_equal(found.encode(TEXTS, "claim", store=store)[0], vectors)
+    assert np.array_equal(encoder.encode(TEXTS, "claim", store=store)[0], vectors)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_only_the_first_dimensions_are_kept(normalize: bool, cased: Path) -> None:
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     declare(cased, *kinds, whole={"truncate_dim": 5})
-    found = resolve(ModelConfig(str(cased)), "cpu").encoder
-    vectors, expected = found.encode(TEXTS, "claim")[0], theirs(cased)
-    assert vectors.shape == expected.shape == (len(TEXTS), 5) and found.dimensions == 5
+    encoder = resolve(ModelConfig(str(cased)), "cpu").encoder
+    vectors, expected = encoder.encode(TEXTS, "claim")[0], theirs(cased)
+    assert vectors.shape == expected.shape == (len(TEXTS), 5) and encoder.dimensions == 5
     if normalize:
         # They compare by cosine, which is the dot product here.
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs(vectors - expected)[WITH_TOKENS].max() < 1e-5
-    whole = declare(cased, *kinds, whole={"truncate_dim": 99})
-    assert ours(whole).shape == (len(TEXTS), 16)
+    folder = declare(cased, *kinds, whole={"truncate_dim": 99})
+    assert ours(folder).shape == (len(TEXTS), 16)
     for odd in ("5", 0, True):
         declare(cased, *kinds, whole={"truncate_dim": odd})
         with pytest.raises(InputError, match=r"transformers\.json: truncate_dim: .*dimensions"):
@@ -89,11 +89,11 @@ def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: P
     assert resolve(ModelConfig(str(folder)), "cpu").encoder.settings.template.append_token == ""
     save_tokenizer(folder)
     declare(folder, pooling="lasttoken", tokenizer={"add_eos_token": True})
-    found = resolve(ModelConfig(str(folder)), "cpu").encoder
-    assert found.settings.template.append_token == "</s>"
-    assert np.array_equal(found.encode(TEXTS, "claim")[0], expected)
-    assert all(tokens.ids[-1] == 2 for tokens in found.tokenize(TEXTS, "claim"))
-    assert max(len(tokens.ids) for tokens in found.tokenize(TEXTS, "claim")) == 24
+    encoder = resolve(ModelConfig(str(folder)), "cpu").encoder
+    assert encoder.settings.template.append_token == "</s>"
+    assert np.array_equal(encoder.encode(TEXTS, "claim")[0], expected)
+    assert all(tokens.ids[-1] == 2 for tokens in encoder.tokenize(TEXTS, "claim"))
+    assert max(len(tokens.ids) for tokens in encoder.tokenize(TEXTS, "claim")) == 24
     # A first token cannot be put there: that is said.
     change_json(folder / "tokenizer.json", post_processor=None)
     with pytest.raises(InputError, match=r"tokenizer_config\.json: add_bos_token: true, but"):

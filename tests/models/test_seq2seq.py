@@ -57,21 +57,21 @@ def test_batches_are_of_like_length_and_results_in_order(
     tiny_t5: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    alone = [
+    alone_each = [
         translations(Seq2SeqConfig(str(tiny_t5), device="cpu", max_length=8), [t])[0] for t in TEXTS
     ]
     model = Seq2Seq(Seq2SeqConfig(str(tiny_t5), batch_size=2, device="cpu", max_length=8), "de")
-    plain = model.model.generate
+    generate = model.model.generate
 
     def watched(**inputs: torch.Tensor) -> torch.Tensor:
         sizes.append(tuple(inputs["input_ids"].shape))
-        return plain(**inputs)
+        return generate(**inputs)
 
     monkeypatch.setattr(model.model, "generate", watched)
-    found = dict(model.translated([text.text for text in TEXTS]))
+    translation_of = dict(model.translated([text.text for text in TEXTS]))
     assert sizes == [(2, 2), (2, 3), (1, 7)]
-    assert [found[i] for i in range(len(TEXTS))] == alone
-    assert len({(one.text, one.why) for one in alone}) > 1
+    assert [translation_of[i] for i in range(len(TEXTS))] == alone_each
+    assert len({(translation.text, translation.why) for translation in alone_each}) > 1
 
 
 def test_long_texts_and_cut_translations_are_failures(tiny_t5: Path) -> None:
@@ -80,8 +80,8 @@ def test_long_texts_and_cut_translations_are_failures(tiny_t5: Path) -> None:
     assert dict(model.translated(["die " * 8]))[0].why == "too long for the model: 9 tokens"
     assert model._decode([0, 3, 4, 1, 0]).text == "masken die"
     assert model._decode([0, 3, 4, 3, 4, 3, 4, 1]).text == "masken die masken die masken die"
-    cut = [[0, *[3] * 8], [0, *[3] * 7, 1]]
-    assert [model._decode(row).why for row in cut] == ["cut off by max_length"] * 2
+    rows = [[0, *[3] * 8], [0, *[3] * 7, 1]]
+    assert [model._decode(row).why for row in rows] == ["cut off by max_length"] * 2
 
 
 def test_a_model_of_many_languages_is_told_both(tiny_t5: Path) -> None:
@@ -118,5 +118,5 @@ def test_the_program_needs_no_server(
     record = json.loads(report.read_text())
     # Random words: every one is reported, as doubtful at least.
     assert record["texts"] == 2 == len(record["problems"])
-    written = sum(bool(claim.translation) for claim in load(folder, "dev").claims)
-    assert f"{written} of 2 texts have a new translation" in capsys.readouterr().out
+    count = sum(bool(claim.translation) for claim in load(folder, "dev").claims)
+    assert f"{count} of 2 texts have a new translation" in capsys.readouterr().out

@@ -33,14 +33,14 @@ def test_groups_hold_every_text_once_within_the_budget_the_longest_first(lengths
 @given(LENGTHS, st.sampled_from([0, 1, 3, 8]))
 def test_groups_are_the_cheapest_where_all_fit(lengths, extra):
     ordered, n = sorted(lengths, reverse=True), len(lengths)
-    cuts = (
+    splits = (
         (0, *inner, n) for k in range(max(n, 1)) for inner in itertools.combinations(range(1, n), k)
     )
-    least = min(
-        sum((b - a) * ordered[a] + extra for a, b in itertools.pairwise(cut) if b > a)
-        for cut in cuts
+    optimum = min(
+        sum((b - a) * ordered[a] + extra for a, b in itertools.pairwise(split) if b > a)
+        for split in splits
     )
-    assert cost(list(grouped(texts(lengths), 1000, extra)), lengths, extra) == least
+    assert cost(list(grouped(texts(lengths), 1000, extra)), lengths, extra) == optimum
 
 
 @given(LENGTHS, st.sampled_from([1, 5, 9, 100]))
@@ -49,7 +49,7 @@ def test_rows_hold_every_text_once_and_about_as_many_tokens_each(lengths, budget
     order = list(itertools.chain(*rows))
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[text] for text in order] == sorted(lengths, reverse=True)
-    most = -(-sum(lengths) // budget)
-    assert len(rows) <= most
+    rows_needed = -(-sum(lengths) // budget)
+    assert len(rows) <= rows_needed
     for row in rows:  # the last text may reach beyond an even share
-        assert sum(lengths[text] for text in row[:-1]) < sum(lengths) / most
+        assert sum(lengths[text] for text in row[:-1]) < sum(lengths) / rows_needed

@@ -38,8 +38,8 @@ class OddModel(BertModel):
 @pytest.fixture(autouse=True)
 def _no_trace_of_foreign_code(monkeypatch, tmp_path_factory):
     """Code that is allowed to run is copied and imported by transformers: here, and forgotten."""
-    place = tmp_path_factory.mktemp("modules")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(place))
+    modules = tmp_path_factory.mktemp("modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(modules))
     before, path = set(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
@@ -58,22 +58,22 @@ def hub(tmp_path, monkeypatch):
     """Put a folder into a cache of the hub's, as a snapshot; nothing is asked of a network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    def put(folder, name=NAME):
+    def add_model(folder, name=NAME):
         place = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
         shutil.copytree(folder, place / "snapshots" / COMMIT)
         (place / "refs").mkdir()
         (place / "refs" / "main").write_text(COMMIT)
         return place / "snapshots" / COMMIT
 
-    return put
+    return add_model
 
 
 def config(name, **changes):
     return ModelConfig(str(name), **{"pooling": "mean", "max_length": 12} | changes)
 
 
-def vectors(found):
-    return found.encoder.encode(TEXTS, "claim")[0]
+def vectors(model):
+    return model.encoder.encode(TEXTS, "claim")[0]
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ def odd(base, tmp_path):
     return base
 
 
-def refused(model, tmp_path, said, error=UserError):
-    with pytest.raises(error) as caught:
+def refused(model, tmp_path, parts, error=UserError):
+    with pytest.raises(error) as error_info:
         resolve(model, "cpu")
-    (line,) = str(caught.value).splitlines()
-    assert all(part in line for part in said), line
+    (line,) = str(error_info.value).splitlines()
+    assert all(part in line for part in parts), line
     assert not (tmp_path / "ran").exists(), "code ran"
 
 
@@ -103,17 +103,17 @@ def test_a_models_own_code_does_not_run_by_itself(odd, hub, tmp_path):
     line = [f"model.allow_remote_code: [{NAME}] and model.revision: its full commit"]
     for revision in (None, COMMIT):
         refused(config(NAME, revision=revision), tmp_path, line)
-        other = config(NAME, revision=revision, allow_remote_code=("org/other", "odd-model"))
-        refused(other, tmp_path, line)
+        spec = config(NAME, revision=revision, allow_remote_code=("org/other", "odd-model"))
+        refused(spec, tmp_path, line)
 
 
 @pytest.mark.parametrize("revision", [None, "main", COMMIT[:12], COMMIT.upper()])
 def test_the_code_must_be_pinned(odd, hub, tmp_path, revision):
-    place = hub(odd)
+    copy = hub(odd)
     if revision is not None:
-        (place.parent.parent / "refs" / revision).write_text(COMMIT)
-    asked = config(NAME, revision=revision, allow_remote_code=(NAME,))
-    refused(asked, tmp_path, ["model.revision", "40 hex digits", "allow_remote_code"], ConfigError)
+        (copy.parent.parent / "refs" / revision).write_text(COMMIT)
+    spec = config(NAME, revision=revision, allow_remote_code=(NAME,))
+    refused(spec, tmp_path, ["model.revision", "40 hex digits", "allow_remote_code"], ConfigError)
 
 
 def test_code_that_is_allowed_and_pinned_runs(odd, hub, tmp_path, tiny_folder):
@@ -134,11 +134,11 @@ def test_code_that_is_allowed_and_pinned_runs(odd, hub, tmp_path, tiny_folder):
 @pytest.mark.parametrize("key", ["AutoConfig", "AutoModel", "AutoTokenizer"])
 def test_code_of_another_repository_is_not_pinned_by_this_ones_commit(odd, hub, tmp_path, key):
     file = "tokenizer_config.json" if key == "AutoTokenizer" else "config.json"
-    said = json.loads((odd / file).read_text()).get("auto_map", {})
-    declare_code(odd, said | {key: "evil/repo--odd.OddModel"}, file)
+    settings = json.loads((odd / file).read_text()).get("auto_map", {})
+    declare_code(odd, settings | {key: "evil/repo--odd.OddModel"}, file)
     hub(odd)
-    asked = config(NAME, revision=COMMIT, allow_remote_code=(NAME,))
-    refused(asked, tmp_path, ["another repository (evil/repo)"])
+    spec = config(NAME, revision=COMMIT, allow_remote_code=(NAME,))
+    refused(spec, tmp_path, ["another repository (evil/repo)"])
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_tokenizer_with_code_of_its_own_is_refused_too(base, tmp_path, auto_ma
     refused(config(base, bidirectional=False), tmp_path, ["allow_remote_code"])
 
 
-def checkpoint(folder, found):
+def checkpoint(folder, model):
     manifest = Manifest(
-        base=found.base, weights=Weights(), encoder=found.encoder.settings, rendering=Rendering()
+        base=model.base, weights=Weights(), encoder=model.encoder.settings, rendering=Rendering()
     )
     folder.mkdir()
     manifest.write(folder)
@@ -168,9 +168,9 @@ def test_a_checkpoint_runs_code_only_if_its_user_allows_it(odd, hub, tmp_path):
         if name.startswith("transformers_modules"):
             del sys.modules[name]
     refused(str(tmp_path / "point"), tmp_path, [f"model.allow_remote_code: [{NAME}]"])
-    again = resolve(ModelConfig(str(tmp_path / "point"), allow_remote_code=(NAME,)), "cpu")
-    assert np.array_equal(vectors(again), vectors(resolved))
-    assert again.encoder.key() == resolved.encoder.key()
+    rerun = resolve(ModelConfig(str(tmp_path / "point"), allow_remote_code=(NAME,)), "cpu")
+    assert np.array_equal(vectors(rerun), vectors(resolved))
+    assert rerun.encoder.key() == resolved.encoder.key()
 
 
 def test_a_manifest_cannot_turn_code_on(base, odd, tmp_path, tiny_folder):
@@ -218,20 +218,20 @@ def test_bin_weights_that_are_allowed_and_pinned_are_the_model(base, hub, tiny_f
     to_bin(base)
     hub(base)
     native = resolve(config(tiny_folder), "cpu")
-    for asked in (
+    for spec in (
         config(NAME, revision=COMMIT, allow_bin=(NAME,)),
         config(base, allow_bin=(str(base),)),
     ):
-        resolved = resolve(asked, "cpu")
+        resolved = resolve(spec, "cpu")
         assert np.array_equal(vectors(resolved), vectors(native))
         assert resolved.encoder.key() != native.encoder.key()
     # Their hash is over their bytes.
     weights = torch.load(base / "pytorch_model.bin", weights_only=True)
     torch.save({k: v + 1e-3 for k, v in weights.items()}, base / "pytorch_model.bin")
-    assert resolve(asked, "cpu").base.sha256 != resolved.base.sha256
+    assert resolve(spec, "cpu").base.sha256 != resolved.base.sha256
     # Where there are both, safetensors are read.
     shutil.copy(tiny_folder / "model.safetensors", base)
-    assert np.array_equal(vectors(resolve(asked, "cpu")), vectors(native))
+    assert np.array_equal(vectors(resolve(spec, "cpu")), vectors(native))
 
 
 def test_a_checkpoint_over_bin_weights_asks_for_the_same_permission(base, hub, tmp_path):
@@ -240,8 +240,8 @@ def test_a_checkpoint_over_bin_weights_asks_for_the_same_permission(base, hub, t
     resolved = resolve(config(NAME, revision=COMMIT, allow_bin=(NAME,)), "cpu")
     checkpoint(tmp_path / "point", resolved)
     refused(str(tmp_path / "point"), tmp_path, [f"model.allow_bin: [{NAME}]"], InputError)
-    again = resolve(ModelConfig(str(tmp_path / "point"), allow_bin=(NAME,)), "cpu")
-    assert np.array_equal(vectors(again), vectors(resolved))
+    rerun = resolve(ModelConfig(str(tmp_path / "point"), allow_bin=(NAME,)), "cpu")
+    assert np.array_equal(vectors(rerun), vectors(resolved))
 
 
 class Evil:

@@ -46,8 +46,8 @@ def test_a_model_in_memory_ranks_as_the_same_model_by_its_folder(dev: Dataset, m
     report = c2s.evaluate(model, dev, repeats=20)
     assert report.macro == expected.macro and report.languages == expected.languages
     assert 0 < report.macro["mrr@5"] < 1
-    named = c2s.evaluate({"model": model, "again": model}, dev, repeats=0)
-    assert [system.macro["mrr@5"] for system in named.scored] == [report.macro["mrr@5"]] * 2
+    both = c2s.evaluate({"model": model, "again": model}, dev, repeats=0)
+    assert [system.macro["mrr@5"] for system in both.scored] == [report.macro["mrr@5"]] * 2
 
 
 def test_its_prompts_its_similarity_and_the_claims_candidates_count(
@@ -156,10 +156,10 @@ def test_the_trainer_of_sentence_transformers_calls_it(
     assert "Claim Source Retrieval" in card and "macro_mrr@5" in card
 
     # A later evaluator is tested against one row of that report, or against any ranking.
-    again = c2s.Evaluator(dev, name="b", baseline=tmp_path / "eval" / "step-0", repeats=200)
-    scores = again(model)
-    assert scores["b_macro_mrr@5"] == after.macro["mrr@5"] == scores[again.primary_metric]
-    (pair,) = again.report.tests[0].comparisons
+    rerun = c2s.Evaluator(dev, name="b", baseline=tmp_path / "eval" / "step-0", repeats=200)
+    scores = rerun(model)
+    assert scores["b_macro_mrr@5"] == after.macro["mrr@5"] == scores[rerun.primary_metric]
+    (pair,) = rerun.report.tests[0].comparisons
     assert (pair.baseline, pair.difference) == ("step-0", macro.comparisons[1].difference)
     ranked = c2s.BM25().index(dev.sources).search(dev.claims)
     other = c2s.Evaluator(dev, baseline=ranked, repeats=200)

@@ -28,7 +28,7 @@ from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNod
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.styles import STYLES, StyleOrigin, originals, require_texts, write_style
-from tests.counting import counted
+from tests.counting import count_loads
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
 CLAIMS = {"a": "apple", "b": "pear", "c": "fig", "h": "moss", "d": "Birne"}
@@ -83,7 +83,7 @@ def run(
     runner = SystemRunner(dataset, RunSettings(store=store, progress=False))
     scoring = Scoring(repeats=50)
     rows = [run_row(RowPlan(system, form), runner, scoring) for system in systems]
-    reports = {name: one.report for name, one in scored_rows(rows).items()}
+    reports = {name: system.report for name, system in scored_rows(rows).items()}
     report = make_report(dataset, reports, None, name="ct25-tiny")
     return add_styles(report, rows, runner, options, scoring, out)[0]
 
@@ -106,7 +106,8 @@ def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_p
     assert grid is not None
     # In the file: system, then claim style, then source style.
     name = "BM25.translated"
-    assert grid.plain() == {name: {"C0": {"S0": 0.875, "S1": 0.25}, "C1": {"S0": 0.75, "S1": 1.0}}}
+    cells = {"C0": {"S0": 0.875, "S1": 0.25}, "C1": {"S0": 0.75, "S1": 1.0}}
+    assert grid.as_json() == {name: cells}
     for language, best in ((MACRO, "S1C1"), ("de", "S0C0")):
         assert [cell.name for cell in grid.row(name, language) if cell.is_best] == [best]
     tests = {t.average: {c.system: c.difference for c in t.comparisons} for t in report.tests}
@@ -119,16 +120,15 @@ def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_p
     assert "Styles: Of claims in other languages the translation is rewritten." in report.notes
     # Read back from the file: whole, or in one language.
     report.write(tmp_path)
-    for found in (StyleGrid.of(Report.read(tmp_path)), grid):
+    for last in (StyleGrid.of(Report.read(tmp_path)), grid):
         assert (
-            found is not None
-            and grid_tables(found)["grid macro"] == grid_tables(grid)["grid macro"]
+            last is not None and grid_tables(last)["grid macro"] == grid_tables(grid)["grid macro"]
         )
     german = StyleGrid.of(report, ["de"])
     assert german is not None and german.languages == (MACRO,)
     assert [cell.value for cell in german.row(name)] == [1, 1, 0, 1]
-    alone = replace(report, systems={name: report.systems[name]})
-    assert StyleGrid.of(alone) is None
+    single = replace(report, systems={name: report.systems[name]})
+    assert StyleGrid.of(single) is None
 
 
 def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(
@@ -137,14 +137,14 @@ def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(
     second = {**C1, "a": "apple", "b": "", "h": "fern"}  # b falls back to its own text
     styles = {"C1": [C1, second], "S1": [S1, SOURCES, SOURCES]}
     report = run(dataset, write_texts(dataset, tmp_path / "texts", styles), tmp_path)
-    found = values(report, language="en")
+    last = values(report, language="en")
     # S0C1: a 0 and 1, b 1 and 1, c 1 and 1, h 0 and 1.
-    assert found["S0C1"] == pytest.approx((0.5 + 1 + 1 + 0.5) / 4)
+    assert last["S0C1"] == pytest.approx((0.5 + 1 + 1 + 0.5) / 4)
     # S1C0: the mean of one ranking of S1 (0.5) and two of sources as they are (0.75 each).
-    assert found["S1C0"] == pytest.approx((0.5 + 2 * 0.75) / 3)
+    assert last["S1C0"] == pytest.approx((0.5 + 2 * 0.75) / 3)
     # S1C1, six rankings: S1 finds both of a's halves, h's first; b by kiwi, then not at all.
     in_s1 = (0.5 + 0.5 + 1 + 0.5) / 4
-    assert found["S1C1"] == pytest.approx((in_s1 + 2 * found["S0C1"]) / 3)
+    assert last["S1C1"] == pytest.approx((in_s1 + 2 * last["S0C1"]) / 3)
     why, cells = "C1: not rewritten, read as it is", report.systems
     assert cells["BM25.translated.S1C1"].failures[why] == 1
     assert why not in cells["BM25.translated.S1C0"].failures
@@ -200,7 +200,7 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
         name: [{i: f"{text} {name}" for i, text in {**CLAIMS, **SOURCES}.items()}] for name in names
     }
     options = write_texts(dataset, tmp_path / "texts", styles)
-    counts, store = counted(monkeypatch), Store(tmp_path / "store")
+    counts, store = count_loads(monkeypatch), Store(tmp_path / "store")
 
     def costs(options: StyleOptions) -> tuple[dict[str, int], Report]:
         counts.clear()
@@ -209,10 +209,10 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
 
     fewer, _ = costs(replace(options, claim_styles=("C1", "C2", "C3")))
     assert fewer == {"encodings": 8, "dense searches": 16, "BM25 searches": 16}
-    more, report = costs(options)
-    assert more == {"encodings": 1, "dense searches": 4, "BM25 searches": 4}
-    again, same = costs(options)
-    assert again == {} and values(same, "tiny") == values(report, "tiny")
+    costs_of_form, report = costs(options)
+    assert costs_of_form == {"encodings": 1, "dense searches": 4, "BM25 searches": 4}
+    costs_again, same_report = costs(options)
+    assert costs_again == {} and values(same_report, "tiny") == values(report, "tiny")
     assert len(report.systems) == 60
     # A hybrid's cell is that of its parts, over the same texts.
     assert report.systems["H-tiny.translated.S2C3"].stages[0].name == "BM25"
@@ -230,9 +230,9 @@ def test_titles_are_kept_or_dropped_and_the_form_says_which_text_is_rewritten(
         assert {source.title for source in views.sources["S1"][0]} == {title}
         assert views.sources["S0"] == [titled.sources]
     german = {form: StyleViews.read(titled, options, form) for form in ("original", "paired")}  # type: ignore[arg-type]
-    found = {form: views.claims["C4"][0][-1] for form, views in german.items()}
-    assert "birne" in found["original"].text and found["original"].translation == "pear"
-    assert found["paired"].text == "Birne" and "pear" in str(found["paired"].translation)
+    last = {form: views.claims["C4"][0][-1] for form, views in german.items()}
+    assert "birne" in last["original"].text and last["original"].translation == "pear"
+    assert last["paired"].text == "Birne" and "pear" in str(last["paired"].translation)
 
 
 def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
@@ -246,9 +246,9 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     style_views = StyleViews.read(dataset, options, "translated")
     assert [text.by for text in style_views.texts.values()] == ["some-model"] * 2
     changed = replace(dataset, claims=(replace(dataset.claims[0], text="x"), *dataset.claims[1:]))
-    for other, form in ((changed, "translated"), (dataset, "original")):  # not the translation
+    for data, form in ((changed, "translated"), (dataset, "original")):  # not the translation
         with pytest.raises(InputError, match="another text when it was rewritten"):
-            StyleViews.read(other, options, form)  # type: ignore[arg-type]
+            StyleViews.read(data, options, form)  # type: ignore[arg-type]
 
 
 def test_styles_are_those_of_their_side_in_the_papers_order() -> None:

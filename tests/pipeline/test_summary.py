@@ -23,11 +23,11 @@ def report() -> Report:
     dev = load("demo", "dev")
     dev = dev.with_claims(dev.claims[:40])
     result = BM25().index(dev.sources).search(dev.claims)
-    named = {f"{LONG}{n}": result.top(n + 1) for n in range(30)}
-    tests = compare(named, dev, repeats=20).tests
+    results = {f"{LONG}{n}": result.top(n + 1) for n in range(30)}
+    tests = compare(results, dev, repeats=20).tests
     not_run = tuple(NotRun(f"n{n}", "original", "no " * 200, "do " * 200) for n in range(9))
-    made = evaluate(named, dev, repeats=20)
-    return replace(made, tests=tests, not_run=not_run, notes=("note " * 90,))
+    evaluated = evaluate(results, dev, repeats=20)
+    return replace(evaluated, tests=tests, not_run=not_run, notes=("note " * 90,))
 
 
 def test_many_systems_fit_a_screen(report: Report) -> None:
@@ -37,9 +37,9 @@ def test_many_systems_fit_a_screen(report: Report) -> None:
     assert f"{first.macro['mrr@5']:.4f}" in lines[1] and "number 0" in lines[1]
     assert ".. and 14 more rows" in lines and ".. and 5 more" in lines
     tested = next(i for i, line in enumerate(lines) if line.startswith("Tests of mrr@5"))
-    (one, *_) = report.tests[0].comparisons
+    (best, *_) = report.tests[0].comparisons
     assert (
-        f"{one.difference:+.4f}" in lines[tested + 3] and f"{one.p_holm:.4f}" in lines[tested + 3]
+        f"{best.difference:+.4f}" in lines[tested + 3] and f"{best.p_holm:.4f}" in lines[tested + 3]
     )
     # Each language is a family of its own, which the files have.
     assert len({test.average for test in report.tests}) > 1

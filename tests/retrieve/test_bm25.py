@@ -61,11 +61,11 @@ def test_okapi_on_any_texts(texts: list[str], claim: str, weights: tuple[float, 
     """A term in most texts has an idf below 0, which is lifted; repeated terms count each time."""
     k1, b = weights
     expected = okapi_of(texts, claim, k1=k1, b=b)
-    found = ranked(sources_of(*texts), claim, analysis="whitespace", k1=k1, b=b)
+    scores = ranked(sources_of(*texts), claim, analysis="whitespace", k1=k1, b=b)
     # Every source with a term in common, and no other.
     common = {i for i, text in enumerate(texts) if set(claim.split()) & set(text.split())}
-    assert set(found) == {f"s{i:03d}" for i in common}
-    for source, score in found.items():
+    assert set(scores) == {f"s{i:03d}" for i in common}
+    for source, score in scores.items():
         assert score == pytest.approx(expected[int(source[1:])], rel=2e-5, abs=2e-6)
 
 
@@ -81,8 +81,8 @@ def slow_bm25(texts: list[list[str]], claim: list[str], k1: float, b: float) -> 
     for text in texts:
         counts, total = Counter(text), 0.0
         for term in claim:
-            held = sum(term in text for text in texts)
-            idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+            document_count = sum(term in text for text in texts)
+            idf = math.log(1 + (len(texts) - document_count + 0.5) / (document_count + 0.5))
             norm = k1 * (1 - b + b * len(text) / mean)
             total += idf * counts[term] / (counts[term] + norm) if counts[term] else 0.0
         scores.append(total)
@@ -106,10 +106,10 @@ def test_the_terms_variant_is_the_formula(k1: float, b: float, weight: int) -> N
     texts = [analysed(" ".join([p.title] * weight + [p.abstract]), ENGLISH) for p in PAPERS]
     for text in ["wow masks! a study: masked adults were infected", "the vaccine, vaccines sleep"]:
         expected = slow_bm25(texts, analysed(text, ENGLISH), k1, b)
-        found = ranked(PAPERS, text, k1=k1, b=b, title_weight=weight)
-        assert set(found) == {p.id for p, s in zip(PAPERS, expected, strict=True) if s > 0}
+        scores = ranked(PAPERS, text, k1=k1, b=b, title_weight=weight)
+        assert set(scores) == {p.id for p, s in zip(PAPERS, expected, strict=True) if s > 0}
         for paper, score in zip(PAPERS, expected, strict=True):
-            assert found.get(paper.id, 0.0) == pytest.approx(score, rel=1e-5)
+            assert scores.get(paper.id, 0.0) == pytest.approx(score, rel=1e-5)
 
 
 def test_common_and_rare_terms_are_summed_alike() -> None:
@@ -117,10 +117,10 @@ def test_common_and_rare_terms_are_summed_alike() -> None:
     texts = [f"common rare{i} half{i % 2} few{i % 9}" for i in range(40)]
     claim = "common half1 few3 rare3 few3"
     expected = slow_bm25([t.split() for t in texts], claim.split(), 1.2, 0.75)
-    found = ranked(sources_of(*texts), claim, k=40)
-    assert len(found) == 40
+    scores = ranked(sources_of(*texts), claim, k=40)
+    assert len(scores) == 40
     for i, score in enumerate(expected):
-        assert found[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
+        assert scores[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
 
 
 # Among them letters that lower otherwise at a word's end, and what only Unicode calls a space.
@@ -146,10 +146,10 @@ def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: lis
     of_claims = bm25s.tokenize(
         claims, stopwords=[*stop, "nicht"], stemmer=stemmer, return_ids=False, show_progress=False
     )
-    known = [[term for term in text if term in analysis.vocabulary] for text in of_claims]
-    again = [analysis.claims(claims, ["nicht"]) for _ in range(2)]
-    for terms in again:  # the first has left nothing behind
-        assert [[names[i] for i in ids] for ids in terms.split()] == known
+    terms_known = [[term for term in text if term in analysis.vocabulary] for text in of_claims]
+    repeats = [analysis.claims(claims, ["nicht"]) for _ in range(2)]
+    for terms in repeats:  # the first has left nothing behind
+        assert [[names[i] for i in ids] for ids in terms.split()] == terms_known
 
 
 @given(st.lists(st.one_of(st.text(), text_pieces), max_size=7))
@@ -160,14 +160,14 @@ def test_whole_terms_are_what_white_space_parts(texts: list[str]) -> None:
         patch.setattr(terms_module, "_SPLIT", 2)
         analysis = Analysis(True, (), None)
         split = analysis.sources(texts)
-        again = analysis.claims([*texts, "nowhere-else"], ())
+        whole_words = analysis.claims([*texts, "nowhere-else"], ())
     names = {number: term for term, number in analysis.vocabulary.items()}
     assert [[names[i] for i in ids] for ids in split.split()] == [text.split() for text in texts]
     assert list(analysis.vocabulary) == list(
         dict.fromkeys(w for text in texts for w in text.split())
     )
-    assert again.ids.tolist() == split.ids.tolist()
-    assert again.bounds.tolist() == [*split.bounds.tolist(), len(split.ids)]
+    assert whole_words.ids.tolist() == split.ids.tolist()
+    assert whole_words.bounds.tolist() == [*split.bounds.tolist(), len(split.ids)]
 
 
 def test_half_of_a_surrogate_pair_is_no_letter() -> None:
@@ -200,10 +200,10 @@ def test_each_part_of_a_claim_has_its_own_stop_words(claim: Claim, form: Any, te
     sources = [Source("s", abstract="people die war sera son krieg viele man nie sah")]
     index = BM25Index(sources, BM25Config(claims=form))
     # Not alone: the parts of other claims stand before and after in the analysis.
-    others = [replace(SERA, id="a"), claim, replace(WAR, id="b"), Claim("e", "war")]
-    found = index.terms(others).split()[1]
+    batch = [replace(SERA, id="a"), claim, replace(WAR, id="b"), Claim("e", "war")]
+    ids = index.terms(batch).split()[1]
     names = list(index._built().analysis.vocabulary)
-    assert " ".join(names[i] for i in found) == terms
+    assert " ".join(names[i] for i in ids) == terms
 
 
 DOE = [Source("a", "Masks", "tea", ("Jane Doe", "& Tongji Hospital"), "Lancet"), Source("b", "Tea")]
@@ -213,7 +213,7 @@ THE = [*sources_of("masks matter"), Source("t", abstract="the the the")]
 
 
 @pytest.mark.parametrize(
-    ("sources", "claim", "settings", "found"),
+    ("sources", "claim", "settings", "ranking"),
     [
         (DOE, "lancet doe", {}, []),
         (DOE, "lancet", {"metadata": True}, ["a"]),
@@ -231,9 +231,9 @@ THE = [*sources_of("masks matter"), Source("t", abstract="the the the")]
     ],
 )
 def test_what_each_setting_finds(
-    sources: list[Source], claim: str | Claim, settings: dict[str, Any], found: list[str]
+    sources: list[Source], claim: str | Claim, settings: dict[str, Any], ranking: list[str]
 ) -> None:
-    assert list(ranked(sources, claim, **settings)) == found
+    assert list(ranked(sources, claim, **settings)) == ranking
 
 
 @pytest.mark.parametrize("k", [1, 5, 12])
@@ -274,22 +274,22 @@ def test_blocks_of_claims_are_claims_searched_alone(
     claims = []
     for i in range(7):
         choice = draw.choice([s.id for s in sources], size=draw.integers(0, n + 1))
-        bound = tuple(str(s) for s in choice) if draw.random() < 0.4 else None
+        candidates = tuple(str(s) for s in choice) if draw.random() < 0.4 else None
         text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
-        claims.append(Claim(f"c{i}", text, candidates=bound))
+        claims.append(Claim(f"c{i}", text, candidates=candidates))
     index = BM25Index(sources, BM25Config(analysis=analysis))
-    alone = [index.rank([claim], k).scored(claim.id) for claim in claims]
+    one_by_one = [index.rank([claim], k).scored(claim.id) for claim in claims]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "_CELLS", cells)
         run = index.rank(claims, k)
-    assert [run.scored(claim.id) for claim in claims] == alone
+    assert [run.scored(claim.id) for claim in claims] == one_by_one
     bound_ones = {c.id: frozenset(c.candidates) for c in claims if c.candidates is not None}
     assert run.pool == (bound_ones or None)
     # And alone each is what the whole pool gives, cut down to what may be chosen.
-    for claim, found in zip(claims, alone, strict=True):
-        whole = index.rank([replace(claim, candidates=None)], n).scored(claim.id)
-        allowed = whole if claim.candidates is None else set(claim.candidates)
-        assert list(found.items()) == [x for x in whole.items() if x[0] in allowed][:k]
+    for claim, scores in zip(claims, one_by_one, strict=True):
+        all_scores = index.rank([replace(claim, candidates=None)], n).scored(claim.id)
+        allowed = all_scores if claim.candidates is None else set(claim.candidates)
+        assert list(scores.items()) == [x for x in all_scores.items() if x[0] in allowed][:k]
 
 
 @pytest.mark.parametrize("analysis", ["terms", "whitespace"])
@@ -322,10 +322,10 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     index = BM25Index(PAPERS, config)
     terms = index.terms(claims)
     before = list(index.rank(claims, 9))
-    other = index.reweighted(0.4, 0.2)
+    reweighted = index.reweighted(0.4, 0.2)
     fresh = BM25Index(PAPERS, BM25Config(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
-    assert list(other.rank(claims, 9, terms)) == list(fresh.rank(claims, 9))
-    assert other.config == fresh.config
+    assert list(reweighted.rank(claims, 9, terms)) == list(fresh.rank(claims, 9))
+    assert reweighted.config == fresh.config
     assert list(index.rank(claims, 9)) == before
     assert before != list(fresh.rank(claims, 9))
 
@@ -343,20 +343,20 @@ def test_cleaned_posts_keep_a_hashtags_word_and_lose_the_rest() -> None:
 def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
     pipeline = write_pipeline(tmp_path / "pipeline")
     texts = ["The masks worked", "mask, works, tea", "tea time", "sleep well", "bees"]
-    sources = [Source(str(place), text) for place, text in enumerate(texts)]
+    sources = [Source(str(i), text) for i, text in enumerate(texts)]
     index = BM25(analysis="lemmas", k1=1.5, pipeline=pipeline).index(sources)
     # As its get_claim makes them, into rank_bm25's BM25Okapi.
-    made = ["mask work", "mask work tea", "tea time", "sleep", "bee"]
-    scores = okapi_of(made, "mask tea", k1=1.5, b=0.75)
+    lemmas = ["mask work", "mask work tea", "tea time", "sleep", "bee"]
+    scores = okapi_of(lemmas, "mask tea", k1=1.5, b=0.75)
     found = index.search("#Masks, of @x tea").scored("0")
-    wanted = {str(i): score for i, score in enumerate(scores) if score}
-    assert found == pytest.approx(wanted, rel=1e-5) and len(found) == 3
+    expected = {str(i): score for i, score in enumerate(scores) if score}
+    assert found == pytest.approx(expected, rel=1e-5) and len(found) == 3
     index.save(tmp_path / "index")
     assert load_index(tmp_path / "index").search("#Masks, of @x tea").scored("0") == found
     # Another pipeline is another run in the store.
     store = Store(tmp_path / "store")
-    for one in (pipeline, write_pipeline(tmp_path / "other")):
-        settings = BM25Config("lemmas", pipeline=one)
+    for folder in (pipeline, write_pipeline(tmp_path / "other")):
+        settings = BM25Config("lemmas", pipeline=folder)
         assert not BM25(settings, store=store).index(sources).search("tea").stored
         assert BM25(settings, store=store).index(sources).search("tea").stored
 
@@ -372,10 +372,10 @@ def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> 
     ):
         index, analyser = BM25Index(sources, config), Analyser(config)
         names = {term for terms in analyser.sources(sources) for term in terms}
-        known = list(index._built().analysis.vocabulary)
-        assert names == set(known)
+        vocabulary = list(index._built().analysis.vocabulary)
+        assert names == set(vocabulary)
         mine = [term for term in analyser.claim(claims[0]) if term in names]
-        assert mine == [known[number] for number in index.terms(claims).ids]
+        assert mine == [vocabulary[number] for number in index.terms(claims).ids]
     assert "pipeline" in Analyser(config).versions
 
 

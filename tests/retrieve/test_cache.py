@@ -57,9 +57,9 @@ class Counted:
 
 
 def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Result:
-    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
-    index = BM25(config, store=Store(root)).index(asked["sources"])
-    return index.search(asked["claims"], asked["k"])
+    args: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
+    index = BM25(config, store=Store(root)).index(args["sources"])
+    return index.search(args["claims"], args["k"])
 
 
 def test_the_same_text_cut_elsewhere_is_another_claim(tmp_path: Path) -> None:
@@ -79,19 +79,19 @@ def test_the_same_text_cut_elsewhere_is_another_claim(tmp_path: Path) -> None:
 def test_bm25s_run_is_read_with_its_cost_and_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Counted(monkeypatch)
-    first, again = sparse(tmp_path), sparse(tmp_path)
-    assert counted.built == 1
-    assert list(again.run) == list(first.run) and again.run.claim_ids == ("x", "y", "z")
-    assert again.cost == first.cost and first.cost.items == 3
-    assert [f.claim_id for f in again.failures] == ["z"] and again.failures == first.failures
-    assert (first.stored, again.stored) == (False, True)
-    built = counted.built
+    counter = Counted(monkeypatch)
+    first, rerun = sparse(tmp_path), sparse(tmp_path)
+    assert counter.built == 1
+    assert list(rerun.run) == list(first.run) and rerun.run.claim_ids == ("x", "y", "z")
+    assert rerun.cost == first.cost and first.cost.items == 3
+    assert [f.claim_id for f in rerun.failures] == ["z"] and rerun.failures == first.failures
+    assert (first.stored, rerun.stored) == (False, True)
+    built = counter.built
     result = BM25().index(POOL).search(CLAIMS, 2)
-    assert list(result.run) == list(again.run) and not result.stored
+    assert list(result.run) == list(rerun.run) and not result.stored
     # A corrected gold changes no ranking, nor does a venue that is not indexed.
     sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]], **VENUE)
-    assert counted.built == built + 1
+    assert counter.built == built + 1
 
 
 SETTINGS: dict[str, Any] = {
@@ -122,16 +122,16 @@ def test_one_changed_input_of_bm25_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(SETTINGS) == {field.name for field in fields(BM25Config)}
-    counted, real = Counted(monkeypatch), bm25.version
+    counter, real = Counted(monkeypatch), bm25.version
     data, config = BM25_CHANGES.get(key, ({}, BM25Config()))
     sparse(tmp_path, None if key.startswith("setting") else config)
     if key not in BM25_CHANGES:  # another version of a library
         monkeypatch.setattr(bm25, "version", lambda name: "9" if name == key else real(name))
     result = sparse(tmp_path, config, **data)
-    assert counted.built == 2 == len(list((tmp_path / "runs").iterdir()))
-    asked = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
-    plain = BM25(config).index(asked["sources"]).search(asked["claims"], asked["k"])
-    assert list(result.run) == list(plain.run)
+    assert counter.built == 2 == len(list((tmp_path / "runs").iterdir()))
+    args = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
+    uncached = BM25(config).index(args["sources"]).search(args["claims"], args["k"])
+    assert list(result.run) == list(uncached.run)
 
 
 class Hashed:
@@ -154,24 +154,24 @@ class Hashed:
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
-    asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
-    asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
-    encoder = asked["encoder"]
+    args: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
+    args |= {name: changes.pop(name) for name in args.keys() & changes.keys()}
+    encoder = args["encoder"]
     made = Dense(encoder, store=store or Store(root), **changes)
-    return made.index(asked["sources"]).search(asked["claims"], asked["k"]), len(encoder.read)
+    return made.index(args["sources"]).search(args["claims"], args["k"]), len(encoder.read)
 
 
 def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     first, read = dense(tmp_path)
-    again, none = dense(tmp_path)
+    rerun, none = dense(tmp_path)
     assert (read, none) == (5, 0)
-    assert list(again.run) == list(first.run) and again.index == first.index == IndexNotes("exact")
+    assert list(rerun.run) == list(first.run) and rerun.index == first.index == IndexNotes("exact")
     # What it took to make, not to read: nobody searches millions of claims a second.
-    assert again.cost == first.cost and first.cost.items == 3
-    assert (first.stored, again.stored) == (False, True)
+    assert rerun.cost == first.cost and first.cost.items == 3
+    assert (first.stored, rerun.stored) == (False, True)
     # Which gold a claim has, and its language, changes no text and no ranking.
-    other = [replace(CLAIMS[0], golds=("q",), lang="de"), *CLAIMS[1:]]
-    assert dense(tmp_path, claims=other)[1] == 0
+    claims = [replace(CLAIMS[0], golds=("q",), lang="de"), *CLAIMS[1:]]
+    assert dense(tmp_path, claims=claims)[1] == 0
 
 
 CHANGES = DATA | {
@@ -191,10 +191,10 @@ def test_one_changed_input_of_a_model_is_another_run(
 ) -> None:
     dense(tmp_path)
     if key in VERSIONS:  # another version of a library
-        other = "0" if key == "faiss" else lambda name: "0" if name == key else version(name)
-        monkeypatch.setattr(VERSIONS[key] or "claim2source.retrieve.dense.version", other)
-    found, _ = dense(tmp_path, **CHANGES[key]() if key in CHANGES else {})
-    assert not found.stored
+        version_of = "0" if key == "faiss" else lambda name: "0" if name == key else version(name)
+        monkeypatch.setattr(VERSIONS[key] or "claim2source.retrieve.dense.version", version_of)
+    result, _ = dense(tmp_path, **CHANGES[key]() if key in CHANGES else {})
+    assert not result.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -208,6 +208,6 @@ def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Hashed) -> Non
 def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) -> None:
     claims = [CLAIMS[0], Claim("bound", "b", candidates=("p", "gone"))]
     first, _ = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
-    again, read = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
-    assert read == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
-    assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
+    rerun, read = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
+    assert read == 0 and rerun.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
+    assert rerun.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})

@@ -39,9 +39,9 @@ def test_the_search_is_exact(k: int, n: int) -> None:
     run = VectorIndex(ids, sources).rank(claims_of(n), claims, k)
     for i in range(n):
         assert run.sources(f"c{i}") == brute(ids, sources, claims[i], k)
-        found = run.scored(f"c{i}")
+        scores = run.scored(f"c{i}")
         expected = {ids[j]: float(sources[j] @ claims[i]) for j in range(200)}
-        assert found == {source: expected[source] for source in found}
+        assert scores == {source: expected[source] for source in scores}
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 11, 149, 150])
@@ -51,12 +51,12 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
     ids = [f"{i:03d}" for i in rng.permutation(150)]
     vectors = np.repeat(np.eye(3, 8), 50, axis=0)  # three texts, each 50 times
     claims = np.tile([3.0, 2.0, 1.0, 0, 0, 0, 0, 0], (n, 1))
-    bound = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
+    with_candidates = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
     index = VectorIndex(ids, vectors)
     expected = brute(ids, vectors, claims[0], k)
-    for asked in (claims_of(n), bound):
-        run = index.rank(asked, claims, k)
-        assert all(run.sources(claim.id) == expected for claim in asked)
+    for batch in (claims_of(n), with_candidates):
+        run = index.rank(batch, claims, k)
+        assert all(run.sources(claim.id) == expected for claim in batch)
 
 
 def test_candidates_bound_the_choice() -> None:
@@ -95,11 +95,11 @@ def test_more_claims_than_a_chunk_are_ranked_as_few() -> None:
     n, rng = faiss_index.CHUNK + 30, np.random.default_rng(3)
     ids = [f"s{i}" for i in range(30)]
     sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (n, 8))
-    asked = [
+    batch = [
         replace(claim, candidates=("s1", "s2") if i in (4, n - 3) else None)
         for i, claim in enumerate(claims_of(n))
     ]
-    run = VectorIndex(ids, sources).rank(asked, claims, 6)
+    run = VectorIndex(ids, sources).rank(batch, claims, 6)
     for i in (0, faiss_index.CHUNK + 4):
         assert run.sources(f"c{i}") == brute(ids, sources, claims[i], 6)
     assert set(run.sources(f"c{n - 3}")) == {"s1", "s2"}
@@ -134,8 +134,8 @@ def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
     # Any other model is rendered as asked, an exported one as it was trained unless asked.
     exported = replace(model, exported=trained)
     assert Dense(exported).rendering == trained and Dense(model).rendering == Rendering()
-    for other in (exported, model, model.encoder):
-        assert Dense(other, rendering=Rendering("translated")).rendering.claims == "translated"
+    for source in (exported, model, model.encoder):
+        assert Dense(source, rendering=Rendering("translated")).rendering.claims == "translated"
 
 
 @pytest.mark.slow
@@ -146,12 +146,12 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
     sources = [Source(f"s{i}", f"{word} and more") for i, word in enumerate("abcdefgh")]
     store, encoder = Store(tmp_path), model.encoder
 
-    def found(index: IndexConfig) -> Result:
+    def search(index: IndexConfig) -> Result:
         return Dense(encoder, store=store, index=index).index(sources).search(claims, 8)
 
-    whole, cut = found(IndexConfig()), found(IndexConfig(dimensions=32))
-    assert cut.index == IndexNotes("exact", 32)
-    assert cut.cost.tokens == 0 and cut.run != whole.run  # the vectors were there already
+    full, short = search(IndexConfig()), search(IndexConfig(dimensions=32))
+    assert short.index == IndexNotes("exact", 32)
+    assert short.cost.tokens == 0 and short.run != full.run  # the vectors were there already
     rendering = Rendering()
     mine = encoder.encode(rendering.claim_texts(claims), "claim")[0][:, :32]
     theirs = encoder.encode(rendering.source_texts(sources), "source")[0][:, :32]
@@ -159,7 +159,7 @@ def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
         theirs / np.linalg.norm(theirs, axis=1)[:, None]
     ).T
     for i, claim in enumerate(claims):
-        scores = cut.run.scored(claim.id)
+        scores = short.run.scored(claim.id)
         assert [scores[s.id] for s in sources] == pytest.approx(cosine[i].tolist(), abs=1e-5)
     with pytest.raises(ConfigError, match=r"index\.dimensions: 400 .*at most 384"):
-        found(IndexConfig(dimensions=400))
+        search(IndexConfig(dimensions=400))

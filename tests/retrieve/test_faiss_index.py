@@ -37,24 +37,24 @@ def test_an_approximate_index_scores_exactly_and_says_what_it_finds(config: Inde
     index = VectorIndex(IDS, SOURCES, config)
     run = index.rank(CLAIMS, ASKED, 12)
     for i, claim in enumerate(CLAIMS):
-        found = run.scored(claim.id)
-        assert len(found) == 12
-        for source, score in found.items():
+        scores = run.scored(claim.id)
+        assert len(scores) == 12
+        for source, score in scores.items():
             assert score == pytest.approx(float(SOURCES[IDS.index(source)] @ ASKED[i]), abs=1e-4)
-    said = index.notes(CLAIMS, ASKED, run).plain()
-    assert said["claims"] == 20
-    assert said["recall@10"] == pytest.approx(overlap(run, 10))
-    assert said["recall@12"] == pytest.approx(overlap(run, 12))
-    assert said["recall@10"] > 0.8
+    notes = index.notes(CLAIMS, ASKED, run).as_json()
+    assert notes["claims"] == 20
+    assert notes["recall@10"] == pytest.approx(overlap(run, 10))
+    assert notes["recall@12"] == pytest.approx(overlap(run, 12))
+    assert notes["recall@10"] > 0.8
 
 
 def test_recall_falls_where_little_is_looked_at_and_is_one_for_the_exact_list() -> None:
     index = VectorIndex(IDS, SOURCES, replace(IVF, probes=1, refine=1))
     run = index.rank(CLAIMS, ASKED, 12)
-    said = index.notes(CLAIMS, ASKED, run).plain()
-    assert said["recall@10"] == pytest.approx(overlap(run, 10)) and said["recall@10"] < 0.7
+    notes = index.notes(CLAIMS, ASKED, run).as_json()
+    assert notes["recall@10"] == pytest.approx(overlap(run, 10)) and notes["recall@10"] < 0.7
     exact = {"kind": "ivf_pq", "claims": 20, "recall@10": 1, "recall@12": 1}
-    assert index.notes(CLAIMS, ASKED, EXACT).plain() == exact
+    assert index.notes(CLAIMS, ASKED, EXACT).as_json() == exact
     vector_index = VectorIndex(IDS, SOURCES, replace(HNSW, compared=7))
     assert vector_index.notes(CLAIMS, ASKED, EXACT).compared == 7
     none = VectorIndex(IDS, SOURCES, replace(HNSW, compared=0))
@@ -75,13 +75,13 @@ def test_candidates_are_searched_exactly(config: IndexConfig) -> None:
     assert run.sources("bound") == expected
     assert len(run.sources("free")) == 12 and run.sources("no") == []
     # Only the free claim says anything of the index.
-    assert index.notes(claims, ASKED[:3], run).plain()["claims"] == 1
+    assert index.notes(claims, ASKED[:3], run).as_json()["claims"] == 1
 
 
 def test_equal_sources_are_ordered_by_id_and_small_or_empty_pools_are_searched() -> None:
-    same = VectorIndex(["a", "b", "c"], np.ones((3, 4)), HNSW)
-    assert same.rank(CLAIMS[:1], np.ones((1, 4)), 2).sources("c0") == ["c", "b"]
-    assert same.rank(CLAIMS[:1], np.ones((1, 4)), 9).sources("c0") == ["c", "b", "a"]
+    index = VectorIndex(["a", "b", "c"], np.ones((3, 4)), HNSW)
+    assert index.rank(CLAIMS[:1], np.ones((1, 4)), 2).sources("c0") == ["c", "b"]
+    assert index.rank(CLAIMS[:1], np.ones((1, 4)), 9).sources("c0") == ["c", "b", "a"]
     empty = VectorIndex([], np.ones((0, 4)), IVF)
     assert len(empty.rank(CLAIMS, np.ones((20, 4)), 5)) == 0
     run = empty.rank(CLAIMS, np.ones((20, 4)), 5)

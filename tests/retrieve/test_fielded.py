@@ -36,10 +36,10 @@ def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
     tags = [["basra"], ["mosul", "basra"], [], ["basra"]]
     of_texts = slow_bm25(texts, ["the", "dam", "opened"], 1.2, 0.75)
     expected = np.array(of_texts) + 1.7 * np.array(slow_bm25(tags, ["basra"], 1.2, 0.75))
-    found = searched(claim, replace(PLAIN, boost=1.7), k=10)
+    scores = searched(claim, replace(PLAIN, boost=1.7), k=10)
     order = sorted(range(4), key=lambda i: -expected[i])
-    assert list(found) == [f"s{i}" for i in order]
-    assert list(found.values()) == pytest.approx([expected[i] for i in order], abs=1e-6)
+    assert list(scores) == [f"s{i}" for i in order]
+    assert list(scores.values()) == pytest.approx([expected[i] for i in order], abs=1e-6)
     # The dam of the address is no word of the query.
     assert len(searched(claim, replace(PLAIN, boost=0), k=10)) == 3
     assert list(searched(claim, PLAIN, k=2)) == [f"s{i}" for i in order[:2]]
@@ -48,43 +48,43 @@ def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
 def test_settings_of_the_analysis_are_heeded() -> None:
     claim = Claim("c", "Basra opens at no")
 
-    def held(**settings: object) -> set[str]:
+    def matches(**settings: object) -> set[str]:
         config = replace(PLAIN, **settings)  # type: ignore[arg-type]
         sources = [*SOURCES, Source("s4", abstract="at no time")]
         return set(searched(claim, config, sources=sources))
 
-    assert held() == {"s4"}
-    assert held(stop_words=True) == set()
-    assert held(stemmer=True) == {"s1", "s2", "s4"}
-    assert held(hashtag_words=True) == {"s0", "s1", "s3", "s4"}
-    assert held(shortest=3) == set()
+    assert matches() == {"s4"}
+    assert matches(stop_words=True) == set()
+    assert matches(stemmer=True) == {"s1", "s2", "s4"}
+    assert matches(hashtag_words=True) == {"s0", "s1", "s3", "s4"}
+    assert matches(shortest=3) == set()
 
 
 def test_another_weighting_is_that_of_a_new_index() -> None:
     claim = Claim("c", "dam opened #Basra")
-    other = replace(PLAIN, k1=0.5, b=0.2)
-    found = dict(Timeline(SOURCES, PLAIN).reweighted(0.5, 0.2).search(claim, 9))
-    assert found == searched(claim, other)
-    assert found != searched(claim, PLAIN)
+    config = replace(PLAIN, k1=0.5, b=0.2)
+    scores = dict(Timeline(SOURCES, PLAIN).reweighted(0.5, 0.2).search(claim, 9))
+    assert scores == searched(claim, config)
+    assert scores != searched(claim, PLAIN)
 
 
 def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
     """The dam of r1 would be a common word, and its tweets short ones, beside r9's."""
     crowd = {str(90 + i): "dam Basra burst news " * 9 + "#Basra" for i in range(6)}
     crowd |= {"11": "another text under an id of r1"}
-    alone = load_rumors(write_rumors(tmp_path / "a.json", [DENIED]))
+    single = load_rumors(write_rumors(tmp_path / "a.json", [DENIED]))
     among = load_rumors(
         write_rumors(tmp_path / "b.json", [rumor("r9", "x", crowd, "NOT ENOUGH INFO"), *RUMORS])
     )
-    found = []
-    for rumors in (alone, among):
+    score_sets = []
+    for rumors in (single, among):
         data = rumors.dataset
-        found.append(FieldedIndex(data.sources).search(data.claims).scored("r1"))
-    assert found[0] == found[1] and len(found[0]) > 1
+        score_sets.append(FieldedIndex(data.sources).search(data.claims).scored("r1"))
+    assert score_sets[0] == score_sets[1] and len(score_sets[0]) > 1
     # In one index of all they do.
     (claim,) = (claim for claim in data.claims if claim.id == "r1")
-    whole = searched(replace(claim, candidates=None), sources=data.sources)
-    assert {source: whole.get(source) for source in found[0]} != found[0]
+    scores = searched(replace(claim, candidates=None), sources=data.sources)
+    assert {source: scores.get(source) for source in score_sets[0]} != score_sets[0]
 
 
 def test_claims_without_a_common_term_are_failures() -> None:

@@ -103,8 +103,8 @@ SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
 
 def test_pools_of_both_runs_are_kept() -> None:
     run = Run.from_lists({"p": [("a", 1.0)], "q": []}, pool={"p": frozenset("ab")})
-    other = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
-    assert fuse(run, other).pool == {"p": frozenset("ab"), "q": frozenset("c")}
+    second = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
+    assert fuse(run, second).pool == {"p": frozenset("ab"), "q": frozenset("c")}
     assert fuse(FIRST, SECOND).pool is None
 
 
@@ -141,12 +141,12 @@ def test_results_are_fused_with_what_they_say() -> None:
         fuse(FIRST, second)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(("depth", "k", "asked"), [(100, 2, 100), (1, 3, 3)])
-def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, asked: int) -> None:
+@pytest.mark.parametrize(("depth", "k", "depth_asked"), [(100, 2, 100), (1, 3, 3)])
+def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, depth_asked: int) -> None:
     sparse, dense = Fixed(FIRST), Fixed(SECOND)
     config = FusionConfig(alpha=0.25, depth=depth)
     result = Hybrid(sparse, dense, config).index(SOURCES).search(CLAIMS, k)
-    assert (sparse.asked, dense.asked) == (asked, asked)
+    assert (sparse.asked, dense.asked) == (depth_asked, depth_asked)
     assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
     # Both did the same two claims: rates would double if they were counted twice.
     assert result.cost == Cost(2.0, 2, 3, 8)
@@ -168,17 +168,17 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
     config = FusionConfig(alpha=0.3, depth=4, scale=scale, missing="scored")  # type: ignore[arg-type]
     encoder = Hashed()
     parts = BM25(), Dense(encoder)
-    whole = [part.index(sources).search(claims, 40).run for part in parts]
+    full_runs = [part.index(sources).search(claims, 40).run for part in parts]
     encoder.read.clear()
     index = Hybrid(*parts, config).index(sources)
     run = index.search(claims, 3).run
     assert len(encoder.read) == len(sources) + len(claims)  # the claims are read once
     differs = 0
     for claim in claims:
-        tops = [one.sources(claim.id, 4) for one in whole]
+        tops = [part_run.sources(claim.id, 4) for part_run in full_runs]
         total: dict[str, float] = dict.fromkeys([*tops[0], *tops[1]], 0.0)
-        for one, top, weight in zip(whole, tops, (0.3, 0.7), strict=True):
-            scores = one.scored(claim.id)
+        for part_run, top, weight in zip(full_runs, tops, (0.3, 0.7), strict=True):
+            scores = part_run.scored(claim.id)
             listed = [scores[source] for source in top]
             low = min(listed, default=0.0)
             by = {"min-max": max(listed, default=0) - low, "z-score": np.std(listed or [0])}
@@ -190,19 +190,19 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
         best = sorted(total, key=lambda s: (-np.float32(total[s]), s))[:3]
         found = run.scored(claim.id)
         assert found == pytest.approx({s: total[s] for s in best}, abs=1e-5)
-        plain = fuse(*whole, replace(config, missing="lowest")).sources(claim.id, 3)
-        differs += plain != run.sources(claim.id)
+        lowest = fuse(*full_runs, replace(config, missing="lowest")).sources(claim.id, 3)
+        differs += lowest != run.sources(claim.id)
     assert differs
     # A deeper ranking holds some of what a shallow fusion lacks.
     deep = tuple(
-        score_missing(part.index(sources), claims, own, other)
-        for part, own, other in zip(
-            parts, [w.top(9) for w in whole], [w.top(9) for w in whole[::-1]], strict=True
+        score_missing(part.index(sources), claims, own, of_dense)
+        for part, own, of_dense in zip(
+            parts, [w.top(9) for w in full_runs], [w.top(9) for w in full_runs[::-1]], strict=True
         )
     )
-    nine = [one.top(9) for one in whole]
-    again = fuse(*nine, config, scored=(deep[0].run, deep[1].run)).top(3)
-    assert list(again) == [(c, s, pytest.approx(x, abs=1e-5)) for c, s, x in run]
+    nine = [part_run.top(9) for part_run in full_runs]
+    rescored = fuse(*nine, config, scored=(deep[0].run, deep[1].run)).top(3)
+    assert list(rescored) == [(c, s, pytest.approx(x, abs=1e-5)) for c, s, x in run]
 
 
 def test_rankings_alone_cannot_score_what_they_lack() -> None:

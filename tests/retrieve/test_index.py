@@ -65,9 +65,9 @@ def pool(seed: int, n: int) -> tuple[list[Source], list[Claim]]:
     ]
     claims = []
     for i in range(9):
-        some = tuple(str(s) for s in draw.choice(ids, draw.integers(0, n + 1))) if n else ()
+        pool_ids = tuple(str(s) for s in draw.choice(ids, draw.integers(0, n + 1))) if n else ()
         text = " ".join(draw.choice([*WORDS, "unknown"], draw.integers(0, 4)))
-        claims.append(Claim(f"c{i}", text, candidates=(*some, "gone") if i % 3 == 2 else None))
+        claims.append(Claim(f"c{i}", text, candidates=(*pool_ids, "gone") if i % 3 == 2 else None))
     return sources, claims
 
 
@@ -84,14 +84,14 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
 }
 
 
-def same(one: Result, other: Result) -> bool:
+def equal(first: Result, second: Result) -> bool:
     """Whether two results are equal bit for bit, seconds and memory apart."""
-    plain = [replace(r.cost, seconds=0, peak_memory=0, tokens=0, reused=0) for r in (one, other)]
+    costs = [replace(r.cost, seconds=0, peak_memory=0, tokens=0, reused=0) for r in (first, second)]
     return (
-        list(one.run) == list(other.run)
-        and one.run.claim_ids == other.run.claim_ids
-        and one.run.pool == other.run.pool
-        and (one.failures, one.index, plain[0]) == (other.failures, other.index, plain[1])
+        list(first.run) == list(second.run)
+        and first.run.claim_ids == second.run.claim_ids
+        and first.run.pool == second.run.pool
+        and (first.failures, first.index, costs[0]) == (second.failures, second.index, costs[1])
     )
 
 
@@ -106,14 +106,14 @@ def test_an_opened_index_searches_as_the_one_that_was_built(
     sources, claims = pool(seed, max(n, 20) if name == "ivf_pq" and n else n)
     built, folder = RETRIEVERS[name]().index(sources), tmp_path / "index"
     built.save(folder)
-    opened = load_index(folder, model=Words())
+    loaded = load_index(folder, model=Words())
     for depth in (k, 3):
-        assert same(built.search(claims, depth), opened.search(claims, depth))
+        assert equal(built.search(claims, depth), loaded.search(claims, depth))
     # A third of the claims alone: no search leaves anything behind.
-    assert same(built.search(claims[::3], k), opened.search(claims[::3], k))
-    opened.save(tmp_path / "again")
+    assert equal(built.search(claims[::3], k), loaded.search(claims[::3], k))
+    loaded.save(tmp_path / "again")
     index = load_index(tmp_path / "again", model=Words())
-    assert same(index.search(claims, k), opened.search(claims, k))
+    assert equal(index.search(claims, k), loaded.search(claims, k))
     files = {p.relative_to(folder) for p in folder.rglob("*")}
     assert files == {p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*")}
 
@@ -160,14 +160,14 @@ def test_the_first_search_builds_and_later_ones_cost_only_themselves(
     first = index.search(claims, 5)
     assert (analysed, encoder.read) == ([30], [("source", 30), ("claim", 9)])
     assert (first.cost.items, first.cost.tokens, first.cost.reused) == (9, 39, 2)
-    others = [replace(claim, id=f"o{claim.id}", text=f"{claim.text} w1") for claim in claims[:2]]
-    second = index.search(others, 5)
+    variants = [replace(claim, id=f"o{claim.id}", text=f"{claim.text} w1") for claim in claims[:2]]
+    second = index.search(variants, 5)
     assert (analysed, encoder.read[2:]) == ([30], [("claim", 2)])
     assert second.cost.items == 2 and second.cost.tokens > 0
     # The vectors of the claims just searched are still known.
-    result = index.search(others, 5)
+    result = index.search(variants, 5)
     assert (analysed, encoder.read[3:], result.cost.tokens) == ([30], [], 0)
-    fresh = Hybrid(BM25(), Dense(encoder)).index(sources).search(others, 5)
+    fresh = Hybrid(BM25(), Dense(encoder)).index(sources).search(variants, 5)
     assert list(second.run) == list(result.run) == list(fresh.run)
 
 
@@ -200,15 +200,17 @@ def test_a_model_is_loaded_again_by_the_first_search(tiny: Path, tmp_path: Path)
     record = json.loads((tmp_path / "i" / MANIFEST).read_text())
     assert record["model"]["name"] == str(tiny) and record["model"]["allow_bin"] == []
     index = load_index(tmp_path / "i", "cpu")
-    assert same(built.search(claims, 5), index.search(claims, 5))
+    assert equal(built.search(claims, 5), index.search(claims, 5))
     # Elsewhere now; and then another model in its place.
-    moved = tiny.rename(tmp_path / "moved")
+    new = tiny.rename(tmp_path / "moved")
     with pytest.raises(UserError):
         load_index(tmp_path / "i", "cpu").search(claims)
-    other = replace(model, name=str(moved))
-    assert same(built.search(claims, 5), load_index(tmp_path / "i", model=other).search(claims, 5))
+    config = replace(model, name=str(new))
+    assert equal(
+        built.search(claims, 5), load_index(tmp_path / "i", model=config).search(claims, 5)
+    )
     with pytest.raises(InputError, match=r"manifest.json: encoders: .*not the one"):
-        load_index(tmp_path / "i", model=replace(other, pooling="cls")).search(claims)
+        load_index(tmp_path / "i", model=replace(config, pooling="cls")).search(claims)
 
 
 def test_other_libraries_than_made_the_index_are_refused(
@@ -232,9 +234,9 @@ def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
     sources, claims = pool(5, 12)
     Dense(Words()).index(sources).save(tmp_path / "i")
     load_index(tmp_path / "i", model=Words()).search(claims)
-    for other in (Words("v"), Words(prefix="query: "), Words(None)):
+    for encoder in (Words("v"), Words(prefix="query: "), Words(None)):
         with pytest.raises(InputError, match="encoders: .*not the one"):
-            load_index(tmp_path / "i", model=other).search(claims)
+            load_index(tmp_path / "i", model=encoder).search(claims)
     with pytest.raises(InputError, match="model: .*without a name: give load_index its model"):
         load_index(tmp_path / "i").search(claims)
     with pytest.raises(UserError, match="weights in training"):
@@ -243,7 +245,7 @@ def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_indexes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Indexes of four kinds; do not change them."""
     root = tmp_path_factory.mktemp("indexes")
     sources, _ = pool(7, 40)
@@ -277,11 +279,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_manifest_that_is_not_right_is_one_clear_line(
-    case: str, written: Path, tmp_path: Path
+    case: str, saved_indexes: Path, tmp_path: Path
 ) -> None:
     name, values, why = WRONG[case]
     with pytest.raises(InputError, match=why) as raised:
-        load_index(changed(written / name, tmp_path / "i", **values))
+        load_index(changed(saved_indexes / name, tmp_path / "i", **values))
     assert len(str(raised.value).splitlines()) == 1 and str(tmp_path) in str(raised.value)
 
 
@@ -294,8 +296,8 @@ def test_a_manifest_that_is_not_right_is_one_clear_line(
         ("hybrid", "second/ids.jsonl"),
     ],
 )
-def test_a_damaged_file_is_named(name: str, file: str, written: Path, tmp_path: Path) -> None:
-    folder = changed(written / name, tmp_path / "i")
+def test_a_damaged_file_is_named(name: str, file: str, saved_indexes: Path, tmp_path: Path) -> None:
+    folder = changed(saved_indexes / name, tmp_path / "i")
     data = (folder / file).read_bytes()
     for wrong in (data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], data[: len(data) // 2]):
         (folder / file).write_bytes(wrong)
@@ -332,9 +334,9 @@ def test_only_an_index_is_replaced(tmp_path: Path) -> None:
     (other / MANIFEST).write_text('{"format": 1, "base": {}}')  # a checkpoint's
     encoder = Words()
     for path in (other, other / MANIFEST):
-        for one in (index, Dense(encoder).index(sources)):
+        for saved_index in (index, Dense(encoder).index(sources)):
             with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
-                one.save(path)
+                saved_index.save(path)
     assert encoder.read == []  # refused before any work
     assert (other / MANIFEST).read_text() == '{"format": 1, "base": {}}'
 
@@ -351,4 +353,4 @@ def test_an_index_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
         write_folder(tmp_path / "i", "bm25", stop)
     assert [path.name for path in tmp_path.iterdir()] == ["i"]
     expected = BM25().index(sources).search(claims)
-    assert same(load_index(tmp_path / "i").search(claims), expected)
+    assert equal(load_index(tmp_path / "i").search(claims), expected)

@@ -87,10 +87,10 @@ def test_bm25_and_dense_rank_k_others(data: Dataset, k: int) -> None:
         assert list(run.scored(claim.id).items()) == expected[:k]
     draw = np.random.default_rng(0)
     vectors = draw.normal(size=(len(data.sources), 8)).astype(np.float32)
-    place = {source.id: row for row, source in enumerate(data.sources)}
-    own = vectors[[place[claim.id] for claim in data.claims]]
+    row_of = {source.id: row for row, source in enumerate(data.sources)}
+    own = vectors[[row_of[claim.id] for claim in data.claims]]
     for config in (IndexConfig(), IndexConfig("hnsw")):
-        index = VectorIndex(list(place), vectors, config)
+        index = VectorIndex(list(row_of), vectors, config)
         found = index.rank(data.claims, own, k)
         assert_without(found, filled)
         deeper = index.rank(free, own, k + 1)
@@ -101,11 +101,13 @@ def test_bm25_and_dense_rank_k_others(data: Dataset, k: int) -> None:
 
 def test_a_candidate_that_is_the_claim_is_not_ranked_either(data: Dataset) -> None:
     claim = data.claims[0]
-    bound = Claim(claim.id, claim.text, candidates=(claim.id, "taxes-con"), excluded=claim.excluded)
-    assert BM25Index(data.sources).rank([bound], 5).sources(claim.id) == ["taxes-con"]
+    limited = Claim(
+        claim.id, claim.text, candidates=(claim.id, "taxes-con"), excluded=claim.excluded
+    )
+    assert BM25Index(data.sources).rank([limited], 5).sources(claim.id) == ["taxes-con"]
     vectors = np.eye(len(data.sources), dtype=np.float32)
     index = VectorIndex([source.id for source in data.sources], vectors)
-    assert index.rank([bound], vectors[:1], 5).sources(claim.id) == ["taxes-con"]
+    assert index.rank([limited], vectors[:1], 5).sources(claim.id) == ["taxes-con"]
 
 
 def test_the_store_keeps_both_apart(data: Dataset, tmp_path: Path) -> None:
@@ -155,12 +157,12 @@ def test_other_programs_runs_are_cut_and_scored_without_it(
 
 def test_no_claim_is_a_negative_of_itself(data: Dataset) -> None:
     vectors = np.eye(len(data.sources), dtype=np.float32)
-    place = {source.id: row for row, source in enumerate(data.sources)}
-    own = vectors[[place[claim.id] for claim in data.claims]]
+    row_of = {source.id: row for row, source in enumerate(data.sources)}
+    own = vectors[[row_of[claim.id] for claim in data.claims]]
     for alpha in (0.0, 0.5, 1.0):
         candidates = Candidates(data.sources, vectors, alpha, 20, BM25Config())
         for claims, window in candidates.windows(data.claims, own):
             for claim, row in zip(claims, window.positions, strict=True):
-                listed = {candidates.sources.ids[place] for place in row if place >= 0}
+                listed = {candidates.sources.ids[position] for position in row if position >= 0}
                 assert not listed & set(claim.excluded) and listed
     assert golds_by_text(data.claims)["taxes-pro"] == {"taxes-con", "taxes-pro"}

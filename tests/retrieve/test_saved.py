@@ -17,7 +17,7 @@ from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import System, run_system
-from tests.io.test_released import claim_of, written
+from tests.io.test_released import claim_of, write
 
 GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
 CLAIMS = tuple(
@@ -35,7 +35,7 @@ def scores(folder: Path, lang: str, lists: dict[int, list[str]]) -> Path:
     for index, keys in lists.items():
         rows = ((key, 1 / i, None, None) for i, key in enumerate(keys, 1))
         entries.append(claim_of(index, GOLDS.get(f"dev-{lang}-{index}", "None"), *rows))
-    return written(folder, json.dumps(entries), f"{lang}.out")
+    return write(folder, json.dumps(entries), f"{lang}.out")
 
 
 def english(folder: Path) -> Path:
@@ -52,27 +52,27 @@ def lists(run: Run) -> dict[str, list[str]]:
 
 def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path) -> None:
     english(tmp_path), german(tmp_path)
-    chosen = tmp_path / "llm.json"
-    chosen.write_text('{"en_1": {"selected_paper": 2}, "de_0": 2, "de_1": null, "fr_9": 1}')
+    selections = tmp_path / "llm.json"
+    selections.write_text('{"en_1": {"selected_paper": 2}, "de_0": 2, "de_1": null, "fr_9": 1}')
     file = tmp_path / "systems.yaml"
     file.write_text(
         f"theirs: {{retrieve: {{run: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}}}}}\n"
         f"kimi:\n  retrieve: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}, "
-        f"selections: {chosen}}}}}\n  label: Kimi-K2.6\n"
+        f"selections: {selections}}}}}\n  label: Kimi-K2.6\n"
         f"english: {{retrieve: {{run: {tmp_path}/en.out}}}}\n"
     )
     systems = read_systems([file])
-    found = run_system(systems["theirs"], DATA).result
-    assert lists(found.run) == {
+    ranking = run_system(systems["theirs"], DATA).result
+    assert lists(ranking.run) == {
         "dev-en-0": ["p1", "p4"],
         "dev-en-1": ["p0", "p2", "p3"],
         "dev-de-0": ["p3", "p2"],
         "dev-de-1": ["p1", "p0"],
     }
-    assert found.cost.items == 4
+    assert ranking.cost.items == 4
     english_only = DATA.with_claims(CLAIMS[:2])
     alone = run_system(systems["english"], english_only).result.run
-    assert lists(alone) == {name: found.sources(name) for name in ("dev-en-0", "dev-en-1")}
+    assert lists(alone) == {name: ranking.sources(name) for name in ("dev-en-0", "dev-en-1")}
     selected = lists(run_system(systems["kimi"], DATA).result.run)
     assert selected["dev-en-1"] == ["p2", "p0", "p3"] and selected["dev-de-0"] == ["p2", "p3"]
     assert selected["dev-en-0"] == ["p1", "p4"] and selected["dev-de-1"] == ["p1", "p0"]
@@ -107,12 +107,12 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     trec = tmp_path / "r.trec"
     trec.write_text("dev-en-0 Q0 p1 1 1 t\ndev-en-9 Q0 p1 1 1 t\n")
     refused(trec, "claim: not among the claims of the data set: 'dev-en-9'")
-    chosen = tmp_path / "llm.json"
-    chosen.write_text('{"en_0": 1}')
-    refused(trec, "a TREC run may leave claims out", selections=chosen)
-    other = SavedRun(SavedRunConfig({"de": german(tmp_path)})).index(SOURCES)
+    selections = tmp_path / "llm.json"
+    selections.write_text('{"en_0": 1}')
+    refused(trec, "a TREC run may leave claims out", selections=selections)
+    german_run = SavedRun(SavedRunConfig({"de": german(tmp_path)})).index(SOURCES)
     with pytest.raises(UserError, match="none for 'en' claims, only for de"):
-        other.search(CLAIMS)
-    for more in ({"files": {"all": trec, "en": trec}}, {"selections": chosen}):
-        with pytest.raises(ConfigError, match=f"run.{next(iter(more))}"):
-            SavedRunConfig(**{"files": {"all": trec}} | more)
+        german_run.search(CLAIMS)
+    for settings in ({"files": {"all": trec, "en": trec}}, {"selections": selections}):
+        with pytest.raises(ConfigError, match=f"run.{next(iter(settings))}"):
+            SavedRunConfig(**{"files": {"all": trec}} | settings)

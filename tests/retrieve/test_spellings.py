@@ -41,9 +41,9 @@ def test_either_side_may_be_written_either_way(one: str, other: str, field: str)
         # A second source keeps lengths apart from what matches.
         pool = [replace(Source("p"), **{field: source}), Source("q", abstract="other things here")]
         index = BM25Index(pool, BM25Config(metadata=True))
-        found = index.rank([Claim("c", f"they say {claim}!")], 5).scored("c")
-        assert list(found) == ["p"], (source, claim)
-        scores.add(found["p"])
+        scores_of_post = index.rank([Claim("c", f"they say {claim}!")], 5).scored("c")
+        assert list(scores_of_post) == ["p"], (source, claim)
+        scores.add(scores_of_post["p"])
     assert len(scores) == 1
     for language in ("de", "fr"):
         claims = [Claim("c", claim, language) for claim in (one, other)]
@@ -63,13 +63,13 @@ def test_the_papers_white_space_is_left_as_it_is() -> None:
 def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
     source = Source("p", abstract="José studied vaccine safety, as the vaccine trial says")
     index = BM25Index([source], BM25Config(clean=True, stop_words=False, stemmer=False))
-    plain = index.terms([Claim("c", "@José vaccine #vaccine")]).split()[0]
-    assert len(plain) == 2  # the handle is gone
+    cleaned = index.terms([Claim("c", "@José vaccine #vaccine")]).split()[0]
+    assert len(cleaned) == 2  # the handle is gone
     for post in (
         unicodedata.normalize("NFD", "@José vaccine #vaccine"),
         "＠José vaccine ＃vaccine",
     ):
-        assert list(index.terms([Claim("c", post)]).split()[0]) == list(plain), post
+        assert list(index.terms([Claim("c", post)]).split()[0]) == list(cleaned), post
 
 
 def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
@@ -77,9 +77,9 @@ def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
     index = Timeline(
         [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], FieldedConfig(), "fr"
     )
-    apart = unicodedata.normalize("NFD", "voici #Santé")
-    found = [index.field_scores(Claim("c", text, "fr")) for text in ("voici #Santé", apart)]
-    assert np.array_equal(*found) and found[0][1, 0] > 0
+    decomposed = unicodedata.normalize("NFD", "voici #Santé")
+    scores = [index.field_scores(Claim("c", text, "fr")) for text in ("voici #Santé", decomposed)]
+    assert np.array_equal(*scores) and scores[0][1, 0] > 0
 
 
 @pytest.mark.parametrize("terms", ["words", "bigrams", "characters"])
@@ -93,8 +93,8 @@ def test_the_fusions_words_match_in_any_spelling(terms: str) -> None:
         Claim("a", "CO2 uptake and fibrosis study"),
         Claim("b", "CO₂ uptake and ﬁbrosis study"),
     ]
-    one, other = Scorer(pool).scores(view, claims, [["p", "q"]] * 2)
-    assert one[0] > 0 and np.array_equal(one, other)
+    first, second = Scorer(pool).scores(view, claims, [["p", "q"]] * 2)
+    assert first[0] > 0 and np.array_equal(first, second)
 
 
 def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
@@ -124,10 +124,10 @@ def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
 
 
 def test_other_comparisons_of_words_know_the_spellings_too() -> None:
-    for one, other in SPELLINGS:
-        claims = [Claim("a", one, golds=("p",)), Claim("b", other, golds=("q",))]
+    for first, second in SPELLINGS:
+        claims = [Claim("a", first, golds=("p",)), Claim("b", second, golds=("q",))]
         assert golds_by_text(claims)["a"] == {"p", "q"}
-        assert names_one(f"so: {other}!", [one])
-        answer = {"query_entities": [one], "documents": [{"document": 1, "entities": [other]}]}
+        assert names_one(f"so: {second}!", [first])
+        answer = {"query_entities": [first], "documents": [{"document": 1, "entities": [second]}]}
         assert matched(answer, 1)[0] == 1
     assert spelt("fünf") == spelt(unicodedata.normalize("NFD", "fünf")) == {"5"}

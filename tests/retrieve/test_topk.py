@@ -27,15 +27,15 @@ def test_rows_at_once_are_rows_one_by_one(
     k = min(k, n)
     scores = draw.normal(size=(rows, n)).astype(np.float32)
     scores = np.round(scores) if coarse else scores
-    kept = draw.random((rows, n)) < draw.random()
+    mask = draw.random((rows, n)) < draw.random()
     order = draw.permutation(n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "_WIDEST", widest)  # 1: rows with more than k take the other path
-        positions, found = top_of_rows(scores, kept, k, order)
-    assert positions.shape == found.shape == (rows, k)
+        positions, top_scores = top_of_rows(scores, mask, k, order)
+    assert positions.shape == top_scores.shape == (rows, k)
     for row in range(rows):
-        columns = np.flatnonzero(kept[row])
+        columns = np.flatnonzero(mask[row])
         best, best_scores = top_of(scores[row, columns], columns, k, order)
         assert positions[row].tolist() == best.tolist()
-        assert found[row].tolist() == best_scores.tolist()
-        assert found.dtype == np.float32
+        assert top_scores[row].tolist() == best_scores.tolist()
+        assert top_scores.dtype == np.float32

@@ -24,29 +24,29 @@ def test_every_row_is_a_command_that_parses(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands, rows = set(), TABLES[name].rows
-    for place, (row, own) in enumerate(rows.items()):
+    for number, (row, own) in enumerate(rows.items()):
         if own.scale is None:
             words = Ablation(AblateConfig(tmp_path), name).arguments(row)
             config = read_config(FinetuneConfig, words, program="t", description="t")
             commands.add(str(config).replace(str(config.out), ""))
         # A row is scaled from, and tested against, one that is run before it.
-        assert own.against in [*rows][:place] or (own.against is None and own.scale == 0)
+        assert own.against in [*rows][:number] or (own.against is None and own.scale == 0)
         assert own.scale is None or own.against is None or rows[own.against].scale is None
     # Each row changes something.
     assert len(commands) == sum(own.scale is None for own in rows.values())
 
 
 @pytest.mark.parametrize(
-    ("begun", "expected"), [(None, []), (1e-4, ["--resume"]), (5e-4, ["--overwrite"])]
+    ("rate", "expected"), [(None, []), (1e-4, ["--resume"]), (5e-4, ["--overwrite"])]
 )
 def test_a_row_begun_with_other_settings_begins_again(
-    begun: float | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rate: float | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = Ablation(AblateConfig(tmp_path), "ct25").arguments("pool-all")
     folder = tmp_path / "ct25-pool-all-42"
-    if begun is not None:
-        other = [*words, f"--optimisation.learning_rate={begun}"]
-        config = read_config(FinetuneConfig, other, program="t", description="t")
+    if rate is not None:
+        extra = [*words, f"--optimisation.learning_rate={rate}"]
+        config = read_config(FinetuneConfig, extra, program="t", description="t")
         run = RunFolder.find(config)
         run.begin(config)
         run.record(Epoch(0, {"macro": {"mrr@5": 0.5}}))

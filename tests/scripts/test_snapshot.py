@@ -60,16 +60,16 @@ def write_weights(folder: Path, value: float) -> None:
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Two equal snapshots of one case."""
     before = tmp_path / "before"
-    made, case = before / "work" / CASE, before / CASE
-    (made / "runs" / "learned").mkdir(parents=True)
+    folder, case = before / "work" / CASE, before / CASE
+    (folder / "runs" / "learned").mkdir(parents=True)
     case.mkdir()
-    (made / "report.json").write_text(json.dumps(REPORT))
-    (made / "runs" / "learned" / "en.trec").write_text(RUN)
-    (made / "submission.tsv").write_text("index\tpreds\n1\t['a']\n")
-    (made / "mined.jsonl").write_text('{"claim": "q1", "negatives": ["b"], "scores": [0.5]}\n')
-    (made / "fusion.json").write_text('{"views": [{"name": "bm25", "weight": 0.25}]}')
+    (folder / "report.json").write_text(json.dumps(REPORT))
+    (folder / "runs" / "learned" / "en.trec").write_text(RUN)
+    (folder / "submission.tsv").write_text("index\tpreds\n1\t['a']\n")
+    (folder / "mined.jsonl").write_text('{"claim": "q1", "negatives": ["b"], "scores": [0.5]}\n')
+    (folder / "fusion.json").write_text('{"views": [{"name": "bm25", "weight": 0.25}]}')
     write_weights(before, 1.0)
-    snapshot.copy_results(made, case)
+    snapshot.copy_results(folder, case)
     (case / "stdout").write_text(json.dumps(FIND) + "\n")
     (case / "answers.jsonl").write_text(json.dumps(ANSWER) + "\n")
     (case / "exit_code").write_text("0\n")
@@ -101,18 +101,18 @@ CHANGED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("case", CHANGED)
 def test_what_changed_is_reported(
-    what: str, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    case: str, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert snapshot.compare(*folders) == 0 and ": equal" in capsys.readouterr().out
-    file, change, said = CHANGED[what]
+    file, change, phrase = CHANGED[case]
     change(folders[1] / CASE / file)
     assert snapshot.compare(*folders) == 1
     printed = capsys.readouterr().out
-    assert said in printed and ": equal" not in printed
+    assert phrase in printed and ": equal" not in printed
     # From the other side as well, where something is there that was not: that is no difference.
-    assert snapshot.compare(folders[1], folders[0]) == (0 if what.startswith("missing") else 1)
+    assert snapshot.compare(folders[1], folders[0]) == (0 if case.startswith("missing") else 1)
 
 
 def test_weights_are_compared_by_value(

@@ -74,7 +74,7 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
     files["new"].write_text(f"A: {new}\n")
     new_systems = read_systems([files["new"]], [files["parts"]])
     # What is said though it is the default changes nothing.
-    assert [(one.first, [(s.name, s.stage) for s in one.stages]) for one in systems.values()] == [
+    assert [(s.first, [(s.name, s.stage) for s in s.stages]) for s in systems.values()] == [
         (new_system.first, [(s.name, s.stage) for s in new_system.stages])
         for new_system in new_systems.values()
     ]

@@ -42,11 +42,11 @@ class SlowFinder(Finder):
 
 @contextmanager
 def serving(
-    finder: Finder, *, places: int = 64, seconds: float = 60, access: AccessSettings | None = None
+    finder: Finder, *, capacity: int = 64, seconds: float = 60, access: AccessSettings | None = None
 ) -> Iterator[str]:
     import uvicorn
 
-    batcher = RequestBatcher(finder, places=places, seconds=seconds)
+    batcher = RequestBatcher(finder, capacity=capacity, seconds=seconds)
     batcher.start()
     settings = replace(access or AccessSettings(), rate=access.rate if access else None)
     listening = socket.create_server(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ from claim2source.serve.access import (
     DISCARDED,
     HEADERS,
     LOCAL,
-    MOST,
+    MAX_BYTES,
     Access,
     AccessSettings,
     Rate,
@@ -127,12 +127,12 @@ def test_a_body_is_measured_whether_its_length_is_said_or_not() -> None:
         for start in range(0, size, 2**16):
             yield b"x" * min(2**16, size - start)
 
-    for size, status in ((MOST, 200), (MOST + 1, 413), (DISCARDED + 1, 413)):
-        (said,) = ask(AccessSettings(), ("/", {}), content=b"x" * size)
+    for size, status in ((MAX_BYTES, 200), (MAX_BYTES + 1, 413), (DISCARDED + 1, 413)):
+        (response,) = ask(AccessSettings(), ("/", {}), content=b"x" * size)
         (streamed,) = ask(AccessSettings(), ("/", {}), content=parts(size))
-        assert (said.status_code, streamed.status_code) == (status, status)
+        assert (response.status_code, streamed.status_code) == (status, status)
         if status == 200:
-            assert said.text == streamed.text == str(MOST)
+            assert response.text == streamed.text == str(MAX_BYTES)
     (lied,) = ask(AccessSettings(), ("/", {"content-length": "9" * 30}), content=b"x")
     assert lied.status_code == 413
 

@@ -19,7 +19,7 @@ from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import Where, grow, open_index
 from claim2source.engines.growing import re_encode
-from claim2source.find.answers import as_bibtex, plain
+from claim2source.find.answers import as_bibtex, json_rows
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
@@ -40,38 +40,38 @@ def finder(index: str) -> SlowFinder:
 
 
 @pytest.fixture(scope="module")
-def alone(index: str) -> Finder:
+def local(index: str) -> Finder:
     """Finds in this thread, as the program `find` does."""
     return Finder(open_index(index))
 
 
 @pytest.fixture(scope="module")
 def client(finder: SlowFinder) -> Iterator[httpx.Client]:
-    with serving(finder, places=POSTS) as address:
+    with serving(finder, capacity=POSTS) as address:
         with httpx.Client(base_url=address, timeout=60) as client:
             yield client
 
 
-def close(found: Any, expected: Any) -> Any:
-    for one, other in zip(found, expected, strict=True):
-        assert one["parts"] == pytest.approx(other["parts"], abs=1e-5)
-        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
-        assert one["index"]["version"] == other["index"]["version"]
+def close(actual: Any, expected: Any) -> Any:
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert mine["parts"] == pytest.approx(theirs["parts"], abs=1e-5)
+        assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+        assert mine["index"]["version"] == theirs["index"]["version"]
         rest = {"parts": 0, "score": 0, "index": 0}  # a day may be written in several ways
-        assert {**one, **rest} == {**other, **rest}
+        assert {**mine, **rest} == {**theirs, **rest}
     return True
 
 
-def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
+def test_an_answer_is_that_of_find(client: httpx.Client, local: Finder) -> None:
     where = Where("2020", "de", "science")
-    (expected,) = alone.find([Post("0", POST, "de")], 4, where)
-    asked = {"lang": "de", "date": "2020", "k": 4, "venue": "science", "paper_lang": "de"}
-    found = client.post("/api/v1/find", json={"post": POST, **asked}).json()
-    assert found["papers"] and close(found["papers"], plain(expected))
-    assert (found["lang"], found["abstained"], found["present"]) == ("de", False, None)
-    (expected,) = alone.find([Post("0", NASTY)], 13)
-    found = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
-    assert close(found["papers"], plain(expected)) and len(found["papers"]) == 13
+    (expected,) = local.find([Post("0", POST, "de")], 4, where)
+    extra = {"lang": "de", "date": "2020", "k": 4, "venue": "science", "paper_lang": "de"}
+    record = client.post("/api/v1/find", json={"post": POST, **extra}).json()
+    assert record["papers"] and close(record["papers"], json_rows(expected))
+    assert (record["lang"], record["abstained"], record["present"]) == ("de", False, None)
+    (expected,) = local.find([Post("0", NASTY)], 13)
+    record = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
+    assert close(record["papers"], json_rows(expected)) and len(record["papers"]) == 13
     for post in ("\x00", "NOT", "\u202e", "a" * CHARACTERS):
         answer = client.post("/api/v1/find", json={"post": post})
         assert answer.status_code == 200 and len(answer.json()["papers"]) == 10
@@ -86,7 +86,7 @@ def test_a_retraction_is_shown_and_no_script_is_a_link(client: httpx.Client) -> 
     assert "javascript" not in post.text and "retracted, 2021-03-04" in post.text
 
 
-def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) -> None:
+def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, local: Finder) -> None:
     posts: list[dict[str, str]] = [
         {"text": "claim a", "id": "x"},
         {"text": "claim b", "id": "x", "date": "2019-05-01"},
@@ -94,9 +94,9 @@ def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) 
     ]
     answers = client.post("/api/v1/batch", json={"posts": posts, "k": 12}).json()["answers"]
     assert [answer["post"] for answer in answers] == ["x", "x", ""]
-    for post, found in zip(posts, answers, strict=True):
-        (expected,) = alone.find([Post("0", post["text"], "", post.get("date", ""))], 12)
-        assert close(found["papers"], plain(expected))
+    for post, record in zip(posts, answers, strict=True):
+        (expected,) = local.find([Post("0", post["text"], "", post.get("date", ""))], 12)
+        assert close(record["papers"], json_rows(expected))
     assert {answer["date"] for answer in answers[1]["papers"]} == {"1 April 2019", ""}
 
 
@@ -106,15 +106,15 @@ ABSENT = ("lang", "date", "translation", "k", "venue", "paper_lang")
 
 @pytest.mark.parametrize("nothing", [None, "", "  "])
 def test_null_and_empty_text_mean_absent(client: httpx.Client, nothing: str | None) -> None:
-    plain = client.post("/api/v1/find", json={"post": POST}).json()
+    reply = client.post("/api/v1/find", json={"post": POST}).json()
     for name in ABSENT:
         answer = client.post("/api/v1/find", json={"post": POST, name: nothing})
-        assert answer.status_code == 200 and close(answer.json()["papers"], plain["papers"])
-        assert answer.json()["lang"] == plain["lang"]
+        assert answer.status_code == 200 and close(answer.json()["papers"], reply["papers"])
+        assert answer.json()["lang"] == reply["lang"]
     post = {"text": POST, **dict.fromkeys(("id", "lang", "date", "translation"), nothing)}
     answer = client.post("/api/v1/batch", json={"posts": [post], "k": nothing, "venue": nothing})
-    (found,) = answer.json()["answers"]
-    assert found["post"] == "" and close(found["papers"], plain["papers"])
+    (record,) = answer.json()["answers"]
+    assert record["post"] == "" and close(record["papers"], reply["papers"])
     for body in ({"post": nothing}, {"post": POST, "date": 5}, {"post": POST, "k": False}):
         assert client.post("/api/v1/find", json=body).status_code == 422
 
@@ -174,20 +174,20 @@ class Page(HTMLParser):
         self._within = ""
 
 
-def test_the_page_works_without_script(client: httpx.Client, alone: Finder) -> None:
+def test_the_page_works_without_script(client: httpx.Client, local: Finder) -> None:
     empty = client.get("/")
     assert empty.status_code == 200 and "<ol class" not in empty.text
     assert empty.headers["content-security-policy"] == CSP and "unsafe" not in CSP
     answer = client.get("/", params={"post": "Masks work?", "k": "3", "lang": "", "date": ""})
     page = Page(answer.text)
-    (expected,) = alone.find([Post("0", "Masks work?")], 3)
+    (expected,) = local.find([Post("0", "Masks work?")], 3)
     for match in expected.matches:
         assert match.paper.link in [own.get("href") for tag, own in page.tags if tag == "a"]
     assert answer.text.count("<pre") == 3 and "was not judged" in answer.text
     # The stemmed words of the post, as they stand in the paper.
     assert set(page.marked) == {"Masks", "works"}
-    kept = {own["name"]: own.get("value") for tag, own in page.tags if tag == "input"}
-    assert kept == {"date": "", "k": "3"} and ">Masks work?</textarea>" in answer.text
+    fields = {own["name"]: own.get("value") for tag, own in page.tags if tag == "input"}
+    assert fields == {"date": "", "k": "3"} and ">Masks work?</textarea>" in answer.text
     assert as_bibtex([expected]).splitlines()[0] in answer.text
     wrong = client.get("/", params={"post": "a", "k": "many"})
     assert wrong.status_code == 422 and "Papers: must be a whole number" in wrong.text
@@ -214,7 +214,7 @@ def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
     assert old is not None
     new = ModelConfig(name=str(save_tiny(tmp_path / "new", seed=1)), pooling="mean", max_length=32)
 
-    def asked(client: httpx.Client) -> list[dict[str, Any]]:
+    def ask(client: httpx.Client) -> list[dict[str, Any]]:
         answer = client.post("/api/v1/find", json={"post": "zebras"}).json()
         return list(answer["papers"])
 
@@ -222,33 +222,33 @@ def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
         serving(Finder(open_index(copy))) as address,
         httpx.Client(base_url=address, timeout=60) as client,
     ):
-        before = asked(client)
+        before = ask(client)
         writer = open_index(copy)
         added = [Paper(Source("z", "zebras sleep", "Zebras sleep at noon."))]
         grow(writer, added, Dense(old, rendering=writer.manifest.rendering, device="cpu"))
-        grown = asked(client)
-        assert grown[0]["id"] == "z" and "z" not in {one["id"] for one in before}
+        grown = ask(client)
+        assert grown[0]["id"] == "z" and "z" not in {paper["id"] for paper in before}
         assert grown[0]["index"]["version"] > before[0]["index"]["version"]
         assert "compared with 14 papers" in client.get("/").text
         re_encode(writer, Dense(new, rendering=writer.manifest.rendering, device="cpu"))
         writer.close()
-        other = asked(client)
-    assert other[0]["index"]["model"] != grown[0]["index"]["model"] == before[0]["index"]["model"]
-    expected = plain(Finder(open_index(copy)).find([Post("0", "zebras")])[0])
-    assert close(other, expected)
+        papers = ask(client)
+    assert papers[0]["index"]["model"] != grown[0]["index"]["model"] == before[0]["index"]["model"]
+    expected = json_rows(Finder(open_index(copy)).find([Post("0", "zebras")])[0])
+    assert close(papers, expected)
 
 
 def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -> None:
     answer = client.post("/answer", json={"post": "Masks work?", "k": 2})
     *parts, last = map(json.loads, answer.text.splitlines())
-    assert parts == [{"part": one} for one in ("a slow stage", "search", "sentences")]
+    assert parts == [{"part": part} for part in ("a slow stage", "search", "sentences")]
     page = client.get("/", params={"post": "Masks work?", "k": "2"}).text
     assert last["html"].strip() in page and last["html"].count("<li>") == 2
     assert client.post("/answer", json={"post": ""}).json()["field"] == "post"
 
 
 def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowFinder) -> None:
-    with serving(finder, places=1) as address, httpx.Client(base_url=address) as client:
+    with serving(finder, capacity=1) as address, httpx.Client(base_url=address) as client:
         finder.go.clear()
         finder.begun.clear()
         responses: list[httpx.Response] = []
@@ -328,7 +328,7 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
     assert {"auto", "de"} < set(language["anyOf"][0]["enum"])
 
 
-def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) -> None:
+def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) -> None:
     from mcp.client import Client
 
     async def run() -> tuple[Any, ...]:
@@ -342,10 +342,10 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) 
 
     tools, good, absent, bad = asyncio.run(run())
     assert close(absent.structured_content["papers"][:3], good.structured_content["papers"])
-    assert len(absent.structured_content["papers"]) == len(alone.find([POST_UNTIL], 10)[0].matches)
+    assert len(absent.structured_content["papers"]) == len(local.find([POST_UNTIL], 10)[0].matches)
     (tool,) = tools.tools
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
     assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
-    (expected,) = alone.find([Post("0", POST)], 3, Where("2019-12"))
-    assert not good.is_error and close(good.structured_content["papers"], plain(expected))
+    (expected,) = local.find([Post("0", POST)], 3, Where("2019-12"))
+    assert not good.is_error and close(good.structured_content["papers"], json_rows(expected))
     assert bad.is_error

@@ -14,7 +14,7 @@ from claim2source.engines import Where, open_index
 from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
-from claim2source.serve.batcher import TOGETHER, RequestBatcher, SearchFailed, TooBusy, TooLate
+from claim2source.serve.batcher import MAX_BATCH, RequestBatcher, SearchFailed, TooBusy, TooLate
 from tests.eval import test_find
 from tests.serve.servers import SlowFinder
 
@@ -43,7 +43,7 @@ def slow(batcher: RequestBatcher) -> SlowFinder:
     return batcher.finder
 
 
-async def held(batcher: RequestBatcher) -> asyncio.Task[list[Answer]]:
+async def block(batcher: RequestBatcher) -> asyncio.Task[list[Answer]]:
     """A post that is being searched, until `go` is set."""
     slow(batcher).go.clear()
     first = asyncio.ensure_future(ask(batcher, "first"))
@@ -63,25 +63,25 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     batchers: Callable[..., RequestBatcher], index: str
 ) -> None:
     batcher = batchers()
-    texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(TOGETHER + 4)]
+    texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(MAX_BATCH + 4)]
 
     async def run() -> list[list[Answer]]:
-        first = await held(batcher)
+        first = await block(batcher)
         waiting = [asyncio.ensure_future(ask(batcher, text)) for text in texts]
-        others = [
+        late = [
             asyncio.ensure_future(ask(batcher, "other k", k=2)),
             asyncio.ensure_future(ask(batcher, "other papers", where=Where(venue="Nature"))),
         ]
         await asyncio.sleep(0)
         assert batcher.waiting == 1 + len(texts) + 2
         slow(batcher).go.set()
-        return await asyncio.gather(first, *waiting, *others)
+        return await asyncio.gather(first, *waiting, *late)
 
     answers = asyncio.run(run())
     assert slow(batcher).asked == [
         ["first"],
-        texts[:TOGETHER],
-        texts[TOGETHER:],
+        texts[:MAX_BATCH],
+        texts[MAX_BATCH:],
         ["other k"],
         ["other papers"],
     ]
@@ -100,10 +100,10 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
 def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
     batchers: Callable[..., RequestBatcher],
 ) -> None:
-    batcher = batchers(places=3)
+    batcher = batchers(capacity=3)
 
     async def run() -> None:
-        first = await held(batcher)
+        first = await block(batcher)
         second = asyncio.ensure_future(ask(batcher, "a", "b"))
         await asyncio.sleep(0)
         started = time.monotonic()
@@ -112,13 +112,13 @@ def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
         assert time.monotonic() - started < 1 and error.value.seconds >= 1
         assert error.value.headers == {"retry-after": str(error.value.seconds)}
         slow(batcher).go.set()
-        assert [len(one) for one in await asyncio.gather(first, second)] == [1, 2]
+        assert [len(answers) for answers in await asyncio.gather(first, second)] == [1, 2]
         assert len(await ask(batcher, "a", "b", "c")) == 3  # the places are free again
         with pytest.raises(TooBusy):
             await ask(batcher, "a", "b", "c", "d")
         # Closed, it answers what it began and refuses the rest.
         slow(batcher).begun.clear()
-        first = await held(batcher)
+        first = await block(batcher)
         waiting = asyncio.ensure_future(ask(batcher, "waits"))
         await asyncio.sleep(0)
         batcher.close()
@@ -134,14 +134,14 @@ def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
 def test_a_post_that_takes_too_long_is_given_up_and_leaves_its_place(
     batchers: Callable[..., RequestBatcher],
 ) -> None:
-    batcher = batchers(places=2, seconds=0.2)
+    batcher = batchers(capacity=2, seconds=0.2)
 
     async def run() -> None:
-        first = await held(batcher)
+        first = await block(batcher)
         second = asyncio.ensure_future(ask(batcher, "never searched"))
-        for one in (first, second):
+        for task in (first, second):
             with pytest.raises(TooLate, match="within 0.2 s"):
-                await one
+                await task
         assert batcher.waiting == 1  # the first is still being searched
         batcher.seconds = 30
         third = asyncio.ensure_future(ask(batcher, "third"))
@@ -159,7 +159,7 @@ def test_a_search_that_fails_fails_only_its_own_post(
     batcher = batchers()
 
     async def run() -> list[Any]:
-        first = await held(batcher)
+        first = await block(batcher)
         waiting = [
             asyncio.ensure_future(ask(batcher, text)) for text in ("good", "poison apple", "fine")
         ]

@@ -41,8 +41,8 @@ def connect(address: str) -> socket.socket:
 def seconds_until_closed(client: socket.socket, part: bytes = b"") -> float:
     """Send a byte now and then until the server closes the connection."""
     client.settimeout(0.1)
-    begun = time.monotonic()
-    while time.monotonic() - begun < 10:
+    start = time.monotonic()
+    while time.monotonic() - start < 10:
         try:
             client.sendall(part[:1])
             part = part[1:]
@@ -52,7 +52,7 @@ def seconds_until_closed(client: socket.socket, part: bytes = b"") -> float:
             continue
         except OSError:
             break
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
 def read_answer(client: socket.socket) -> None:
@@ -65,10 +65,10 @@ def test_half_sent_headers_are_closed_in_time_and_a_slow_answer_is_not(
     address: str, finder: SlowFinder
 ) -> None:
     headers = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-a: b\r\n" * 100
-    for begun in (b"", b"GET /", headers):
+    for head in (b"", b"GET /", headers):
         with connect(address) as client:
-            client.sendall(begun)
-            assert 0.4 < seconds_until_closed(client, b"x" * 1000 if begun else b"") < 3
+            client.sendall(head)
+            assert 0.4 < seconds_until_closed(client, b"x" * 1000 if head else b"") < 3
     # The second request of a connection that was used well has the same time.
     with connect(address) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

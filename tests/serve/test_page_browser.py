@@ -47,7 +47,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
     engine = open_for_writing(folder, dense)
     grow(engine, [*papers, EVIL_PAPER], dense)
-    engine.note(abstain=calibrate(engine, data).plain())
+    engine.note(abstain=calibrate(engine, data).as_json())
     engine.close()
     engine = open_index(folder)
     engine.use(minilm.encoder)
@@ -56,7 +56,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
 
 @pytest.fixture(scope="module")
 def address(finder: SlowFinder) -> Iterator[str]:
-    with serving(finder, places=1) as url:
+    with serving(finder, capacity=1) as url:
         yield url
 
 
@@ -73,7 +73,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
     assert (seen.errors, owned, title) == ([], "undefined", "Find the paper of a post")
 
 
-def found(page: Any, post: str) -> list[str]:
+def find_titles(page: Any, post: str) -> list[str]:
     page.fill("#post", post)
     page.locator("#post").press("Control+Enter")
     return titles(page)
@@ -95,7 +95,7 @@ def test_a_post_is_pasted_and_papers_are_seen(
 ) -> None:
     assert page.evaluate("document.activeElement.id") == "post"
     expected = in_order(finder, POST)
-    assert found(page, POST) == expected and len(expected) == 10
+    assert find_titles(page, POST) == expected and len(expected) == 10
     verdict = page.locator(".verdict").inner_text()
     assert verdict.startswith(("Found: ", "Uncertain: ", "Not here: "))
     assert "% that it is here" in verdict and "held-out posts" in page.inner_text("#answer")
@@ -115,7 +115,7 @@ def test_a_post_is_pasted_and_papers_are_seen(
 
 def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
     post = f"zebrafish {EVIL}"
-    shown = found(page, post)
+    shown = find_titles(page, post)
     assert any("<img src=x onerror=owned=1>" in title for title in shown)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.locator("img, iframe, [onerror], #answer script").count() == 0
@@ -129,7 +129,7 @@ def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
 def test_earlier_posts_stay_in_the_browser(page: Any, address: str) -> None:
     assert not page.locator("#history").is_visible()
     for post in ("first post", "second post", "first post"):
-        found(page, post)
+        find_titles(page, post)
     page.goto(address)
     page.locator("#history summary").click()
     assert page.locator("#history li").all_inner_texts() == ["first post", "second post"]
@@ -141,7 +141,7 @@ def test_earlier_posts_stay_in_the_browser(page: Any, address: str) -> None:
 
 
 def test_the_keyboard_reaches_everything(page: Any) -> None:
-    found(page, POST)
+    find_titles(page, POST)
     assert page.evaluate("document.activeElement.id") == "answer"
     page.locator("#post").focus()
     reached = []
@@ -156,7 +156,7 @@ def test_the_keyboard_reaches_everything(page: Any) -> None:
             break
         reached.append(at)
     names = [name for name, _ in reached]
-    order = [names.index(one) for one in ("find", "lang", "date", "k", "SUMMARY", "copy")]
+    order = [names.index(name) for name in ("find", "lang", "date", "k", "SUMMARY", "copy")]
     assert order == sorted(order), names
     assert names.count("copy") == 10 and "bookmarklet" in names
     # The region that only a script focuses, and Chromium's parts of a date, aside.
@@ -169,7 +169,7 @@ def test_the_keyboard_reaches_everything(page: Any) -> None:
 @pytest.mark.parametrize("width", [320, 1000])
 def test_no_page_is_wider_than_its_window(page: Any, address: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
-    found(page, "zebrafish " + "x" * 500)
+    find_titles(page, "zebrafish " + "x" * 500)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.evaluate(BEYOND) == []
     page.goto(f"{address}/docs")
@@ -180,7 +180,7 @@ def test_no_page_is_wider_than_its_window(page: Any, address: str, width: int) -
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_are_readable(page: Any, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
-    found(page, POST)
+    find_titles(page, POST)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]

@@ -33,8 +33,8 @@ CLAIMS = [
 ]
 RUN = Run.from_lists(
     {
-        "0": [(name, 9.0 - place) for place, name in enumerate("fedcba")],
-        "1": [(name, 0.5 - place / 4) for place, name in enumerate("abdf")],
+        "0": [(name, 9.0 - i) for i, name in enumerate("fedcba")],
+        "1": [(name, 0.5 - i / 4) for i, name in enumerate("abdf")],
         "2": [("c", 1.0)],
     }
 )
@@ -64,7 +64,7 @@ def reply(chat: Chat) -> str | Reply:
 
 
 @pytest.fixture
-def made(
+def stage_and_server(
     request: pytest.FixtureRequest, llm_server: Start, tiny_folder: Path, tmp_path: Path
 ) -> tuple[Stage, LLMServer]:
     """A stage by its name, and the server that it asks, if it asks one."""
@@ -84,27 +84,27 @@ def applied(stage: Stage, store: Store | None = None) -> Result:
     return apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store, device="cpu")
 
 
-@pytest.mark.parametrize("made", [*MODELS, *ASKING], indirect=True)
+@pytest.mark.parametrize("stage_and_server", [*MODELS, *ASKING], indirect=True)
 def test_a_stage_reorders_its_depth_once_and_changes_nothing_else(
-    made: tuple[Stage, LLMServer], tmp_path: Path
+    stage_and_server: tuple[Stage, LLMServer], tmp_path: Path
 ) -> None:
-    stage, server = made
-    given = copy.deepcopy((CLAIMS, SOURCES, list(RUN)))
-    found = applied(stage, store := Store(tmp_path / "store"))
-    assert given == (CLAIMS, SOURCES, list(RUN))
-    assert not found.failures and not found.stored
-    moved = False
+    stage, server = stage_and_server
+    inputs = copy.deepcopy((CLAIMS, SOURCES, list(RUN)))
+    result = applied(stage, store := Store(tmp_path / "store"))
+    assert inputs == (CLAIMS, SOURCES, list(RUN))
+    assert not result.failures and not result.stored
+    changed = False
     for claim in CLAIMS:
-        before, after = RUN.sources(claim.id), found.sources(claim.id)
+        before, after = RUN.sources(claim.id), result.sources(claim.id)
         assert sorted(before[:DEPTH]) == sorted(after[:DEPTH]) and before[DEPTH:] == after[DEPTH:]
-        scores = list(found.scored(claim.id).values())
+        scores = list(result.scored(claim.id).values())
         assert scores == sorted(scores, reverse=True)
-        moved |= before != after
-    assert moved and found.cost.items == len(CLAIMS) and found.cost.seconds > 0
-    asked = server.requests
-    assert (asked > 0) == (found.cost.tokens > 0 and "llm" in vars(stage))
-    again = applied(stage, store)
-    assert again.stored and list(again.run) == list(found.run) and server.requests == asked
+        changed |= before != after
+    assert changed and result.cost.items == len(CLAIMS) and result.cost.seconds > 0
+    calls = server.requests
+    assert (calls > 0) == (result.cost.tokens > 0 and "llm" in vars(stage))
+    rerun = applied(stage, store)
+    assert rerun.stored and list(rerun.run) == list(result.run) and server.requests == calls
 
 
 COLD = {"model": "m", "temperature": 0.0}
@@ -131,19 +131,19 @@ def test_settings_are_checked_when_they_are_read(
     assert "u:p" not in str(error.value)
 
 
-@pytest.mark.parametrize("made", ASKING, indirect=True)
+@pytest.mark.parametrize("stage_and_server", ASKING, indirect=True)
 @pytest.mark.parametrize("bad", ["I cannot.", '{"score": null}', None])
 def test_what_a_language_model_fails_at_keeps_its_ranking_and_is_counted(
-    made: tuple[Stage, LLMServer], bad: str | None, tmp_path: Path
+    stage_and_server: tuple[Stage, LLMServer], bad: str | None, tmp_path: Path
 ) -> None:
-    stage, server = made
+    stage, server = stage_and_server
     server.reply = lambda chat: Reply("down", status=500) if bad is None else bad
     store = Store(tmp_path / "store")
-    found = applied(stage, store)
-    assert {failure.claim_id for failure in found.failures} >= {"0", "1"}
+    result = applied(stage, store)
+    assert {failure.claim_id for failure in result.failures} >= {"0", "1"}
     for claim in CLAIMS:
-        assert found.sources(claim.id) == RUN.sources(claim.id)
+        assert result.sources(claim.id) == RUN.sources(claim.id)
     # What has no reply is asked again, what the model could not say is not.
-    asked = server.requests
+    calls = server.requests
     assert applied(stage, store).stored == (bad is not None)
-    assert (server.requests > asked) == (bad is None)
+    assert (server.requests > calls) == (bad is None)

@@ -29,8 +29,8 @@ def test_scores_are_sentence_transformers_cosines(tmp_path: Path) -> None:
     assert min(map(np.linalg.norm, vectors.values())) > 1.1
     expected = [float(st.util.cos_sim(vectors[p.claim], vectors[p.source])) for p in PAIRS]
     stage = Cosine(model=str(folder)).with_runtime(Store(tmp_path / "store"), "cpu")
-    found = stage.pair_scores(PAIRS)
-    assert np.allclose(found.scores, expected, atol=1e-5) and len(set(np.round(expected, 3))) > 4
-    assert found.tokens and not found.why and not found.reused
-    again = stage.pair_scores(PAIRS)
-    assert (again.scores == found.scores).all() and again.reused == len(PAIRS) and not again.tokens
+    batch = stage.pair_scores(PAIRS)
+    assert np.allclose(batch.scores, expected, atol=1e-5) and len(set(np.round(expected, 3))) > 4
+    assert batch.tokens and not batch.why and not batch.reused
+    rerun = stage.pair_scores(PAIRS)
+    assert (rerun.scores == batch.scores).all() and rerun.reused == len(PAIRS) and not rerun.tokens

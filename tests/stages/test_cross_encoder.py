@@ -34,8 +34,8 @@ DRAW = random.Random(0)
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "passage", "."]
 
 
-def text(most: int) -> str:
-    return " ".join(DRAW.choices(WORDS, k=DRAW.randint(1, most)))
+def text(longest: int) -> str:
+    return " ".join(DRAW.choices(WORDS, k=DRAW.randint(1, longest)))
 
 
 PAIRS = [Pair(text(8), text(70)) for _ in range(30)]
@@ -53,8 +53,8 @@ def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
     scores = np.full(len(pairs), 7e7, dtype=np.float32)
     for batch in stage.score(pairs):
-        assert (scores[list(batch.places)] == np.float32(7e7)).all()  # each once
-        scores[list(batch.places)] = batch.scores
+        assert (scores[list(batch.positions)] == np.float32(7e7)).all()  # each once
+        scores[list(batch.positions)] = batch.scores
     return scores
 
 
@@ -71,8 +71,8 @@ def test_logits_are_those_of_sentence_transformers(folder: Path) -> None:
     # Not in [0, 1], and not alike.
     assert expected.std() > 1 and (np.abs(expected) > 1).sum() > 9
     for budget in (None, 1, 200, 10**6):
-        found = scored(CrossEncoder(model=str(folder), batch_tokens=budget))
-        assert np.allclose(found, expected, atol=1e-4), budget
+        logits = scored(CrossEncoder(model=str(folder), batch_tokens=budget))
+        assert np.allclose(logits, expected, atol=1e-4), budget
     short = predicted(folder, PAIRS, max_length=12)
     assert np.abs(short - expected).max() > 0.1
     assert np.allclose(scored(CrossEncoder(model=str(folder), max_length=12)), short, atol=1e-4)
@@ -84,7 +84,7 @@ def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
     model: Any = stage.network[0].auto_model
     shapes: list[tuple[int, ...]] = []
     for layer in model.bert.encoder.layer:
-        layer.output.register_forward_hook(lambda *given: shapes.append(tuple(given[-1].shape)))
+        layer.output.register_forward_hook(lambda *args: shapes.append(tuple(args[-1].shape)))
     assert np.allclose(scored_by(stage), predicted(folder, PAIRS), atol=1e-4)
     assert all(shape[1] == 1 for shape in shapes[1::2]) and shapes[0][1] > 1
 
@@ -96,7 +96,7 @@ def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
     """Qwen3ForSequenceClassification, as trainers write it; without a pad token the end one pads."""
     folder = save_qwen(tmp_path / "qwen", pads)
     assert json.loads((folder / "config.json").read_text())["pad_token_id"] is None
-    found = scored(CrossEncoder(model=str(folder), batch_tokens=10**6))
+    logits = scored(CrossEncoder(model=str(folder), batch_tokens=10**6))
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     expected = []
@@ -105,7 +105,7 @@ def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
         with torch.inference_mode():
             expected.append(float(model(**ids).logits[0, 0]))
     assert np.std(expected) > 0.1 and len({len(pair.source) for pair in PAIRS}) > 1
-    assert np.allclose(found, expected, atol=1e-4)
+    assert np.allclose(logits, expected, atol=1e-4)
     if not pads:
         change_json(folder / "tokenizer_config.json", eos_token=None)
         with pytest.raises(InputError, match="neither a pad_token_id, nor a pad or an end token"):
@@ -121,35 +121,35 @@ def test_a_pair_is_cut_to_what_the_model_has_positions_for(
     if kind == "roberta":
         sizes = json.loads((folder / "config.json").read_text())
         keys = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
-        said = {key: sizes[key] for key in keys} | {"pad_token_id": 0, "num_hidden_layers": 2}
+        settings = {key: sizes[key] for key in keys} | {"pad_token_id": 0, "num_hidden_layers": 2}
         config = RobertaConfig(
-            **said, max_position_embeddings=19, num_labels=1, initializer_range=0.5
+            **settings, max_position_embeddings=19, num_labels=1, initializer_range=0.5
         )
         RobertaForSequenceClassification(config).save_pretrained(folder)
     change_json(folder / "tokenizer_config.json", model_max_length=64)
-    found = scored(CrossEncoder(model=str(folder)))
-    assert np.allclose(found, predicted(folder, PAIRS, max_length=18), atol=1e-4)
-    assert np.abs(found - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
+    logits = scored(CrossEncoder(model=str(folder)))
+    assert np.allclose(logits, predicted(folder, PAIRS, max_length=18), atol=1e-4)
+    assert np.abs(logits - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
     with pytest.raises(ConfigError, match="max_length: 19 .*at most 18"):
         scored(CrossEncoder(model=str(folder), max_length=19))
 
 
 def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(folder, tmp_path / "sigmoid")
+    copy = shutil.copytree(folder, tmp_path / "sigmoid")
     sigmoid = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    change_json(other / "config.json", sentence_transformers=sigmoid)
-    found, plain = (
-        CrossEncoder(model=str(place)).with_runtime(None, "cpu") for place in (other, folder)
+    change_json(copy / "config.json", sentence_transformers=sigmoid)
+    stage, default = (
+        CrossEncoder(model=str(path)).with_runtime(None, "cpu") for path in (copy, folder)
     )
-    assert np.array_equal(scored(found), scored(plain))
+    assert np.array_equal(scored(stage), scored(default))
     # Other files may mean other scores: they are not taken from the store.
-    assert found.identity != plain.identity
+    assert stage.identity != default.identity
 
 
 def test_logits_are_float32_where_the_weights_are_not(folder: Path) -> None:
-    found = torch.tensor(scored(CrossEncoder(model=str(folder), dtype="bfloat16")))
-    assert (found != found.bfloat16().float()).sum() > 20
-    assert np.abs(found.numpy() - scored(CrossEncoder(model=str(folder)))).max() < 2
+    logits = torch.tensor(scored(CrossEncoder(model=str(folder), dtype="bfloat16")))
+    assert (logits != logits.bfloat16().float()).sum() > 20
+    assert np.abs(logits.numpy() - scored(CrossEncoder(model=str(folder)))).max() < 2
 
 
 def test_a_pair_that_is_no_number_fails_alone(tmp_path: Path, tiny_folder: Path) -> None:
@@ -161,26 +161,28 @@ def test_a_pair_that_is_no_number_fails_alone(tmp_path: Path, tiny_folder: Path)
     sources = [Source("a", "a"), Source("b", "query"), Source("c", "c b")]
     run = Run.from_lists({"0": [("a", 3.0), ("b", 2.0), ("c", 1.0)]})
     stage = CrossEncoder(model=str(folder), sources="title_abstract").with_runtime(None, "cpu")
-    found = stage.apply([Claim("0", "claim")], sources, run)
-    assert found.failure_counts() == {NOT_A_NUMBER: 1} and found.sources("0")[1] == "b"
+    result = stage.apply([Claim("0", "claim")], sources, run)
+    assert result.failure_counts() == {NOT_A_NUMBER: 1} and result.sources("0")[1] == "b"
     expected = predicted(folder, [Pair("claim", "a"), Pair("claim", "c b")])
-    assert [found.scored("0")[name] for name in "ac"] == pytest.approx(expected, abs=1e-4)
+    assert [result.scored("0")[name] for name in "ac"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
-    asked: list[list[int]] = []
+    calls: list[list[int]] = []
 
     def score(rows: Sequence[int]) -> np.ndarray:
-        asked.append(list(rows))
+        calls.append(list(rows))
         if len(rows) > 2 or 3 in rows:
             raise torch.OutOfMemoryError("no room\nat all")
         return np.float32([np.nan if row == 1 and len(rows) > 1 else row for row in rows])
 
-    found = list(scored_alone([0, 1, 2, 3, 4], score, tokens=9))
-    scores = {p: float(s) for one in found for p, s in zip(one.places, one.scores, strict=True)}
+    parts = list(scored_alone([0, 1, 2, 3, 4], score, tokens=9))
+    scores = {
+        p: float(s) for part in parts for p, s in zip(part.positions, part.scores, strict=True)
+    }
     assert scores == pytest.approx({0: 0, 1: 1, 2: 2, 3: float("nan"), 4: 4}, nan_ok=True)
-    assert [one.why for one in found if one.why] == [{3: "no room at all"}]
-    assert sum(one.tokens for one in found) == 9 and asked[0] == [0, 1, 2, 3, 4]
+    assert [part.why for part in parts if part.why] == [{3: "no room at all"}]
+    assert sum(part.tokens for part in parts) == 9 and calls[0] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [CrossEncoder, MaxSim])
@@ -188,8 +190,8 @@ def test_other_weights_and_settings_of_a_model_have_scores_of_their_own(
     kind: type[Reranker], folder: Path, tmp_path: Path, tiny_folder: Path
 ) -> None:
     def identity(**settings: Any) -> Any:
-        given: dict[str, Any] = {"model": str(folder), "max_length": 64} | settings
-        return kind(**given).with_runtime(None, "cpu").identity
+        args: dict[str, Any] = {"model": str(folder), "max_length": 64} | settings
+        return kind(**args).with_runtime(None, "cpu").identity
 
     path = save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
     changes: list[dict[str, Any]] = [{"model": str(path)}, {"max_length": 9}]

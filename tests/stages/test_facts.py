@@ -55,11 +55,11 @@ def test_the_six_fusions_give_the_ranks_by_hand(llm_server: Start) -> None:
     assert {*RANKS} == {*FUSIONS} and len({*RANKS.values()}) == 6
     server = llm_server(rule)
     for fusion, ranks in RANKS.items():
-        found = applied(server, fusion=fusion)
-        assert "".join(found.sources("0")) == ranks, fusion
-        assert not found.failures
-    assert found.notes["0"] == "facts: one | two | three | four"
-    assert round(found.run.scored("0")["b"], 4) == 0.71
+        result = applied(server, fusion=fusion)
+        assert "".join(result.sources("0")) == ranks, fusion
+        assert not result.failures
+    assert result.notes["0"] == "facts: one | two | three | four"
+    assert round(result.run.scored("0")["b"], 4) == 0.71
     bodies = [body for body in server.bodies if "facts" not in Chat(body).data]
     # The translation is taken apart, at the paper's temperature; judged at 0.
     assert {Chat(body).data["post"] for body in bodies} == {"A post"}
@@ -77,8 +77,8 @@ def test_without_facts_the_post_is_judged(llm_server: Start) -> None:
         assert chat.data["facts"] == "[1] A post"
         return json.dumps({"labels": [int(chat.data["paper"][-1] in "cd")]})
 
-    found = applied(llm_server(none), fusion="n")
-    assert "".join(found.sources("0")) == "cdabe" and not found.failures
+    result = applied(llm_server(none), fusion="n")
+    assert "".join(result.sources("0")) == "cdabe" and not result.failures
 
 
 def test_what_fails_keeps_its_rank(llm_server: Start) -> None:
@@ -87,11 +87,11 @@ def test_what_fails_keeps_its_rank(llm_server: Start) -> None:
         bad = "facts" in chat.data and chat.data["paper"].endswith("b")
         return '{"labels": [1, 1, 1]}' if bad else rule(chat)
 
-    found = applied(llm_server(one), fusion="n")
-    assert "".join(found.sources("0")) == "dbcae" and len(found.failures) == 1
-    found = applied(llm_server(lambda chat: "?" if "facts" not in chat.data else rule(chat)))
-    assert "".join(found.sources("0")) == "abcde" and len(found.failures) == 1
-    assert list(found.run.scored("0").values()) == pytest.approx([v for _, v in LOGITS], abs=1e-6)
+    result = applied(llm_server(one), fusion="n")
+    assert "".join(result.sources("0")) == "dbcae" and len(result.failures) == 1
+    result = applied(llm_server(lambda chat: "?" if "facts" not in chat.data else rule(chat)))
+    assert "".join(result.sources("0")) == "abcde" and len(result.failures) == 1
+    assert list(result.run.scored("0").values()) == pytest.approx([v for _, v in LOGITS], abs=1e-6)
 
 
 def test_versions_and_their_extractor(llm_server: Start) -> None:
@@ -106,24 +106,24 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
     def run(**settings: Any) -> str:
         taking, judging = llm_server(facts), llm_server(labels)
         extractor = {"model": "m", "url": taking.url, "temperature": 0.1, "concurrency": 1}
-        found = applied(judging, extractor=extractor, fusion="n", versions=3, **settings)
+        result = applied(judging, extractor=extractor, fusion="n", versions=3, **settings)
         # Each version asks once by itself; facts that repeat are judged once.
         assert taking.requests == (1 if "version" in settings else 3)
-        return "".join(found.sources("0"))
+        return "".join(result.sources("0"))
 
     assert run() == "abcde"
     assert run(version=1) == "abcde"
     stage = read_stage({"rerank": "attribution", "llm": {"model": "m"}, "versions": 3}).stage
     assert isinstance(stage, Attribution)
-    assert [one.version for one in stage.each_version()] == [1, 2, 3]
-    assert [list(one.samples) for one in stage.each_version()] == [[0], [1], [2]]
+    assert [version.version for version in stage.each_version()] == [1, 2, 3]
+    assert [list(version.samples) for version in stage.each_version()] == [[0], [1], [2]]
 
 
 POST = ["Zinc", "48 %"]
 
 
-def reply(*held: list[str]) -> str:
-    documents = [{"document": i, "entities": names} for i, names in enumerate(held, 1)]
+def reply(*entities: list[str]) -> str:
+    documents = [{"document": i, "entities": names} for i, names in enumerate(entities, 1)]
     return json.dumps({"query_entities": POST, "documents": documents})
 
 
@@ -135,9 +135,9 @@ def test_entities_are_counted_once_and_only_those_of_the_post() -> None:
 
 def test_sources_are_ordered_by_their_counts(llm_server: Start) -> None:
     server = llm_server(lambda chat: reply([], ["Zinc"], ["zinc", "48 %"], ["48 %"]))
-    found = applied(server, rerank="entities")
+    result = applied(server, rerank="entities")
     # 0 1 2 1, ties as before, and e beyond the depth.
-    assert found.sources("0") == list("cbdae") and not found.failures
+    assert result.sources("0") == list("cbdae") and not result.failures
     data = Chat(server.bodies[0]).data
     assert data["documents"].split("\n")[3] == "[4] Title: paper d"
     assert data["translation"] == "A post"
@@ -149,21 +149,21 @@ def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
         return '{"query_entities": [], "documents": []}' if failing else reply([], ["Zinc"])
 
     server = llm_server(rule)
-    found = applied(server, rerank="entities", chunk=2)
-    assert found.sources("0") == list("bacde")
-    assert found.failure_counts() == {"names no document": 1} and server.requests == 3
+    result = applied(server, rerank="entities", chunk=2)
+    assert result.sources("0") == list("bacde")
+    assert result.failure_counts() == {"names no document": 1} and server.requests == 3
 
 
 def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:
     replies = [reply([], ["Zinc"]), reply([], [], ["Zinc", "48 %"]), "nothing"]
 
-    def found(**settings: Any) -> list[str]:
+    def ranking(**settings: Any) -> list[str]:
         server = llm_server(lambda chat: replies[min(chat.before, 2)])
         return applied(server, rerank="entities", versions=2, **settings).sources("0")
 
     # Means by hand: a 0, b 0.5, c 1, d 0.
-    assert found() == list("cbade")
-    assert found(version=1) == list("bacde")
+    assert ranking() == list("cbade")
+    assert ranking(version=1) == list("bacde")
     assert means([[1.0, 2.0], [4.0], []]).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
 
 
@@ -182,8 +182,8 @@ def score(value: object) -> str:
 
 
 def test_scores_are_added_to_those_before(llm_server: Start) -> None:
-    given = {"tweet a": 0, "tweet b": 1.25, "tweet c": 5}
-    server = llm_server(lambda chat: score(given[chat.data["tweet"][:7]]))
+    score_of = {"tweet a": 0, "tweet b": 1.25, "tweet c": 5}
+    server = llm_server(lambda chat: score(score_of[chat.data["tweet"][:7]]))
     result = relevant(server)
     # 3 + 0, 2.5 + 1.25, 1 + 5; d is beyond the depth.
     assert result.sources("c") == ["c", "b", "a", "d"] and server.requests == 3

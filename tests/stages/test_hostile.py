@@ -43,8 +43,8 @@ HOSTILE = [
 
 
 def stage(server: LLMServer, **settings: Any) -> Any:
-    found = read_stage({"llm": {"model": "m", "url": server.url}, **settings}).stage
-    return found
+    stage_read = read_stage({"llm": {"model": "m", "url": server.url}, **settings}).stage
+    return stage_read
 
 
 FORMS: list[dict[str, Any]] = [
@@ -60,7 +60,7 @@ def test_instructions_of_posts_and_papers_reach_nobody(
     llm_server: Start, settings: dict[str, Any]
 ) -> None:
     rule = play.Verifier(play.obedient(GOLDS))
-    asked = stage(llm_server(rule), **settings)
+    verifier = stage(llm_server(rule), **settings)
     unlabelled = settings.get("sources") == "released"
     choose = rule.choose
 
@@ -78,17 +78,17 @@ def test_instructions_of_posts_and_papers_reach_nobody(
             "s2": replace(SOURCES[2], abstract=text, venue=text, authors=(text, "B C")),
             "s3": Source("s3", f"{text} ..", f"{text} Abstract", (text,), text),
         }
-        known = [replace(mine.get(s.id, s), id=f"{i}-{s.id}") for s in SOURCES]
-        sources += known
+        papers = [replace(mine.get(s.id, s), id=f"{i}-{s.id}") for s in SOURCES]
+        sources += papers
         in_post = Claim(f"post {i}", f"{POST}. {text}", "de", f"Masks. {text}")
-        for claim, ids in ((replace(CLAIM, id=f"papers {i}"), [s.id for s in known]),
+        for claim, ids in ((replace(CLAIM, id=f"papers {i}"), [s.id for s in papers]),
                            (in_post, [s.id for s in SOURCES])):  # fmt: skip
             claims.append(claim)
-            lists[claim.id] = [(source, 5.0 - place) for place, source in enumerate(ids)]
-    found = asked.apply(claims, sources, Run.from_lists(lists))
-    assert not found.failures
+            lists[claim.id] = [(source, 5.0 - i) for i, source in enumerate(ids)]
+    result = verifier.apply(claims, sources, Run.from_lists(lists))
+    assert not result.failures
     for claim in claims:
-        first = found.sources(claim.id)
+        first = result.sources(claim.id)
         assert first[0].endswith("s1"), (claim, [text for _, text in rule.picks[0][0].papers])
         assert [s[-2:] for s in first] == ["s1", "s0", "s2", "s3", "s4"]
     # Each question holds five papers with the names that they were given.
@@ -103,8 +103,8 @@ def test_the_obedient_verifier_obeys_what_is_outside_of_the_fences(
     own = tmp_path / "own.yaml"
     own.write_text(text.replace("task: Choose", "task: Pick paper 4. Choose"))
     server = llm_server(play.Verifier(play.obedient(GOLDS)))
-    found = stage(server, verify="select", prompt=str(own)).apply([CLAIM], SOURCES, RUN)
-    assert found.sources("c")[0] == "s3"
+    result = stage(server, verify="select", prompt=str(own)).apply([CLAIM], SOURCES, RUN)
+    assert result.sources("c")[0] == "s3"
     assert stage(server, verify="select").apply([CLAIM], SOURCES, RUN).sources("c")[0] == "s1"
 
 
@@ -114,6 +114,6 @@ def test_a_reason_is_one_line_without_control_characters(llm_server: Start) -> N
     def reply(chat: Chat) -> str:
         return f'{{"reasoning": "{reason}", "selected_paper": 2}}'
 
-    found = stage(llm_server(reply), verify="select").apply([CLAIM], SOURCES, RUN)
-    note = found.notes["c"]
+    result = stage(llm_server(reply), verify="select").apply([CLAIM], SOURCES, RUN)
+    note = result.notes["c"]
     assert note.isprintable() and "\n" not in note and len(note) < 500

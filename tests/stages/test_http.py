@@ -39,31 +39,31 @@ def by_length(path: str, body: dict[str, Any]) -> Reply:
 @pytest.mark.parametrize("mix", [False, True])
 @pytest.mark.parametrize("name", ["score, raw logits", "empty document"])
 def test_recorded_requests_are_sent_to_the_letter(name: str, mix: bool) -> None:
-    one = exchange(name)
-    asked = one["request"]
-    expected = {r["index"]: r["score"] for r in one["response"]["data"]}
+    call = exchange(name)
+    request = call["request"]
+    expected = {r["index"]: r["score"] for r in call["response"]["data"]}
     with ScoreServer(replaying(recorded()["exchanges"], mix=mix)) as server:
-        found = scored(stage(server), [Pair(asked["queries"], d) for d in asked["documents"]])
+        logits = scored(stage(server), [Pair(request["queries"], d) for d in request["documents"]])
         assert len(server.requests) == 1
-    assert np.allclose(found, [expected[i] for i in range(len(found))], atol=1e-5)
+    assert np.allclose(logits, [expected[i] for i in range(len(logits))], atol=1e-5)
 
 
 @pytest.mark.parametrize("mix", [False, True])
 def test_every_recorded_reply_is_read_by_its_index(mix: bool) -> None:
     """Also replies to requests that we would not make: each is given to a request of ours."""
     read = 0
-    for one in recorded()["exchanges"]:
-        if one["status"] != 200 or "/score" not in one["path"] and "/rerank" not in one["path"]:
+    for call in recorded()["exchanges"]:
+        if call["status"] != 200 or "/score" not in call["path"] and "/rerank" not in call["path"]:
             continue
-        reply = shuffled(one["response"]) if mix else one["response"]
-        dialect = "vllm_score" if "data" in one["response"] else "jina"
-        results = one["response"].get("data") or one["response"]["results"]
+        reply = shuffled(call["response"]) if mix else call["response"]
+        dialect = "vllm_score" if "data" in call["response"] else "jina"
+        results = call["response"].get("data") or call["response"]["results"]
         expected = {r["index"]: r.get("score", r.get("relevance_score")) for r in results}
         with ScoreServer(lambda path, body, reply=reply: (200, reply, {})) as server:
             pairs = recorded_pairs()[: max(expected) + 1]
-            found = scored(stage(server, dialect=dialect), pairs)
+            scores = scored(stage(server, dialect=dialect), pairs)
             assert len(server.requests) == 1
-        assert np.allclose(found, [expected[i] for i in range(len(pairs))], atol=1e-5), one["name"]
+        assert np.allclose(scores, [expected[i] for i in range(len(pairs))], atol=1e-5), call
         read += 1
     assert read == 15
 
@@ -72,8 +72,8 @@ def test_the_instruction_is_always_sent_and_prompts_are_never_cut_by_the_server(
     with ScoreServer(by_length) as server:
         for settings in ({}, {"instruction": "detailed"}):
             scored(Http(**{"url": server.url, "model": "m"} | settings), [Pair("c", "abc")])
-        told = [body["instruction"] for body in server.bodies]
-        assert told == [RELEASED, DETAILED]
+        instructions = [body["instruction"] for body in server.bodies]
+        assert instructions == [RELEASED, DETAILED]
         assert not any("truncate_prompt_tokens" in body for body in server.bodies)
 
 
@@ -90,8 +90,8 @@ def test_a_document_that_is_too_long_is_halved_and_fails_no_other() -> None:
     texts = refusal["request"]["documents"]
     pairs = [Pair("claim", text) for text in (*texts, "c" * 40, "dd")]
     with ScoreServer(limited) as server:
-        found = scored(stage(server), pairs)
-        assert found.tolist() == [-len(texts[0]), -(long // 4), -40, -2]
+        scores = scored(stage(server), pairs)
+        assert scores.tolist() == [-len(texts[0]), -(long // 4), -40, -2]
 
 
 def applied(
@@ -100,8 +100,8 @@ def applied(
     run = Run.from_lists(
         {str(i): [(s.id, -float(n)) for n, s in enumerate(sources)] for i in range(claims)}
     )
-    asked = [Claim(str(i), f"claim {i}") for i in range(claims)]
-    return one.with_runtime(store, None).apply(asked, sources, run)
+    claims_asked = [Claim(str(i), f"claim {i}") for i in range(claims)]
+    return one.with_runtime(store, None).apply(claims_asked, sources, run)
 
 
 SOURCES = [Source(str(i), abstract="x" * (i + 1)) for i in range(10)]
@@ -116,10 +116,10 @@ def test_what_fails_is_asked_alone_and_counted() -> None:
         return by_length(path, body)
 
     with ScoreServer(faulty) as server:
-        found = applied(stage(server, retries=2, sources="title_abstract"), SOURCES)
-        assert found.failure_counts() == {"status 500: CUDA error": 1}
+        result = applied(stage(server, retries=2, sources="title_abstract"), SOURCES)
+        assert result.failure_counts() == {"status 500: CUDA error": 1}
         # By raw score, the shortest first; the failed one keeps its rank.
-        assert found.sources("0") == [s.id for s in SOURCES]
+        assert result.sources("0") == [s.id for s in SOURCES]
         counter = Counter(len(body["documents"]) for body in server.bodies)
         assert counter[10] == 3 and counter[1] <= 4
 
@@ -133,8 +133,8 @@ def test_results_that_a_reply_lacks_are_asked_for_alone() -> None:
         return status, reply, headers
 
     with ScoreServer(lacking) as server:
-        found = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3)])
-        assert found.tolist() == [-1, -2, -3]
+        scores = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3)])
+        assert scores.tolist() == [-1, -2, -3]
 
 
 def test_a_server_that_cannot_serve_is_said_at_once(
@@ -148,8 +148,8 @@ def test_a_server_that_cannot_serve_is_said_at_once(
     with pytest.raises(UserError, match="cannot be reached"):
         applied(Http(url=server.url, model="m", retries=1), SOURCES)
     monkeypatch.setenv("RERANK_API_KEY", "sk-secret-123")
-    said = {"error": "no such key sk-secret-123"}
-    with caplog.at_level(logging.DEBUG), ScoreServer(lambda *_: (401, said, {})) as server:
+    text = {"error": "no such key sk-secret-123"}
+    with caplog.at_level(logging.DEBUG), ScoreServer(lambda *_: (401, text, {})) as server:
         with pytest.raises(UserError, match=r"RERANK_API_KEY is refused") as error:
             applied(stage(server), SOURCES)
         (headers,) = [headers for *_, headers in server.requests]
@@ -166,19 +166,19 @@ LASTING: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "words"), LASTING)
-def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(said: Any, words: str) -> None:
-    with ScoreServer(lambda *_: (200, said, {})) as server:
+@pytest.mark.parametrize(("text", "words"), LASTING)
+def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(text: Any, words: str) -> None:
+    with ScoreServer(lambda *_: (200, text, {})) as server:
         with pytest.raises(UserError, match=words):
             applied(stage(server), SOURCES, claims=3)
         assert len(server.requests) == 1
 
     def later(path: str, body: dict[str, Any]) -> Reply:
-        return by_length(path, body) if body["queries"] == "claim 0" else (200, said, {})
+        return by_length(path, body) if body["queries"] == "claim 0" else (200, text, {})
 
     with ScoreServer(later) as server:
-        found = applied(stage(server, concurrency=1), SOURCES, claims=2)
-        assert sum(found.failure_counts().values()) == 10 and len(server.requests) == 2
+        result = applied(stage(server, concurrency=1), SOURCES, claims=2)
+        assert sum(result.failure_counts().values()) == 10 and len(server.requests) == 2
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
@@ -204,8 +204,8 @@ def test_too_many_texts_are_halved_and_a_score_beyond_float32_is_none() -> None:
         return 200, {"data": [{"index": i, "score": s} for i, s in enumerate(scores)]}, {}
 
     with ScoreServer(limited) as server:
-        found = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3, 4)])
-        assert found[:3].tolist() == [-1, -2, -3] and math.isnan(found[3])
+        scores = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3, 4)])
+        assert scores[:3].tolist() == [-1, -2, -3] and math.isnan(scores[3])
 
 
 def test_control_tokens_reach_no_servers_template() -> None:
@@ -218,12 +218,12 @@ def test_control_tokens_reach_no_servers_template() -> None:
 
 def test_scores_are_kept_until_the_server_is_gone(tmp_path: Path) -> None:
     """Many claims at once; the second run asks only for what the first did not get."""
-    store, asked = Store(tmp_path), 0
+    store, calls = Store(tmp_path), 0
 
     def dying(path: str, body: dict[str, Any]) -> Reply:
-        nonlocal asked
-        asked += 1
-        return by_length(path, body) if asked <= 7 else (401, {"error": "gone"}, {})
+        nonlocal calls
+        calls += 1
+        return by_length(path, body) if calls <= 7 else (401, {"error": "gone"}, {})
 
     with ScoreServer(dying) as server:
         url = server.url
@@ -232,9 +232,9 @@ def test_scores_are_kept_until_the_server_is_gone(tmp_path: Path) -> None:
         assert sum(first.failure_counts().values()) == 25
         # A refused key is refused for parts of a request as well: they are not tried.
         assert len(server.bodies) == 12
-        asked = -(10**6)
-        again = applied(Http(url=url, model="rr", instruction=TOLD), SOURCES, store, claims=6)
-        assert again.cost.reused == 35 and not again.failures
+        calls = -(10**6)
+        rerun = applied(Http(url=url, model="rr", instruction=TOLD), SOURCES, store, claims=6)
+        assert rerun.cost.reused == 35 and not rerun.failures
         assert sum(len(body["documents"]) for body in server.bodies[12:]) == 25
 
 
@@ -247,7 +247,7 @@ def test_the_documented_rerank_api(mix: bool) -> None:
     body = {"model": "rr", "query": "c", "documents": ["a", "b", "d"]}
     body |= {"top_n": 3, "return_documents": False}
     reply = shuffled(reply) if mix else reply
-    with ScoreServer(lambda path, asked: (200, reply, {})) as server:
+    with ScoreServer(lambda path, body: (200, reply, {})) as server:
         found = scored(stage(server, dialect="jina"), [Pair("c", t) for t in "abd"])
         assert [request[:2] for request in server.requests] == [("/v1/rerank", body)]
     assert found.tolist() == pytest.approx([-0.05, -0.12, 0.41])

@@ -17,9 +17,9 @@ def test_golds_replace_the_last_candidates_and_nothing_else_moves(
     run = Run.from_lists({"1": before})
     claim = Claim("1", "q", golds=tuple(sorted(golds)))
     result = InjectGold(depth).apply([claim], [Source(s) for s in "abcdefghij"], run)
-    after, kept = result.sources("1"), run.sources("1", depth)
-    missing = [gold for gold in claim.golds if gold not in kept][:depth]
-    first = kept[: depth - len(missing)] + missing
+    after, first_ones = result.sources("1"), run.sources("1", depth)
+    missing = [gold for gold in claim.golds if gold not in first_ones][:depth]
+    first = first_ones[: depth - len(missing)] + missing
     assert after == first + [source for source in run.sources("1") if source not in first]
     assert (np.diff(list(result.scored("1").values())) < 0).all()
     assert ("1" in result.notes) == bool(missing)

@@ -46,13 +46,15 @@ def folder(tmp_path: Path, save_tiny: Any) -> Path:
 def test_sources_are_read_in_blocks_and_placed_by_index(folder: Path, tmp_path: Path) -> None:
     stage = Jina(model=str(folder), allow_remote_code=(str(folder),))
     pairs = [Pair(c, "x" * (n * 7 % 131)) for c in ("one", "two") for n in range(1, 131)]
-    found = scored(stage, pairs)
-    assert found.tolist() == pytest.approx([len(pair.source) / 100 for pair in pairs])
-    asked = [f"{claim} {n}" for claim in ("one", "two") for n in (64, 64, 2)]
-    assert (tmp_path / "log").read_text().split("\n")[:-1] == asked
+    values = scored(stage, pairs)
+    assert values.tolist() == pytest.approx([len(pair.source) / 100 for pair in pairs])
+    calls = [f"{claim} {n}" for claim in ("one", "two") for n in (64, 64, 2)]
+    assert (tmp_path / "log").read_text().split("\n")[:-1] == calls
     # A block that fails is halved until one source is left.
-    found = scored(stage, [Pair("c", text) for text in ("a", "bb", "bad", "dddd")])
-    assert found[[0, 1, 3]].tolist() == pytest.approx([0.01, 0.02, 0.04]) and found[2] != found[2]
+    values = scored(stage, [Pair("c", text) for text in ("a", "bb", "bad", "dddd")])
+    assert (
+        values[[0, 1, 3]].tolist() == pytest.approx([0.01, 0.02, 0.04]) and values[2] != values[2]
+    )
     # Its code writes texts into a prompt: `< |im_end| >` has two characters more.
     ends = scored(stage, [Pair("a <|im_end|>", "<|im_end|>")])
     assert ends.tolist() == pytest.approx([0.12])
@@ -65,7 +67,7 @@ def test_its_code_runs_only_where_it_is_allowed(folder: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="allow_remote_code"):
         scored(Jina(model=str(folder)), [Pair("c", "a")])
     assert not (tmp_path / "log").exists()
-    plain = "from transformers import BertModel\n\nclass Ranking(BertModel):\n    pass\n"
-    (folder / "ranking.py").write_text(plain)
+    code = "from transformers import BertModel\n\nclass Ranking(BertModel):\n    pass\n"
+    (folder / "ranking.py").write_text(code)
     with pytest.raises(UserError, match="rerank"):
         scored(Jina(model=str(folder), allow_remote_code=(str(folder),)), [Pair("c", "a")])

@@ -25,45 +25,46 @@ FITTED = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
     Source("s1", "tea masks", "coffee", date="2020"),
     Source("s2", "coffee masks masks", "tea", date="2010"),
-    Source("s3", "masks", "coffee tea"),
+    Source("s3", "masks coffee tea", ""),
 ]
 CLAIMS = [Claim("c", "tea coffee"), Claim("d", "tea", candidates=("s3", "s2"))]
-TITLE, YEAR = ViewConfig(part="title"), ViewConfig(score="year")
+TITLE, ABSTRACT = ViewConfig(part="title"), ViewConfig(part="abstract")
 
 
 def fusion(*views: LearnedView) -> LearnedFusion:
     return LearnedFusion(views, FITTED)
 
 
-def written(folder: Path, made: LearnedFusion) -> str:
-    made.write(folder / "fusion.json")
+def write_fusion(folder: Path, fusion_model: LearnedFusion) -> str:
+    fusion_model.write(folder / "fusion.json")
     return str(folder / "fusion.json")
 
 
 def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path: Path) -> None:
     learned_fusion = fusion(
-        LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1)
+        LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("abstract", ABSTRACT, "", 5, 0.1)
     )
     run = BM25().index(SOURCES).search(CLAIMS, 10).run
-    file = written(tmp_path, learned_fusion)
+    file = write_fusion(tmp_path, learned_fusion)
     read = read_stage({"rerank": "learned", "file": file, "depth": 10})
     name, stage = read.name, read.stage
-    found = stage.apply(CLAIMS, SOURCES, run).run
+    ranking = stage.apply(CLAIMS, SOURCES, run).run
     assert name == "rerank learned"
     scorer = Scorer(SOURCES)
     for claim in CLAIMS:
-        asked = run.sources(claim.id)
-        (title,) = scorer.scores(TITLE, [claim], [asked])
-        # A source without a year counts as the mean of the claim's others.
-        years = {"s1": 2020.0, "s2": 2010.0}
-        mean = np.mean([years[s] for s in asked if s in years])
-        expected = title / 0.5 * 2.0 - 0.1 / 5 * np.array([years.get(s, mean) for s in asked])
-        assert found.scored(claim.id) == pytest.approx(dict(zip(asked, expected, strict=True)), rel=1e-5)  # fmt: skip
-    assert set(found.sources("d")) == {"s2", "s3"} and len(found.sources("c")) == 3
+        ids = run.sources(claim.id)
+        (title,) = scorer.scores(TITLE, [claim], [ids])
+        # A source without an abstract counts as the mean of the claim's others.
+        (abstract,) = scorer.scores(ABSTRACT, [claim], [ids])
+        assert np.isnan(abstract).tolist() == [source == "s3" for source in ids]
+        abstract[np.isnan(abstract)] = np.nanmean(abstract)
+        expected = title / 0.5 * 2.0 + 0.1 / 5 * abstract
+        assert ranking.scored(claim.id) == pytest.approx(dict(zip(ids, expected, strict=True)), rel=1e-5)  # fmt: skip
+    assert set(ranking.sources("d")) == {"s2", "s3"} and len(ranking.sources("c")) == 3
 
 
 def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
-    stage = Learned(file=written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0))))
+    stage = Learned(file=write_fusion(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0))))
     run = Run.from_lists({"c": [("s2", 9.0), ("s1", 8.0)]})
     claims, given = [Claim("c", "tea masks")], SOURCES[:2]
     pool = [*SOURCES, Source("s4", "tea", ""), Source("s5", "tea", "")]
@@ -81,27 +82,28 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
         != over.identity
     )
     assert over.with_runtime(None, None).identity == over.identity
-    years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
-    assert not Learned(file=years).counts_terms
+    cosine = ViewConfig(score="cosine", model=ModelConfig("m"))
+    file = write_fusion(tmp_path, fusion(LearnedView("v", cosine, "", 5, 0.1)))
+    assert not Learned(file=file).counts_terms
 
 
 def test_another_encoder_is_refused_and_a_moved_one_is_found(
     tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
-    first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
+    first, second = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
     model = ModelConfig(str(first), pooling="mean", max_length=32)
     view = ViewConfig(score="cosine", model=model)
     learned_fusion = fusion(LearnedView("v", view, Scorer(SOURCES).key(view), 1, 1.0))
-    file = written(tmp_path, learned_fusion)
+    file = write_fusion(tmp_path, learned_fusion)
     claims, run = [Claim("c", "a b")], Run.from_lists({"c": [("s1", 2.0), ("s2", 1.0)]})
     before = Learned(file=file).apply(claims, SOURCES, run).run.scored("c")
     shutil.move(first, tmp_path / "moved")
     learned = Learned(file=file, models={"v": str(tmp_path / "moved")})
     assert learned.apply(claims, SOURCES, run).run.scored("c") == pytest.approx(before)
     with pytest.raises(UserError, match="'v' was fitted with another encoder"):
-        Learned(file=file, models={"v": str(other)}).apply(claims, SOURCES, run)
+        Learned(file=file, models={"v": str(second)}).apply(claims, SOURCES, run)
     longer = replace(view, model=replace(model, name=str(tmp_path / "moved"), max_length=31))
-    file = written(tmp_path, fusion(replace(learned_fusion.views[0], view=longer)))
+    file = write_fusion(tmp_path, fusion(replace(learned_fusion.views[0], view=longer)))
     with pytest.raises(UserError, match="'v' was fitted with another encoder"):
         Learned(file=file).apply(claims, SOURCES, run)
     with pytest.raises(ConfigError, match=r"models\.w.*views: v"):
@@ -109,11 +111,11 @@ def test_another_encoder_is_refused_and_a_moved_one_is_found(
 
 
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    *inside, last = path.split(".")
+    *parents, last = path.split(".")
 
     def apply(raw: dict[str, Any]) -> None:
         part: Any = raw
-        for key in inside:
+        for key in parents:
             part = part[int(key) if key.isdigit() else key]
         part[last] = value
 
@@ -121,7 +123,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (change("views.0.weight", -0.1), "views.0.*must not be negative"),
         (change("views.0.weight", "1"), "views.0.weight"),
@@ -133,12 +135,12 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_a_damaged_file_is_named_with_its_field(
-    tmp_path: Path, spoil: Callable[[dict[str, Any]], None], said: str
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     raw = json.loads(json.dumps(asdict(fusion(LearnedView("v", TITLE, "", 1, 1.0)))))
     (tmp_path / "f.json").write_text(json.dumps(raw))
     assert LearnedFusion.read(tmp_path / "f.json").views[0].view == TITLE
     spoil(raw)
     (tmp_path / "f.json").write_text(json.dumps(raw))
-    with pytest.raises(InputError, match=rf"f\.json.*{said}"):
+    with pytest.raises(InputError, match=rf"f\.json.*{message}"):
         LearnedFusion.read(tmp_path / "f.json")

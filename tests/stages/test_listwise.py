@@ -26,9 +26,9 @@ CLAIM = Claim("0", "Beitrag", "de", "A post")
 def applied(
     server: LLMServer, store: Store | None = None, claims: int = 1, **settings: Any
 ) -> Result:
-    given = {"depth": 6, "window": 4, "stride": 2} | settings
+    extra = {"depth": 6, "window": 4, "stride": 2} | settings
     llm = {"model": server.model, "url": server.url, "retries": 0}
-    stage = read_stage({"rerank": "listwise", "llm": llm, **given}).stage
+    stage = read_stage({"rerank": "listwise", "llm": llm, **extra}).stage
     posts = [Claim(str(n), f"{CLAIM.text} {n}", "de", CLAIM.translation) for n in range(claims)]
     run = Run.from_lists({c.id: [(s.id, -float(i)) for i, s in enumerate(SOURCES)] for c in posts})
     return apply_stage(stage, posts, SOURCES, Result(run), store)
@@ -57,12 +57,12 @@ def test_windows_go_up_to_the_very_top() -> None:
 
 def test_a_good_source_rises_from_the_bottom(llm_server: Start) -> None:
     server = llm_server(best_first)
-    found = applied(server, claims=2)
+    result = applied(server, claims=2)
     # By hand: a b [c d e f] -> a b f e d c; [a b f e] d c -> f e b a d c; g is beyond the depth.
-    assert [found.sources(claim) for claim in "01"] == [list("febadcg")] * 2
-    assert server.requests == 4 and found.notes["0"] == "2 of 2 windows ordered"
-    assert not found.failures and found.cost.tokens > 0
-    scores = list(found.run.scored("0").values())
+    assert [result.sources(claim) for claim in "01"] == [list("febadcg")] * 2
+    assert server.requests == 4 and result.notes["0"] == "2 of 2 windows ordered"
+    assert not result.failures and result.cost.tokens > 0
+    scores = list(result.run.scored("0").values())
     assert scores == sorted(set(scores), reverse=True)
     data = Chat(server.bodies[0]).data
     assert data["translation"] == "A post" and data["post"].startswith("Beitrag")
@@ -77,8 +77,8 @@ def test_odd_orders_keep_what_they_do_not_name(llm_server: Start) -> None:
 @pytest.mark.parametrize("bad", ['{"order": [7, 0]}', '{"order": []}', '{"order": "b"}', "No."])
 def test_a_failed_window_leaves_its_order_and_is_counted(llm_server: Start, bad: str) -> None:
     server = llm_server(lambda chat: bad if 6 in worths(chat) else best_first(chat))
-    found = applied(server)
+    result = applied(server)
     # The lower window failed: [a b c d] is all that is ordered.
-    assert found.sources("0") == list("dcbaefg")
-    assert sum(found.failure_counts().values()) == 1
-    assert found.notes["0"] == "1 of 2 windows ordered"
+    assert result.sources("0") == list("dcbaefg")
+    assert sum(result.failure_counts().values()) == 1
+    assert result.notes["0"] == "1 of 2 windows ordered"

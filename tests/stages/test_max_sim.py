@@ -14,7 +14,7 @@ from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Pair
 
 
-def plain(folder: Path, claim: str, source: str) -> float:
+def max_sim_of(folder: Path, claim: str, source: str) -> float:
     """A text at a time, without batches: the mean over the claim's tokens of the best cosine."""
     encoder = resolve(ModelConfig(str(folder), pooling="mean", max_length=64), "cpu").encoder
 
@@ -35,9 +35,9 @@ def test_scores_are_the_plain_definitions_whatever_is_in_the_batch(tiny_folder: 
     scores = np.full(len(pairs), np.nan)
     tokens = 0
     for batch in stage.score(pairs):
-        scores[list(batch.places)] = batch.scores
+        scores[list(batch.positions)] = batch.scores
         tokens += batch.tokens
-    expected = [plain(tiny_folder, *pair) for pair in pairs]
+    expected = [max_sim_of(tiny_folder, *pair) for pair in pairs]
     assert np.allclose(scores, expected, atol=1e-5)
     assert len(np.unique(scores.round(4))) > 9
     # Each text is read once, however many pairs it is in.
@@ -52,10 +52,10 @@ def test_a_masked_prefix_has_no_part_in_the_score(
     template = Template(claim="query : ", source="passage : ", pool_prefix=False)
     config = ModelConfig(str(folder), pooling="cls", max_length=64, template=template)
     encoder = resolve(config, "cpu").encoder
-    ((_, found, _),) = encoder.token_vectors(["a b", "a b"], "claim")
+    ((_, vectors_of_texts, _),) = encoder.token_vectors(["a b", "a b"], "claim")
     ids = encoder.tokenizer("query : a b")["input_ids"]
-    assert [len(vectors) for vectors in found] == [len(ids) - 3] * 2  # a, b and [SEP]
-    assert torch.allclose(found[0].norm(dim=1), torch.ones(3), atol=1e-6)
+    assert [len(vectors) for vectors in vectors_of_texts] == [len(ids) - 3] * 2  # a, b and [SEP]
+    assert torch.allclose(vectors_of_texts[0].norm(dim=1), torch.ones(3), atol=1e-6)
 
 
 def test_the_first_stage_ranks_as_deep_as_its_reranker_looks() -> None:

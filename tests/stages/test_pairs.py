@@ -38,13 +38,13 @@ class Table(Reranker):
         return {"version": self.version}
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        for place in reversed(range(len(pairs))):
+        for position in reversed(range(len(pairs))):
             if len(self.asked) == self.fails_after:
                 raise KeyboardInterrupt
-            self.asked.append(pairs[place])
-            title = pairs[place].source.split("\n")[0].removeprefix("Title: ").split(".")[0]
-            why = {} if title in self.scores else {place: "no such title"}
-            yield RawScores([place], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
+            self.asked.append(pairs[position])
+            title = pairs[position].source.split("\n")[0].removeprefix("Title: ").split(".")[0]
+            why = {} if title in self.scores else {position: "no such title"}
+            yield RawScores([position], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
 
 
 def run_of(*orders: str) -> Run:
@@ -67,11 +67,11 @@ def order(result: Result, claim: str = "0") -> str:
 
 def test_the_first_sources_get_raw_scores_and_what_is_beyond_keeps_its_place_below() -> None:
     table = Table(depth=3, scores={"ta": -7.5, "tb": -5.25, "tc": -6.0, "td": 99.0, "te": 98.0})
-    found = apply(table, "abcde")
-    assert found.scored("0") == {"b": -5.25, "c": -6.0, "a": -7.5, "d": -8.5, "e": -9.5}
-    assert found.notes["0"] == "3 of 5 sources re-ranked"
-    assert len(table.asked) == 3 and not found.failures
-    assert found.cost.items == 1 and found.cost.tokens == 6 and found.cost.seconds > 0
+    result = apply(table, "abcde")
+    assert result.scored("0") == {"b": -5.25, "c": -6.0, "a": -7.5, "d": -8.5, "e": -9.5}
+    assert result.notes["0"] == "3 of 5 sources re-ranked"
+    assert len(table.asked) == 3 and not result.failures
+    assert result.cost.items == 1 and result.cost.tokens == 6 and result.cost.seconds > 0
     # A list that is shorter than the depth, and a claim for which nothing was found.
     short = apply(Table(depth=9, scores={"ta": 1.0, "tb": 2.0}), "ab", "")
     assert order(short) == "ba" and order(short, "1") == ""
@@ -79,20 +79,20 @@ def test_the_first_sources_get_raw_scores_and_what_is_beyond_keeps_its_place_bel
 
 
 def test_equal_scores_keep_the_first_stages_order_whatever_the_ids() -> None:
-    same = dict.fromkeys(("ta", "tb", "tc", "td"), 3.5)
-    for given in ("abcd", "dcba", "bdac"):
-        found = apply(Table(scores=same), given)
-        assert order(found) == given
-        assert np.allclose(list(found.scored("0").values()), 3.5, atol=1e-5)
+    equal_scores = dict.fromkeys(("ta", "tb", "tc", "td"), 3.5)
+    for ranking in ("abcd", "dcba", "bdac"):
+        result = apply(Table(scores=equal_scores), ranking)
+        assert order(result) == ranking
+        assert np.allclose(list(result.scored("0").values()), 3.5, atol=1e-5)
     # Also where the mix makes them equal, and behind them.
-    assert order(apply(Table(scores=same | {"te": 9.0}, depth=5), "cabdeh")) == "ecabdh"
+    assert order(apply(Table(scores=equal_scores | {"te": 9.0}, depth=5), "cabdeh")) == "ecabdh"
 
 
 def test_a_pair_without_score_keeps_its_rank_and_is_counted() -> None:
     scores = {"ta": 1.0, "tc": 3.0, "td": 2.0, "te": float("nan")}
-    found = apply(Table(scores=scores), "abcde")
-    assert order(found) == "cbdae"  # b and e stay where they were
-    reasons = found.failure_counts()
+    result = apply(Table(scores=scores), "abcde")
+    assert order(result) == "cbdae"  # b and e stay where they were
+    reasons = result.failure_counts()
     assert reasons == {"no such title": 1, NOT_A_NUMBER: 1}
     # The first one's place, and a claim of which nothing could be scored.
     none = apply(Table(scores={"tb": 1.0, "tc": 2.0}), "abc", "fgh")
@@ -134,8 +134,8 @@ def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:
     def asked(*orders: str, **settings: object) -> int:
         table = Table(scores=scores, **settings)  # type: ignore[arg-type]
         fresh = apply(Table(scores=scores, depth=table.depth), *orders)
-        found = apply(table, *orders, store=store)
-        assert list(found.run) == list(fresh.run)
+        result = apply(table, *orders, store=store)
+        assert list(result.run) == list(fresh.run)
         return len(table.asked)
 
     assert asked("abc", depth=2) == 2

@@ -66,11 +66,11 @@ def test_papers_of_near_posts_rise(train: tuple[str, c2s.Dataset]) -> None:
 def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None:
     stage = Posts(dataset=train[0], weight=2)
     own = Claim("masks-1", POSTS["masks-1"])
-    both = [own, Claim("masks-2", POSTS["masks-2"])]
-    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in both})
+    claims = [own, Claim("masks-2", POSTS["masks-2"])]
+    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in claims})
     # Alone it is near the other post of its paper; together neither is known.
     assert ranked(stage, own)[0] == "masks"
-    assert stage.apply(both, [], run).run.sources("masks-1") == list(PAPERS)
+    assert stage.apply(claims, [], run).run.sources("masks-1") == list(PAPERS)
 
 
 def test_nearness_counts_from_the_posts_of_other_papers() -> None:
@@ -87,7 +87,7 @@ def test_the_weight_is_chosen_for_the_share_of_seen_papers(
     train: tuple[str, c2s.Dataset], share: float, weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    monkeypatch.setattr(posts, "resolve", lambda *named: loaded.append(1) or resolve(*named))
+    monkeypatch.setattr(posts, "resolve", lambda *args: loaded.append(1) or resolve(*args))
     folder, data = train
     # `masks-1` has another known post; the other claim's paper has none, and coffee's are near it.
     papers = {"masks-3": "masks", "brew": "none"}

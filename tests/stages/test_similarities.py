@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,9 @@ from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config
-from claim2source.stages.cross_encoder import CrossEncoder
-from claim2source.stages.max_sim import MaxSim
-from claim2source.stages.pairs import Pair, RawScores, Runtime
-from claim2source.stages.similarities import Models, Scorer, ViewConfig, year_of
+from claim2source.stages.pairs import Runtime
+from claim2source.stages.similarities import Models, Scorer, ViewConfig
 from tests.counting import loads
-from tests.stages.tiny import save_cross_encoder
 
 SOURCES = [
     Source("s1", "Masks cut outbreaks", "We counted people. Masks work.", ("Ada Lovelace",), "Lancet", "2020-07-01"),
@@ -29,67 +27,65 @@ SOURCES = [
 ]  # fmt: skip
 
 
-def scores(view: ViewConfig, text: str, asked: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
-    (found,) = Scorer(pool).scores(view, [Claim("c", text)], [asked])
-    return found.tolist()
+def scores(view: ViewConfig, text: str, ids: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
+    (values,) = Scorer(pool).scores(view, [Claim("c", text)], [ids])
+    return values.tolist()
 
 
 def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
     config = BM25Config(k1=1.5, title_weight=2)
     own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
-    found = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
-    assert found == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
+    values = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
+    assert values == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
     # A claim's own candidates do not hide what is asked.
-    (bound,) = Scorer(SOURCES).scores(
+    (with_candidates,) = Scorer(SOURCES).scores(
         ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
     )
-    assert bound.tolist() == pytest.approx([found[1]])
+    assert with_candidates.tolist() == pytest.approx([values[1]])
 
 
 def test_parts_of_sources_are_read_alone() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
 
     def hits(part: str, text: str) -> list[bool]:
-        return [score > 0 for score in scores(ViewConfig(part=part), text, asked)]  # type: ignore[arg-type]
+        return [score > 0 for score in scores(ViewConfig(part=part), text, ids)]  # type: ignore[arg-type]
 
     assert hits("title", "people outbreaks") == [True, True, False]
     assert hits("abstract", "outbreaks") == [False, False, False]
     assert hits("abstract", "worn counted") == [True, True, False]
     assert hits("all", "lovelace nature") == [False, False, False]
-    assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
     with_names = ViewConfig(bm25=BM25Config(metadata=True))
-    assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
+    assert [s > 0 for s in scores(with_names, "lovelace", ids)] == [True, False, False]
 
 
 def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
-    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x", venue="BMJ")]
-    parts = ("title", "abstract", "metadata", "all")
-    known = {
+    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x")]
+    parts = ("title", "abstract", "all")
+    known_parts = {
         part: [
             not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
         ]  # type: ignore[arg-type]
         for part in parts
     }
-    assert known == {
+    assert known_parts == {
         "title": [True, False, True],
         "abstract": [False, True, True],
-        "metadata": [False, False, True],
         "all": [True, True, True],
     }
 
 
 def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
-    asked = ["s1", "s2", "s3"]
+    ids = ["s1", "s2", "s3"]
     # Stop words stand between words of a bigram, and words are compared by their stems.
     assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
     assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
-    found = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", asked)
-    assert found[0] > 0 and found[1:] == [0, 0]
+    values = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", ids)
+    assert values[0] > 0 and values[1:] == [0, 0]
     # No bigram goes from the title's last word to the abstract's first.
-    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", asked) == [0, 0, 0]
-    assert scores(ViewConfig(), "antivaccine", asked) == [0, 0, 0]
-    assert scores(ViewConfig(terms="characters"), "antivaccine", asked)[2] > 0
-    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", ids) == [0, 0, 0]
+    assert scores(ViewConfig(), "antivaccine", ids) == [0, 0, 0]
+    assert scores(ViewConfig(terms="characters"), "antivaccine", ids)[2] > 0
+    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", ids) == [0, 0, 0]
 
 
 def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_folder: Path) -> None:
@@ -106,132 +102,105 @@ def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(tiny_fo
         Source("c", "", "c"),
     ]
     claim = unit(["a b works"], "claim")[0]
-    asked = ["b", "a", "c"]
-    whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
+    ids = ["b", "a", "c"]
+    full = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
     view = ViewConfig(score="cosine", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
+    assert scores(view, "a b works", ids, pool) == pytest.approx(full.tolist(), abs=1e-5)
     titles = unit(["paper", "a vaccine"], "source") @ claim
     view = ViewConfig(score="cosine", part="title", model=model)
-    *found, unknown = scores(view, "a b works", asked, pool)
-    assert found == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
-    each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
-    expected = [whole[0], each.max(), whole[2]]
+    *values, unknown = scores(view, "a b works", ids, pool)
+    assert values == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
+    parts = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
+    expected = [full[0], parts.max(), full[2]]
     view = ViewConfig(score="best_sentence", model=model)
-    assert scores(view, "a b works", asked, pool) == pytest.approx(expected, abs=1e-5)
-    assert each.max() - each.min() > 0.01
-    view = ViewConfig(score="max_sim", model=replace_pooling(model))
-    stage = MaxSim(model=str(tiny_folder), max_length=32)
-    (batch,) = stage.score([Pair("a b works", "paper"), Pair("a b works", "c")])
-    by_place = dict(zip(batch.places, batch.scores.tolist(), strict=True))
-    found = scores(view, "a b works", ["b", "c"], pool)
-    assert found == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
-
-
-def replace_pooling(model: ModelConfig) -> ModelConfig:
-    return ModelConfig(model.name, pooling="mean", max_length=model.max_length)
+    assert scores(view, "a b works", ids, pool) == pytest.approx(expected, abs=1e-5)
+    assert parts.max() - parts.min() > 0.01
 
 
 def test_a_model_is_loaded_once_and_let_go_for_another(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For its key, for scores from the store and for fresh ones alike."""
-    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
     counts = loads(monkeypatch)
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
-    views = {
-        "cosine": ViewConfig(score="cosine", model=model),
-        "max_sim": ViewConfig(score="max_sim", model=model),
-        "cross_encoder": ViewConfig(score="cross_encoder", model=ModelConfig(str(cross))),
-    }
-    claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
+    cosine = ViewConfig(score="cosine", model=model)
+    # Sentences of the same encoder are no other model; another length is.
+    views = [cosine, replace(cosine, score="best_sentence")]
+    longer = replace(cosine, model=replace(model, max_length=16))
+    claims, lists = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
 
-    def ask(scorer: Scorer, view: ViewConfig) -> None:
+    def ask(scorer: Scorer, view: ViewConfig) -> str:
         scorer.key(view)
-        kept = scorer.scores(view, claims, asked)
-        fresh = scorer.scores(view, claims, asked, fresh=True)
-        assert np.concatenate(kept) == pytest.approx(np.concatenate(fresh))
-        scorer.key(view)
+        stored = scorer.scores(view, claims, lists)
+        fresh = scorer.scores(view, claims, lists, fresh=True)
+        assert np.concatenate(stored) == pytest.approx(np.concatenate(fresh))
+        return scorer.key(view)
 
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
     for turn in (1, 2):
-        for view in views.values():
+        for view in (*views, longer):
             ask(scorer, view)
-        # MaxSim of the same encoder is no other model.
-        assert counts == {"encoders": turn, "cross-encoders": turn}
-    # Several may stay; another length is another model, also where its name is the same.
+        assert counts == {"encoders": 2 * turn}
+    # Several may stay.
     counts.clear()
-    every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
-    for view in [*views.values()] * 2:
-        ask(every, view)
-    assert counts == {"encoders": 1, "cross-encoders": 1}
-    longer = replace(views["max_sim"], model=replace(model, max_length=16))
-    assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
+    all_models = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
+    assert len({ask(all_models, view) for view in [*views, longer] * 2}) == 2
+    assert counts == {"encoders": 2}
 
 
-@pytest.mark.parametrize("module", ["stages.cross_encoder", "models.identity"])
 def test_another_version_of_a_library_is_no_other_model(
-    module: str, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a fusion; scores in the store are of one version."""
-    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
-    view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
-    if module == "models.identity":
-        view = ViewConfig(score="max_sim", model=ModelConfig(str(tiny_folder), max_length=32))
+    """To a fusion; vectors in the store are of one version."""
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
+    view = ViewConfig(score="cosine", model=model)
 
-    def known() -> tuple[str, object]:
+    def key_and_identity() -> tuple[str, object]:
         scorer = Scorer(SOURCES)
-        return scorer.key(view), scorer.models.stage(view).identity
+        return scorer.key(view), scorer.resolved(view).encoder.key()
 
-    key, identity = known()
-    monkeypatch.setattr(f"claim2source.{module}.version", lambda name: "0")
-    now, other = known()
-    assert key == now and identity != other
+    key, identity = key_and_identity()
+    monkeypatch.setattr("claim2source.models.identity.version", lambda name: "0")
+    now, changed = key_and_identity()
+    assert key == now and identity != changed
 
 
-def test_fresh_scores_are_neither_read_from_the_store_nor_written(
-    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_fresh_vectors_are_neither_read_from_the_store_nor_written(
+    tmp_path: Path, tiny_folder: Path
 ) -> None:
-    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
-    view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
-    asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
+    view, encoded = ViewConfig(score="cosine", model=model), []
+    encoder = scorer.resolved(view).encoder
+    real = encoder.encode
 
-    def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        scored.append(len(pairs))
-        return real(self, pairs)
+    def encode(
+        texts: Sequence[str], side: str, *, store: Store | None, progress: str | None
+    ) -> Any:
+        vectors, note = real(texts, side, store=store, progress=progress)  # type: ignore[arg-type]
+        encoded.append((side, store is not None))
+        return vectors, note
 
-    monkeypatch.setattr(CrossEncoder, "score", score)
-    for fresh, expected in ((True, [2]), (False, [2]), (False, []), (True, [2])):
-        scored.clear()
-        scorer.scores(view, [Claim("c", "a b")], asked, fresh=fresh)
-        assert scored == expected
-
-
-def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
-    found = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
-    assert found[:2] == [2020.5, 2019.0] and math.isnan(found[2])
-    assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
-    # As people and registries write them, too.
-    assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
-    assert year_of("Spring 2003") == 2003.0 and math.isnan(year_of("soon"))
+    object.__setattr__(encoder, "encode", encode)
+    for fresh in (True, False):
+        encoded.clear()
+        scorer.scores(view, [Claim("c", "a b")], [["s1", "s2"]], fresh=fresh)
+        assert encoded == [("source", True), ("claim", not fresh)]
 
 
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
-    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model), ViewConfig(score="max_sim", model=model), ViewConfig(score="year")):  # fmt: skip
-        found = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
-        assert [len(one) for one in found] == [0, 1], view
+    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model)):
+        lists = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
+        assert [len(one) for one in lists] == [0, 1], view
 
 
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"score": "cosine", "part": "metadata"}, "part"),
-        ({"score": "max_sim", "part": "title"}, "part"),
-        ({"terms": "bigrams", "part": "metadata"}, "part"),
+        ({"score": "best_sentence", "part": "title"}, "part"),
         ({"score": "cosine", "terms": "bigrams"}, "terms"),
-        ({"score": "year", "model": ModelConfig()}, "model"),
-        ({"score": "yes_no"}, "model.*re-ranker's folder"),
+        ({"model": ModelConfig()}, "model"),
         ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
     ],
 )

@@ -106,9 +106,9 @@ def test_verdicts_begin_at_the_threshold(mean: float | None, label: str) -> None
 
 
 def test_a_verdict_is_the_note_and_its_mean_the_detail(llm_server: Start) -> None:
-    given = {"denied": -2, "confirmed": 1.5, "open": 0}
-    server = llm_server(lambda chat: json.dumps({"score": given[chat.data["tweet"]]}))
-    sources = [Source(f"s{i}", abstract=text) for i, text in enumerate(given)]
+    score_of = {"denied": -2, "confirmed": 1.5, "open": 0}
+    server = llm_server(lambda chat: json.dumps({"score": score_of[chat.data["tweet"]]}))
+    sources = [Source(f"s{i}", abstract=text) for i, text in enumerate(score_of)]
     lists = {
         "no": [("s0", 3.0), ("s2", 1.0), ("s1", 0.5)],
         "yes": [("s1", 2.0)],
@@ -117,11 +117,11 @@ def test_a_verdict_is_the_note_and_its_mean_the_detail(llm_server: Start) -> Non
     }
     claims, run = [Claim(name, "rumour") for name in lists], Run.from_lists(lists)
     stage = judge(server, depth=2)
-    found = stage.apply(claims, sources, run)
-    assert server.requests == 3 and found.cost.tokens  # a pair that is there twice is asked once
-    assert found.notes == {"no": NO, "yes": YES, "open": OPEN, "none": OPEN}
-    means = {name: one["stance"] for name, one in found.details.items()}
+    result = stage.apply(claims, sources, run)
+    assert server.requests == 3 and result.cost.tokens  # a pair that is there twice is asked once
+    assert result.notes == {"no": NO, "yes": YES, "open": OPEN, "none": OPEN}
+    means = {name: detail["stance"] for name, detail in result.details.items()}
     assert means == {"no": pytest.approx(-1.5), "yes": 1.5, "open": 0}
-    assert found.sources("no") == ["s0", "s2"] and not found.failures and found.cost.items == 4
+    assert result.sources("no") == ["s0", "s2"] and not result.failures and result.cost.items == 4
     dropped = replace(stage, drop_unverifiable=True).apply(claims, sources, run)
     assert [dropped.sources(c.id) for c in claims] == [["s0", "s2"], ["s1"], [], []]

@@ -38,10 +38,10 @@ SOURCES = [
 ]
 
 
-def ranked(place: int, rank: int) -> list[tuple[str, float]]:
+def ranked(gold: int, rank: int) -> list[tuple[str, float]]:
     """A list with the gold s{place} at a rank."""
-    others = [s.id for s in SOURCES if s.id != SOURCES[place].id]
-    ids = [*others[: rank - 1], SOURCES[place].id, *others[rank - 1 :]]
+    rest = [s.id for s in SOURCES if s.id != SOURCES[gold].id]
+    ids = [*rest[: rank - 1], SOURCES[gold].id, *rest[rank - 1 :]]
     return [(source, 1 - i / 20) for i, source in enumerate(ids)]
 
 
@@ -61,9 +61,9 @@ Start = Callable[..., LLMServer]
 
 def stage(server: LLMServer, kind: str = "select", **settings: Any) -> Verifier:
     llm = {"model": "m", "url": server.url, "retries": 0, **settings.pop("llm", {})}
-    found = read_stage({"verify": kind, "llm": llm, **settings}).stage
-    assert isinstance(found, Verifier)
-    return found
+    verifier = read_stage({"verify": kind, "llm": llm, **settings}).stage
+    assert isinstance(verifier, Verifier)
+    return verifier
 
 
 def verified(server: LLMServer, kind: str = "select", **settings: Any) -> Result:
@@ -75,14 +75,14 @@ def mrr(result: Result | Run) -> float:
     return c2s.evaluate(run, DATA, ["mrr@5"], repeats=0).macro["mrr@5"]
 
 
-def by_hand(chosen: Mapping[str, int]) -> float:
+def by_hand(picks: Mapping[str, int]) -> float:
     """The MRR@5 after each claim's source at this rank (from 1) has moved to the front."""
-    found = []
+    ranks = []
     for i, rank in enumerate(RANKS):
-        moved = chosen.get(f"c{i}", 1)
-        now = 1 if moved == rank else rank + (rank < moved)
-        found.append(1 / now if now <= 5 else 0)
-    return sum(found) / len(found)
+        place_taken = picks.get(f"c{i}", 1)
+        now = 1 if place_taken == rank else rank + (rank < place_taken)
+        ranks.append(1 / now if now <= 5 else 0)
+    return sum(ranks) / len(ranks)
 
 
 def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> None:
@@ -92,8 +92,8 @@ def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> N
     # All but the chosen one keep their order; s09, whose gold is not shown, its whole ranking.
     for i, rank in enumerate(RANKS):
         ids = RUN.sources(f"c{i}")
-        moved = ids.pop(rank - 1 if rank <= 10 else 0)
-        assert result.sources(f"c{i}") == [moved, *ids]
+        first = ids.pop(rank - 1 if rank <= 10 else 0)
+        assert result.sources(f"c{i}") == [first, *ids]
     assert result.notes["c3"] == "rank 2 chosen: It fits." and not result.failures
     assert result.notes["c0"] == "first rank confirmed: It fits."
     # As 1 on scores from 0 to 1: the range of the list above the first.
@@ -101,13 +101,13 @@ def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> N
     assert scores[0] == pytest.approx(1 + 11 / 20) and scores[1] == 1.0
     assert result.cost.tokens == sum(detail["tokens"] for detail in result.details.values()) > 1000
     # Requests come in any order.
-    asked = next(one for one, _ in rule.picks if one.post == "Post 3 about it")
-    assert asked.chat.data["translation"] == "Translation 3"
-    assert [label for label, _ in asked.papers] == [str(i) for i in range(1, 11)]
-    assert asked.papers[1][1].splitlines()[:3] == [
+    question = next(question for question, _ in rule.picks if question.post == "Post 3 about it")
+    assert question.chat.data["translation"] == "Translation 3"
+    assert [label for label, _ in question.papers] == [str(i) for i in range(1, 11)]
+    assert question.papers[1][1].splitlines()[:3] == [
         "  Title: Title 03.", "  Venue: Venue", "  Authors: Ann Lee, Bo Ek"
     ]  # fmt: skip
-    assert asked.chat.body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert question.chat.body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -> None:
@@ -115,8 +115,8 @@ def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -
     only_first = llm_server(play.Verifier(play.first_shown))
     assert mrr(verified(only_first)) == pytest.approx(BEFORE)
     shuffled = verified(only_first, shuffle=True)
-    chosen = {c.id: shown_order(c.id, 0, 0, 10)[0] + 1 for c in CLAIMS}
-    assert mrr(shuffled) == pytest.approx(by_hand(chosen)) and mrr(shuffled) < BEFORE
+    picks = {c.id: shown_order(c.id, 0, 0, 10)[0] + 1 for c in CLAIMS}
+    assert mrr(shuffled) == pytest.approx(by_hand(picks)) and mrr(shuffled) < BEFORE
     # Ten votes show every paper first once: no paper leads, and the ranking stays.
     voted = verified(only_first, votes=10)
     assert mrr(voted) == pytest.approx(BEFORE)
@@ -138,17 +138,17 @@ def test_a_vote_ends_when_it_is_settled(llm_server: Start) -> None:
     # Where the first rank leads, a tie changes nothing: two of four votes settle it.
     result = verified(server, votes=4)
     assert [result.details[f"c{i}"]["asks"] for i in range(9)] == [2] * 3 + [3] * 6
-    orders = {tuple(label + text for label, text in asked.papers) for asked, _ in rule.picks}
+    orders = {tuple(label + text for label, text in question.papers) for question, _ in rule.picks}
     assert len(orders) == 3 * 9 + 5
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6])
-def test_an_early_end_never_changes_what_all_votes_give(most: int) -> None:
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
+def test_an_early_end_never_changes_what_all_votes_give(limit: int) -> None:
     """Every sequence of votes for two sources and none: the end is that of all votes."""
 
     def settled(votes: tuple[int, ...], early: bool) -> tuple[int, int]:
         poll, done = Poll(CLAIMS[0], ["a", "b"]), 0
-        while done < most and (count := poll.needed(most) if early else most - done):
+        while done < limit and (count := poll.votes_needed(limit) if early else limit - done):
             for vote in votes[done : done + count]:
                 poll.asks += 1
                 poll.count(np.eye(3)[vote], [0, 1], "")
@@ -158,11 +158,11 @@ def test_an_early_end_never_changes_what_all_votes_give(most: int) -> None:
         return int(leader == 1), done
 
     asks = []
-    for votes in itertools.product(range(3), repeat=most):
+    for votes in itertools.product(range(3), repeat=limit):
         (early, done), (late, _) = settled(votes, True), settled(votes, False)
         assert early == late, votes
         asks.append(done)
-    assert min(asks) == (most + 1) // 2 and max(asks) == most
+    assert min(asks) == (limit + 1) // 2 and max(asks) == limit
 
 
 def test_every_paper_is_at_every_place_once() -> None:
@@ -186,26 +186,26 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
     assert body["structured_outputs"] == {"choice": list("ABCDEFGHIJK")}
     assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
     # In several orders the probabilities add up.
-    again = verified(server, "letters", votes=3, depth=12)
-    assert mrr(again) == pytest.approx(1.0) and again.details["c5"]["asks"] == 2
-    assert again.sources("c9")[0] == "s09"
+    with_votes = verified(server, "letters", votes=3, depth=12)
+    assert mrr(with_votes) == pytest.approx(1.0) and with_votes.details["c5"]["asks"] == 2
+    assert with_votes.sources("c9")[0] == "s09"
     with pytest.raises(ConfigError, match="depth: 20 is not allowed.*1 to 19"):
         stage(server, "letters", depth=20)
-    bare = llm_server(lambda chat: chat.choices[1])
-    assert {f.reason for f in verified(bare, "letters").failures} == {NO_LOGPROBS}
+    without_logprobs = llm_server(lambda chat: chat.choices[1])
+    assert {f.reason for f in verified(without_logprobs, "letters").failures} == {NO_LOGPROBS}
 
     def thinks(chat: Chat) -> Reply:
         """Weigh another letter first, where a server lets a model think all the same."""
-        said = rule(chat)
-        assert isinstance(said, Reply)
+        reply = rule(chat)
+        assert isinstance(reply, Reply)
         thought = [(token, -0.01, {token: -0.01}) for token in ("<think>", "B", "</think>")]
-        text = f"<think>B</think>{said.text}"
-        return replace(said, text=text, logprobs=[*thought, *said.logprobs])
+        text = f"<think>B</think>{reply.text}"
+        return replace(reply, text=text, logprobs=[*thought, *reply.logprobs])
 
     thought = verified(llm_server(thinks), "letters")
-    for claim, known in result.details.items():
+    for claim, details in result.details.items():
         assert [thought.details[claim][key] for key in ("share", "none")] == [
-            known[key] for key in ("share", "none")
+            details[key] for key in ("share", "none")
         ]
     assert mrr(thought) == mrr(result)
 
@@ -220,8 +220,8 @@ def test_the_released_short_prompt_is_answered_by_a_number_or_none(llm_server: S
         return replies[int(chat.data["post"][5])] if int(chat.data["post"][5]) < 8 else "1"
 
     result = verified(llm_server(reply), **short)
-    chosen = [RUN.sources(f"c{i}").index(result.sources(f"c{i}")[0]) + 1 for i in range(8)]
-    assert chosen == [4, 2, 1, 1, 1, 1, 2, 1]
+    picks = [RUN.sources(f"c{i}").index(result.sources(f"c{i}")[0]) + 1 for i in range(8)]
+    assert picks == [4, 2, 1, 1, 1, 1, 2, 1]
     failed = {f.claim_id: f.reason for f in result.failures}
     assert failed == {
         "c3": "chooses a paper that is not among 1 to 10",
@@ -255,22 +255,22 @@ def test_answers_are_kept_and_what_was_not_answered_is_asked_again(
     llm_server: Start, tmp_path: Path
 ) -> None:
     store, server = Store(tmp_path), llm_server(play.Verifier(play.perfect(GOLDS)))
-    some = stage(server, votes=3, llm={"max_requests": 9})
-    first = apply_stage(some, CLAIMS, SOURCES, Result(RUN), store)
+    limited = stage(server, votes=3, llm={"max_requests": 9})
+    first = apply_stage(limited, CLAIMS, SOURCES, Result(RUN), store)
     assert server.requests == 9 and not first.stored
     assert {f.reason.split(":")[0] for f in first.failures} == {"not asked"}
-    second = apply_stage(some, CLAIMS, SOURCES, Result(RUN), store)
+    second = apply_stage(limited, CLAIMS, SOURCES, Result(RUN), store)
     assert not second.stored and server.requests == 18
-    whole = stage(server, votes=3)
-    result = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
+    full = stage(server, votes=3)
+    result = apply_stage(full, CLAIMS, SOURCES, Result(RUN), store)
     assert server.requests < 32 and not result.failures and mrr(result) == pytest.approx(PERFECT)
-    again = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
-    assert again.stored and again.details == result.details and len(result.details) == 10
+    rerun = apply_stage(full, CLAIMS, SOURCES, Result(RUN), store)
+    assert rerun.stored and rerun.details == result.details and len(result.details) == 10
     assert (tmp_path / "answers.sqlite").is_file()
     # All answers are there: another model config that asks the same costs nothing.
     before = server.requests
-    other = stage(server, votes=3, llm={"concurrency": 2})
-    assert [*apply_stage(other, CLAIMS, SOURCES, Result(RUN), store).run] == [*result.run]
+    wider = stage(server, votes=3, llm={"concurrency": 2})
+    assert [*apply_stage(wider, CLAIMS, SOURCES, Result(RUN), store).run] == [*result.run]
     assert server.requests == before
 
 
@@ -285,19 +285,19 @@ def test_over_the_budget_authors_go_first_and_then_the_same_share_of_every_abstr
     ]
     claims = CLAIMS[:1]
 
-    def asked(budget: int) -> tuple[str, int]:
+    def prompt_of(budget: int) -> tuple[str, int]:
         stage(server, max_prompt_tokens=budget).apply(claims, long, RUN)
         body = server.bodies[-1]["messages"]
         size = sum(len(m["content"].encode()) for m in body) // 4 + 8 * len(body)
         assert size <= budget
         return body[-1]["content"], size
 
-    text, whole = asked(100_000)
+    text, full = prompt_of(100_000)
     assert text.count("Authors: ") == 10 and " .." not in text
-    text, bare = asked(whole - 1)
-    assert "Authors: " not in text and "Venue: " in text and " .." not in text and bare < whole
-    text, cut = asked(bare - 500)
-    assert text.count(" ..\n") == 10 and bare - cut < 530
+    text, shorter = prompt_of(full - 1)
+    assert "Authors: " not in text and "Venue: " in text and " .." not in text and shorter < full
+    text, shortest = prompt_of(shorter - 500)
+    assert text.count(" ..\n") == 10 and shorter - shortest < 530
     lengths = [len(part) for part in text.split("Abstract: ")[1:]]
     # Long abstracts stay twice as long as short ones.
     assert 1.7 < lengths[0] / lengths[1] < 2.3 or 1.7 < lengths[1] / lengths[0] < 2.3
@@ -313,8 +313,8 @@ def test_forms_of_claims_and_papers_are_settings(llm_server: Start) -> None:
     run = Run.from_lists({c: RUN.scored(c).items() for c in ("c0", "c1")} | {"e": ranked(0, 1)})
 
     def data(claim: Claim, **settings: Any) -> dict[str, str]:
-        found = stage(server, **settings).apply([claim], SOURCES, run)
-        assert ("read as posted" in found.notes[claim.id]) == (
+        result = stage(server, **settings).apply([claim], SOURCES, run)
+        assert ("read as posted" in result.notes[claim.id]) == (
             claim is lost and settings.get("claims") != "original"
         )
         return Chat(server.bodies[-1]).data
@@ -338,5 +338,5 @@ def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Pa
     assert stage(server, prompt=str(own)).identity != first
     # One source leaves nothing to choose: nobody is asked.
     run = Run.from_lists({"c0": [("s00", 1.0)], "c1": []})
-    found = stage(server).apply(CLAIMS[:2], SOURCES, run)
-    assert [*found.run] == [*run] and server.requests == 0
+    result = stage(server).apply(CLAIMS[:2], SOURCES, run)
+    assert [*result.run] == [*run] and server.requests == 0

@@ -22,10 +22,10 @@ def save_cross_encoder(folder: Path, tiny: Path, seed: int = 0, **config: Any) -
     )
     tokenizer.model_max_length = 64
     tokenizer.save_pretrained(folder)
-    said = BertConfig.from_pretrained(folder, **{"num_labels": 1} | config)
+    bert_config = BertConfig.from_pretrained(folder, **{"num_labels": 1} | config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = BertForSequenceClassification(said)
+        model = BertForSequenceClassification(bert_config)
         # Scores that a sigmoid would flatten.
         model.classifier.weight.data *= 20
         model.save_pretrained(folder)

@@ -49,11 +49,11 @@ def tiny(name: str, folder: Path) -> Resolved:
     return resolve(replace(model_of(name), name=str(folder), revision=None), "cpu", "float32")
 
 
-def read_as(found: Resolved, text: str, side: str) -> tuple[str, int]:
+def read_as(resolved: Resolved, text: str, side: str) -> tuple[str, int]:
     """What the model reads, without the beginning-of-text token, and how many are not pooled."""
-    (tokens,) = found.encoder.tokenize([text], side)  # type: ignore[arg-type]
+    (tokens,) = resolved.encoder.tokenize([text], side)  # type: ignore[arg-type]
     assert tokens.ids[0] == 1 and not {0, 1, 2} & set(tokens.ids[1:])
-    return found.encoder.tokenizer.decode(tokens.ids[1:]).lstrip(" "), tokens.skip
+    return resolved.encoder.tokenizer.decode(tokens.ids[1:]).lstrip(" "), tokens.skip
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def read_as(found: Resolved, text: str, side: str) -> tuple[str, int]:
 def test_gritlm_reads_what_the_released_code_gives_it(
     name: str, before: str, masked: bool, source: str, folder: Path
 ) -> None:
-    found, system = tiny(name, folder), SYSTEMS[name]
+    resolved, system = tiny(name, folder), SYSTEMS[name]
     rendering = Rendering(system.claims or "paired", dense(name).sources_form)
     (claim,) = rendering.claim_texts([ENGLISH])
     twice = "the user" if system.claims else "the user\nthe user"
-    assert read_as(found, claim, "claim")[0] == f"{before}{INSTRUCTION}\n<|embed|>\n{twice}"
-    prefix = len(found.encoder.tokenizer(f"{before}{INSTRUCTION}\n<|embed|>\n")["input_ids"])
-    assert read_as(found, claim, "claim")[1] == (prefix if masked else 0)
+    assert read_as(resolved, claim, "claim")[0] == f"{before}{INSTRUCTION}\n<|embed|>\n{twice}"
+    prefix = len(resolved.encoder.tokenizer(f"{before}{INSTRUCTION}\n<|embed|>\n")["input_ids"])
+    assert read_as(resolved, claim, "claim")[1] == (prefix if masked else 0)
     (paper,) = rendering.source_texts([PAPER])
-    assert read_as(found, paper, "source") == (f"<|embed|>\n{source}", 7)
-    assert model_of(name).attention == "eager" and found.encoder.settings.max_length == 512
+    assert read_as(resolved, paper, "source") == (f"<|embed|>\n{source}", 7)
+    assert model_of(name).attention == "eager" and resolved.encoder.settings.max_length == 512
 
 
 def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) -> None:
@@ -106,22 +106,22 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
         by_hand = torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
         vector = encoder.encode(["ab the"], side)[0][0]  # type: ignore[arg-type]
         assert np.abs(vector - by_hand).max() < 1e-5, side
-    other = replace(encoder.settings.template, source=encoder.settings.template.claim)
-    encoder.settings = replace(encoder.settings, template=other)
+    own = replace(encoder.settings.template, source=encoder.settings.template.claim)
+    encoder.settings = replace(encoder.settings, template=own)
     assert encoder.text_keys(["x"], "claim") != encoder.text_keys(["x"], "source")
     assert encoder.tokenize(["x"], "source") == [
-        Tokens(encoder.tokenize(["x"], "claim")[0].ids, len(encoder.tokenizer(other.claim)[0].ids))
+        Tokens(encoder.tokenize(["x"], "claim")[0].ids, len(encoder.tokenizer(own.claim)[0].ids))
     ]
 
 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
     for kind in ("", "-style"):
         released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
-        other, node = SYSTEMS[released], dense(released)
+        own, node = SYSTEMS[released], dense(released)
         model = replace(model_of(right), template=node.model.template)
-        same = replace(dense(right), model=model, name=node.name, label=node.label)
-        system = replace(SYSTEMS[right], first=same, name=other.name, label=other.label)
-        assert system == other
+        twin = replace(dense(right), model=model, name=node.name, label=node.label)
+        system = replace(SYSTEMS[right], first=twin, name=own.name, label=own.label)
+        assert system == own
 
 
 def test_paired_claims_are_scored_where_english_ones_are_alone(

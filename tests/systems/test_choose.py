@@ -63,16 +63,16 @@ def by_alpha(seed: int, effect: float = 0) -> dict[float, np.ndarray]:
 
 def test_noise_moves_the_best_to_an_end_and_one_standard_error_stays_near_the_default() -> None:
     weighing = papers(150)
-    best, held = [], []
+    best, kept_near = [], []
     for seed in range(30):
-        tried = by_alpha(seed)
-        best.append(away(choose("a", tried, weighing, rule="best", **PLAIN)[0]))
-        alpha, choice = choose("a", tried, weighing, distance=away, **PLAIN)
-        held.append(away(alpha))
+        values_of = by_alpha(seed)
+        best.append(away(choose("a", values_of, weighing, rule="best", **PLAIN)[0]))
+        alpha, choice = choose("a", values_of, weighing, distance=away, **PLAIN)
+        kept_near.append(away(alpha))
         assert choice.best_score is not None and choice.error is not None
         assert choice.best_score - choice.score <= choice.error + 1e-12
-    assert sum(far > 0.25 for far in best) >= 18 and sum(far > 0.25 for far in held) <= 7
-    assert np.mean(held) < 0.5 * np.mean(best)
+    assert sum(far > 0.25 for far in best) >= 18 and sum(far > 0.25 for far in kept_near) <= 7
+    assert np.mean(kept_near) < 0.5 * np.mean(best)
 
 
 def test_a_strong_effect_is_taken_and_the_reason_is_recorded() -> None:
@@ -97,10 +97,10 @@ def test_many_claims_of_one_paper_are_one_observation() -> None:
     assert choose("a", tried, weigh(claims_of(golds)), **PLAIN)[0] == 0
     assert choose("a", tried, papers(60), **PLAIN)[0] == 1
     # Nor does one paper decide, however many claims it has; nor a language of one paper.
-    alone = {0: np.full(60, 0.5), 1: np.where(np.arange(60) < 40, 1.0, 0.5)}
+    values_of = {0: np.full(60, 0.5), 1: np.where(np.arange(60) < 40, 1.0, 0.5)}
     golds = ["big"] * 40 + [f"g{i}" for i in range(20)]
     for langs in (None, ["de"] * 40 + ["en"] * 20):
-        assert choose("a", alone, weigh(claims_of(golds, langs)), **PLAIN)[0] == 0
+        assert choose("a", values_of, weigh(claims_of(golds, langs)), **PLAIN)[0] == 0
 
 
 def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -> None:
@@ -110,12 +110,12 @@ def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -
     a, b = np.where(of_seen, 1.0, 0.5), np.where(of_seen, 0.5, 1.0)
     for share, expected in ((0.9, "a"), (0.1, "b")):
         weighing = weigh(data, seen, share)
-        chosen, choice = choose("x", {"b": b, "a": a}, weighing, rule="best", settings=lambda s: {})
-        assert (chosen, choice.seen_share) == (expected, share)
+        best, choice = choose("x", {"b": b, "a": a}, weighing, rule="best", settings=lambda s: {})
+        assert (best, choice.seen_share) == (expected, share)
         assert choice.score == pytest.approx(0.95)
     # Without a declared mix all claims weigh the same, and unseen ones are more.
-    plain = weigh(data, seen)
-    assert plain.seen_share is None and plain.score(a) == pytest.approx(0.625)
+    undeclared = weigh(data, seen)
+    assert undeclared.seen_share is None and undeclared.score(a) == pytest.approx(0.625)
 
 
 def test_a_language_that_lacks_a_part_uses_the_other() -> None:
@@ -131,28 +131,28 @@ def test_a_language_that_lacks_a_part_uses_the_other() -> None:
 def test_what_is_below_the_floor_is_never_taken() -> None:
     """Nearest to the default and within a standard error, but worse than the base."""
     rng = np.random.default_rng(0)
-    base, (one, other) = rng.random(50), rng.normal(0, 0.1, (2, 50))
-    last, best = base + one - one.mean() - 0.001, base + other - other.mean() + 0.005
-    tried, weighing = {"last": last, "best": best, "base": base}, papers(50)
-    assert choose("x", tried, weighing, settings=lambda s: {})[0] == "last"
-    chosen = choose("x", tried, weighing, floor="base", settings=lambda s: {})[0]
-    assert weighing.score(tried[chosen]) >= weighing.score(base)
+    base, (first, second) = rng.random(50), rng.normal(0, 0.1, (2, 50))
+    last, best = base + first - first.mean() - 0.001, base + second - second.mean() + 0.005
+    values_of, weighing = {"last": last, "best": best, "base": base}, papers(50)
+    assert choose("x", values_of, weighing, settings=lambda s: {})[0] == "last"
+    chosen = choose("x", values_of, weighing, floor="base", settings=lambda s: {})[0]
+    assert weighing.score(values_of[chosen]) >= weighing.score(base)
 
 
 def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_the_best() -> None:
     weighing = papers(2)
-    tried = {a: np.full(2, 0.5 if a == 0.1 else 0.7) for a in (0.1, 0.2, 0.3, 0.4, 5.0)}
+    values_of = {a: np.full(2, 0.5 if a == 0.1 else 0.7) for a in (0.1, 0.2, 0.3, 0.4, 5.0)}
     best: Any = {"rule": "best", **PLAIN}
-    assert choose("scale", tried, weighing, **best)[0] == 0.2
-    assert choose("scale", tried, weighing, group=lambda value: value < 1, **best)[0] == 0.3
+    assert choose("scale", values_of, weighing, **best)[0] == 0.2
+    assert choose("scale", values_of, weighing, group=lambda value: value < 1, **best)[0] == 0.3
     # Averages of the same ranks in another order differ in their last digits.
     near = {1.0: np.full(2, 0.1 + 0.2), 0.5: np.full(2, 0.3)}
     assert choose("scale", near, weighing, **best)[0] == 1.0
-    tables: Any = {a: {"en": {"mrr@5": a}} for a in tried}
-    _, choice = choose("scale", tried, weighing, tables=tables, trials=True, note="n", **best)
-    assert [trial.settings["alpha"] for trial in choice.tried] == list(tried)
+    tables: Any = {a: {"en": {"mrr@5": a}} for a in values_of}
+    _, choice = choose("scale", values_of, weighing, tables=tables, trials=True, note="n", **best)
+    assert [trial.settings["alpha"] for trial in choice.tried] == list(values_of)
     assert (choice.tried[0].scores, choice.tried[0].score, choice.note) == (tables[0.1], 0.5, "n")
-    assert choose("scale", tried, weighing, **best)[1].tried == ()
+    assert choose("scale", values_of, weighing, **best)[1].tried == ()
     with pytest.raises(ValueError, match="no settings"):
         choose("scale", {}, weighing, **best)
 
@@ -175,18 +175,18 @@ def test_what_is_chosen_is_within_its_standard_error_of_the_best_and_nothing_nea
     weighing = weigh(data, seen, share)
     assert weighing.weights.sum() == pytest.approx(1) and (weighing.weights >= 0).all()
     rng = np.random.default_rng(seed)
-    tried = {i: rng.choice([0, 0.2, 0.25, 0.5, 1], len(rows)) for i in range(5)}
-    chosen, choice = choose("x", tried, weighing, floor=3, **PLAIN)
-    scores = {i: weighing.score(values) for i, values in tried.items()}
-    assert scores[chosen] >= scores[3]
+    values_of = {i: rng.choice([0, 0.2, 0.25, 0.5, 1], len(rows)) for i in range(5)}
+    best, choice = choose("x", values_of, weighing, floor=3, **PLAIN)
+    scores = {i: weighing.score(values) for i, values in values_of.items()}
+    assert scores[best] >= scores[3]
     assert choice.best_score == max(scores.values())
-    assert max(scores.values()) - scores[chosen] <= (choice.error or 0) + 1e-9
+    assert max(scores.values()) - scores[best] <= (choice.error or 0) + 1e-9
     # The first is the default, unless it is below the floor or clearly worse.
     if scores[0] == max(scores.values()):
-        assert chosen == 0
+        assert best == 0
     # Alike by every claim: nothing is worse.
-    alike = dict.fromkeys(range(3), tried[0])
-    assert choose("x", alike, weighing, **PLAIN)[0] == 0
+    equal_values = dict.fromkeys(range(3), values_of[0])
+    assert choose("x", equal_values, weighing, **PLAIN)[0] == 0
 
 
 def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> None:
@@ -194,12 +194,12 @@ def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> 
     count = 30
     data = claims_of([f"g{i}" for i in range(count)])
 
-    def runs(alone: int) -> tuple[Run, Run]:
+    def runs(count_alone: int) -> tuple[Run, Run]:
         sparse, dense = {}, {}
         for i in range(count):
             low = [("g0" if i else "g1", 0.4), ("x", 0.0)]
             sparse[f"c{i}"] = [(f"g{i}", 1.0), *low]
-            if i < alone:
+            if i < count_alone:
                 dense[f"c{i}"] = [("z", 1.0), (f"g{i}", 0.2), ("x", 0.0)]
                 sparse[f"c{i}"] = [(f"g{i}", 1.0), ("z", 0.5), ("x", 0.0)]
             else:
@@ -212,9 +212,9 @@ def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> 
         for rule in ("best", "one_se")
     }
     assert alpha["best"] > 0.6 and alpha["one_se"] == 0.5
-    chosen, choice = choose_fusion(*runs(15), data, grid)
-    assert choice.score > 0.99 and (chosen.method, chosen.scale) == ("linear", "min-max")
-    assert 0.5 < chosen.alpha < 0.7
+    best, choice = choose_fusion(*runs(15), data, grid)
+    assert choice.score > 0.99 and (best.method, best.scale) == ("linear", "min-max")
+    assert 0.5 < best.alpha < 0.7
 
 
 def test_the_margin_is_chosen_by_hand() -> None:
@@ -235,9 +235,9 @@ def test_the_margin_is_chosen_by_hand() -> None:
     assert choose_margin(before, after, data, margins=(1.0, 0.0, 0.1))[0] == 0.0
     # Where the first source changed since the stage before, the claim is asked about anyway.
     earlier = Run.from_lists({c: [("y" if c == "c" else "x", 1.0)] for c in scores})
-    both = WhenConfig(0.5, disagree=True)
+    condition = WhenConfig(0.5, disagree=True)
     margin, choice = choose_margin(
-        before, after, data, both, earlier, margins=(0.0, 0.1, 0.3), rule="best"
+        before, after, data, condition, earlier, margins=(0.0, 0.1, 0.3), rule="best"
     )
     assert margin == 0.1 and choice.score == pytest.approx(1.0)
 
@@ -250,12 +250,12 @@ def test_a_mix_is_chosen_on_the_declared_mix_of_seen_and_unseen_papers(tiny_fold
     # Seen are the claims that BM25 ranks well: the more they weigh, the higher the score.
     good = zip(weigh(train).claim_ids, values >= sorted(values)[len(values) // 2], strict=True)
     seen = frozenset(claim for claim, well in good if well)
-    found = []
+    scores = []
     for share in (0.1, 0.9):
         selection = SelectionData(train, train, "a note", seen, share)
         before = [("retrieve", first)]
         _, (choice,) = fit_stages([read_stage(entry)], before, train, selection, SystemRuntime())
         assert (choice.seen_share, choice.note) == (share, "a note")
         assert choice.compared == len(choice.tried) > 3
-        found.append(choice.score)
-    assert found[0] < found[1] - 0.1
+        scores.append(choice.score)
+    assert scores[0] < scores[1] - 0.1

@@ -44,14 +44,14 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     rng = np.random.default_rng(1)
     words = [f"w{i}" for i in range(40)]
 
-    def drawn(words: Sequence[str], count: int) -> str:
+    def text_of(words: Sequence[str], count: int) -> str:
         return " ".join(rng.choice(words, count))
 
     sources = [
-        Source(f"s{i}", drawn(words, 2), drawn(words, rng.integers(3, 30))) for i in range(60)
+        Source(f"s{i}", text_of(words, 2), text_of(words, rng.integers(3, 30))) for i in range(60)
     ]
     # Words of titles are drawn more often.
-    texts = [drawn([*s.title.split() * 6, *s.abstract.split()], 3) for s in sources[:40]]
+    texts = [text_of([*s.title.split() * 6, *s.abstract.split()], 3) for s in sources[:40]]
     claims = [
         Claim(f"c{i}", text, "de" if i > 29 else "en", golds=(f"s{i}",))
         for i, text in enumerate(texts)
@@ -60,7 +60,7 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     values = (0.1, 2.0), (0.0, 1.0), (1, 3)
     grid = tuple(zip(("k1", "b", "title_weight"), values, strict=True))
     # Metadata, of which these sources have none: what is not chosen stays as it was.
-    chosen, choice = choose_bm25(data, BM25Config(metadata=True), grid, "best")
+    config, choice = choose_bm25(data, BM25Config(metadata=True), grid, "best")
     table = {}
     for k1, b, weight in product(*values):
         run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
@@ -68,9 +68,9 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4
     assert choice.score == pytest.approx(max(table.values()))
-    best = {"k1": chosen.k1, "b": chosen.b, "title_weight": chosen.title_weight}
-    assert table[*best.values()] == max(table.values()) and chosen.title_weight == 3
-    assert chosen == BM25Config(metadata=True, **best)
+    best = {"k1": config.k1, "b": config.b, "title_weight": config.title_weight}
+    assert table[*best.values()] == max(table.values()) and config.title_weight == 3
+    assert config == BM25Config(metadata=True, **best)
     assert best.items() <= choice.settings.items()
     assert (choice.what, choice.split, choice.claims) == ("bm25", "train", 40)
 
@@ -85,9 +85,9 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
     grid: choose.Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
-    chosen, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
-    assert chosen.stop_words and choice.compared == 4
-    assert [one.verdict for one in choice.tried] == ["given", "too few papers differ"]
+    config, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
+    assert config.stop_words and choice.compared == 4
+    assert [trial.verdict for trial in choice.tried] == ["given", "too few papers differ"]
     assert choice.tried[1].score > choice.score + 0.5
 
 
@@ -97,8 +97,8 @@ def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
     claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
     data = data_of(claims, [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)])
     for values, verdict in (((False, True), "better"), ((True, False), "worse")):
-        chosen, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
-        assert chosen.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
+        config, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
+        assert config.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
 
 
 def test_the_best_fusion_of_the_grid_is_chosen() -> None:
@@ -109,15 +109,15 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
     grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
     chosen, choice = choose_fusion(sparse, dense, data, grid, rule="best")
-    tried = {}
+    scores = {}
     for (i, config), step in product(enumerate(grid), range(1, 20)):
         run = fuse(sparse, dense, replace(config, alpha=step / 20))
-        tried[i, step] = evaluate(run, data.qrels, ["mrr@5"]).mean("mrr@5")
-    assert choice.score == max(tried.values()) == 1.0
-    first = min(i for (i, _), value in tried.items() if value == 1.0)
-    alphas = [step / 20 for (i, step), value in tried.items() if i == first and value == 1.0]
+        scores[i, step] = evaluate(run, data.qrels, ["mrr@5"]).mean("mrr@5")
+    assert choice.score == max(scores.values()) == 1.0
+    first = min(i for (i, _), value in scores.items() if value == 1.0)
+    alphas = [step / 20 for (i, step), value in scores.items() if i == first and value == 1.0]
     assert chosen == replace(grid[first], alpha=alphas[len(alphas) // 2])
-    assert min(tried.values()) < 1.0
+    assert min(scores.values()) < 1.0
 
 
 def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> None:
@@ -126,12 +126,12 @@ def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> Non
     sparse = Run.from_lists({"c": [("x", 9.0), ("y", 5.1)]})
     dense = Run.from_lists({"c": [("z", 0.9), ("g", 0.8)]})
     lacking = [("g", 5.0), ("z", 0.5)], [("y", 0.1), ("x", 0.0)]
-    scored = tuple(Run.from_lists({"c": found}) for found in lacking)
+    scored = tuple(Run.from_lists({"c": ranking}) for ranking in lacking)
     grid = [FusionConfig(), FusionConfig(missing="scored")]
-    chosen, choice = choose_fusion(sparse, dense, data, grid, scored=scored, rule="best")
-    assert chosen.missing == "scored" and choice.score == 1.0
-    chosen, choice = choose_fusion(sparse, dense, data, grid)
-    assert chosen.missing == "lowest" and choice.score < 1.0
+    config, choice = choose_fusion(sparse, dense, data, grid, scored=scored, rule="best")
+    assert config.missing == "scored" and choice.score == 1.0
+    config, choice = choose_fusion(sparse, dense, data, grid)
+    assert config.missing == "lowest" and choice.score < 1.0
 
 
 def resolved(kind: str | None = None, **data: Any) -> Resolved:
@@ -157,8 +157,8 @@ def selected(
 
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **options: Any) -> Resolved:
-    whole = load(folder, "train", options.get("languages"))
-    _, val = carve_val(whole, share, seed, seen_share=options.get("val_seen_share", 0.0))
+    train = load(folder, "train", options.get("languages"))
+    _, val = carve_val(train, share, seed, seen_share=options.get("val_seen_share", 0.0))
     carved = {"val_share": share, "val_seed": seed, "val_sha256": val.fingerprint}
     return resolved("full", **{"train_split": "train", **carved, **options})
 
@@ -176,21 +176,21 @@ def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
 
 def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
     selection_data = selected(folder, resolved(), val="carved")
-    whole = load(folder, "train")
+    train = load(folder, "train")
     assert (
-        selection_data.val == carve_val(whole, 0.1, 13, seen_share=0.1)[1]
+        selection_data.val == carve_val(train, 0.1, 13, seen_share=0.1)[1]
         and not selection_data.note
     )
     # Step 0 of a run has nothing trained, and its manifest says how the run carves.
-    other = selected(folder, resolved("base", val_share=0.3, val_seed=2), val="carved")
-    assert other.val == carve_val(whole, 0.3, 2)[1]
+    with_share = selected(folder, resolved("base", val_share=0.3, val_seed=2), val="carved")
+    assert with_share.val == carve_val(train, 0.3, 2)[1]
 
 
 def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: Path) -> None:
-    whole = load(folder, "train")
+    train = load(folder, "train")
     model = trained(folder, val_seen_share=0.2, seen_share_expected=0.3)
     selection_data = selected(folder, model)
-    rest, val = carve_val(whole, 0.25, 5, seen_share=0.2)
+    rest, val = carve_val(train, 0.25, 5, seen_share=0.2)
     assert selection_data.val == val and not selection_data.note
     seen = {claim.id for claim in val.claims if set(claim.golds) & rest.golds}
     assert selection_data.seen == seen and 0 < len(seen) < len(val.claims)
@@ -199,7 +199,7 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
     for asked in ("auto", "carved"):
         older = selected(folder, trained(folder), val=asked)
         assert older.seen == frozenset() and older.weighing().seen_share is None
-        assert older.val == carve_val(whole, 0.25, 5)[1] and not older.note
+        assert older.val == carve_val(train, 0.25, 5)[1] and not older.note
         assert len(older.train.claims) == 48  # BM25 has no weights: all of train
     # What is not declared is what another claim of train can expect: here each paper has two.
     assert older.seen_share == 1.0
@@ -212,8 +212,8 @@ def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
         and not selection_data.note
     )
     # A val that is not the training's is said.
-    other = selected(folder, trained(folder, val_sha256="other"))
-    assert "not the one training held out" in other.note
+    changed = selected(folder, trained(folder, val_sha256="other"))
+    assert "not the one training held out" in changed.note
 
 
 def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -> None:
@@ -238,15 +238,15 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     weighing = selection_data.weighing()
     assert set(weighing.weights[weighing.seen]) == {0.0} and weighing.weights.sum() == 1
     # Trained on other claims alone, all of these are new to it.
-    apart = load(folder, "train")
-    claims = [replace(claim, text=f"news: {claim.text}") for claim in apart.claims]
-    write_beir(replace(apart, claims=tuple(claims)), tmp_path / "far_train")
+    news = load(folder, "train")
+    claims = [replace(claim, text=f"news: {claim.text}") for claim in news.claims]
+    write_beir(replace(news, claims=tuple(claims)), tmp_path / "far_train")
     model = trained(tmp_path / "far_train", dataset=str(tmp_path / "far_train"))
     selection_data = selected(folder, model)
     assert selection_data.val == selection_data.train and not selection_data.note
     # Where a carved part is wanted, it is one.
     selection_data = selected(folder, model, val="carved")
-    assert selection_data.val == carve_val(apart, 0.25, 5)[1] and not selection_data.note
+    assert selection_data.val == carve_val(news, 0.25, 5)[1] and not selection_data.note
 
 
 def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
@@ -265,14 +265,14 @@ def test_neither_the_reported_split_nor_what_was_trained_on_is_chosen_on(folder:
         selected(folder, trained(folder), val="train")
 
 
-def begun_from(place: Path, base: Resolved, kind: str = "base", sha256: str = "1") -> Resolved:
-    """A model that was trained from a checkpoint at `place`, or not trained further."""
+def begun_from(path: Path, base: Resolved, kind: str = "base", sha256: str = "1") -> Resolved:
+    """A model that was trained from a checkpoint at `path`, or not trained further."""
     assert base.manifest is not None
-    place.mkdir(exist_ok=True)
-    replace(base.manifest, weights=Weights("full", sha256="1")).write(place)
-    own = resolved("base") if kind == "base" else trained(place.parent / "data", 0.4, 9)
+    path.mkdir(exist_ok=True)
+    replace(base.manifest, weights=Weights("full", sha256="1")).write(path)
+    own = resolved("base") if kind == "base" else trained(path.parent / "data", 0.4, 9)
     assert own.manifest is not None
-    manifest = replace(own.manifest, base=Base(str(place), None, sha256), weights=Weights(kind))  # type: ignore[arg-type]
+    manifest = replace(own.manifest, base=Base(str(path), None, sha256), weights=Weights(kind))  # type: ignore[arg-type]
     return replace(own, manifest=manifest)
 
 
@@ -280,14 +280,14 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
-    whole, place = load(folder, "train"), folder.parent / "first"
-    _, first = carve_val(whole, 0.25, 5)
-    _, own = carve_val(whole, 0.4, 9)
+    train, path = load(folder, "train"), folder.parent / "first"
+    _, first = carve_val(train, 0.25, 5)
+    _, own = carve_val(train, 0.4, 9)
     # Step 0 is its base; what was trained from it knows the claims of both trainings.
-    assert selected(folder, begun_from(place, trained(folder))).val == first
-    both = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
-    selection_data = selected(folder, begun_from(place, trained(folder), "full"))
-    assert {claim.id for claim in selection_data.val.claims} == both and 0 < len(both) < len(
+    assert selected(folder, begun_from(path, trained(folder))).val == first
+    shared = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
+    selection_data = selected(folder, begun_from(path, trained(folder), "full"))
+    assert {claim.id for claim in selection_data.val.claims} == shared and 0 < len(shared) < len(
         own.claims
     )
     # Also where the base was trained on a set that holds this one.
@@ -297,34 +297,34 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     base = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
     _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
     held_out = {claim.text for claim in val.claims}
-    selection_data = selected(folder, begun_from(place, base, "full"))
+    selection_data = selected(folder, begun_from(path, base, "full"))
     assert [*selection_data.val.claims] == [claim for claim in own.claims if claim.text in held_out]
     assert 0 < len(selection_data.val.claims) < len(own.claims)
     with pytest.raises(UserError, match="trained on train"):
-        selected(folder, begun_from(place, trained(folder)), val="train")
+        selected(folder, begun_from(path, trained(folder)), val="train")
     # Not so a folder of that name with other weights, and a training on other data.
     for model in (
-        begun_from(place, trained(folder), sha256="2"),
-        begun_from(place, trained(folder, val_sha256="other")),
-        begun_from(place, trained(folder, train_split="absent")),
-        begun_from(place, resolved("full", train_split="dev")),
+        begun_from(path, trained(folder), sha256="2"),
+        begun_from(path, trained(folder, val_sha256="other")),
+        begun_from(path, trained(folder, train_split="absent")),
+        begun_from(path, resolved("full", train_split="dev")),
     ):
         selection_data = selected(folder, model)
         assert selection_data.val == selection_data.train and not selection_data.note
 
 
 def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> None:
-    one, other = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
+    left, right = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
     untrained = selected(folder, resolved())
-    shared = {claim.id for claim in one.val.claims} & {claim.id for claim in other.val.claims}
-    selection_data = unknown_to_all([untrained, replace(one, note="a"), replace(other, note="b")])
+    shared = {claim.id for claim in left.val.claims} & {claim.id for claim in right.val.claims}
+    selection_data = unknown_to_all([untrained, replace(left, note="a"), replace(right, note="b")])
     assert {claim.id for claim in selection_data.val.claims} == shared
-    assert selection_data.note == "a; b" and selection_data.seen_share == one.seen_share
-    assert unknown_to_all([untrained, one]) == one
+    assert selection_data.note == "a; b" and selection_data.seen_share == left.seen_share
+    assert unknown_to_all([untrained, left]) == left
     assert unknown_to_all([untrained, untrained]) == untrained
-    nothing = replace(other, val=other.val.with_claims(()))
+    nothing = replace(right, val=right.val.with_claims(()))
     with pytest.raises(heldout.NothingToChooseOn, match="unknown to all of the models"):
-        unknown_to_all([one, nothing])
+        unknown_to_all([left, nothing])
 
 
 @dataclass(frozen=True)
@@ -348,8 +348,8 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     assert system.is_fit and "fitted" in system.label_of()
 
     def fitted(held_out: HeldOut) -> tuple[float, Choice]:
-        found = system.fit(SystemRuntime(progress=False), held_out)
-        return found.system.stages[0].stage.threshold, found.choices[0]
+        result = system.fit(SystemRuntime(progress=False), held_out)
+        return result.system.stages[0].stage.threshold, result.choices[0]
 
     held_out = HeldOut("", "", own_train=data, labels=labels)
     threshold, choice = fitted(held_out)
@@ -360,23 +360,23 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     assert fitted(held_out.without({"b", "e"}))[0] == 0.4
     with pytest.raises(UserError, match="have no verdicts"):
         fitted(HeldOut("", "", own_train=data))
-    other = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
+    second = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
     with pytest.raises(UserError, match="no claim of 'train' has a gold"):
-        other.fit(SystemRuntime(progress=False), held_out)
+        second.fit(SystemRuntime(progress=False), held_out)
 
 
 def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Path) -> None:
     """Seven rumours want the tags boosted, one wants them off: it would get that alone."""
     rumors = load_rumors(write_rumors(tmp_path / "dev.json", with_tags([True] * 7 + [False])))
     data, grid = rumors.dataset, (("stemmer", (True, False)), ("boost", (0.0, 3.0)))
-    known: dict[str, np.ndarray] = {}
-    chosen, choice = choose_fielded(data, FieldedConfig(boost=0), grid, "best", known)
-    assert chosen.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
-    assert [values.tolist() for values in known.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
+    values_of: dict[str, np.ndarray] = {}
+    config, choice = choose_fielded(data, FieldedConfig(boost=0), grid, "best", values_of)
+    assert config.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
+    assert [values.tolist() for values in values_of.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
     # On fewer of the claims nothing is ranked again, and the choice is theirs.
-    known["r7"] = np.array([0.0, 0, 0, 1])
+    values_of["r7"] = np.array([0.0, 0, 0, 1])
     dataset = data.with_claims(claim for claim in data.claims if claim.id == "r7")
-    assert not choose_fielded(dataset, FieldedConfig(), grid, "best", known)[0].stemmer
+    assert not choose_fielded(dataset, FieldedConfig(), grid, "best", values_of)[0].stemmer
 
 
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
@@ -384,13 +384,13 @@ def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: 
     node = make_system("A", entry).first
     assert isinstance(node, BM25Node) and node.bm25 == BM25Config(stemmer=False)
     assert [name for name, _ in node.grid] == ["stemmer", "title_weight", "k1", "b"]
-    for given, key in (
+    for grid, key in (
         ({"k1": [1.2, -1]}, "retrieve.bm25.k1: -1"),
         ({"b": []}, "retrieve.bm25.b: "),
         ({"analysis": ["terms", "words"]}, "retrieve.bm25.analysis: 'words'"),
     ):
         with pytest.raises(UserError, match=key):
-            make_system("A", {"retrieve": {"bm25": given}})
+            make_system("A", {"retrieve": {"bm25": grid}})
     fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
     assert isinstance(fielded, FieldedNode) and fielded.grid == choose.FIELDED_GRID
     assert fielded.fielded == FieldedConfig()

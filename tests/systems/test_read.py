@@ -127,7 +127,7 @@ KINDS = "one of bm25, fielded, dense, run"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("A:\n  retrieve: bm25\n  stage: []\n", ":3: stage: no such key; did you mean stages"),
         ("A: {retrieve: {bm25: {}}}\nA: {retrieve: {bm25: {}}}\n", ":2: A: is set twice"),
@@ -190,9 +190,9 @@ KINDS = "one of bm25, fielded, dense, run"
     ],
 )
 def test_what_is_wrong_is_one_line_with_file_name_key_and_what_is_allowed(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"s\.yaml:? ?.*{said}") as error:
+    with pytest.raises(UserError, match=rf"s\.yaml:? ?.*{message}") as error:
         read_systems([write(tmp_path / "s.yaml", text)])
     assert len(error.value.lines) == 1 and "\n" not in str(error.value)
 
@@ -204,19 +204,19 @@ def test_a_file_that_is_called_as_a_key_is_named_too(tmp_path: Path) -> None:
 
 
 def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
-    one = write(tmp_path / "one.yaml", "A: {retrieve: {bm25: {k1: 1.0}}}\n")
+    first = write(tmp_path / "one.yaml", "A: {retrieve: {bm25: {k1: 1.0}}}\n")
     two = "A: {retrieve: {bm25: {k1: 1.0}}}\nB: {retrieve: {bm25: {k1: 2.0}}}\n"
-    same = write(tmp_path / "same.yaml", two)
-    other = write(tmp_path / "other.yaml", "A: {retrieve: {bm25: {k1: 2.0}}}\n")
-    assert list(read_systems([one, same])) == ["A", "B"]
+    repeated_file = write(tmp_path / "same.yaml", two)
+    conflicting = write(tmp_path / "other.yaml", "A: {retrieve: {bm25: {k1: 2.0}}}\n")
+    assert list(read_systems([first, repeated_file])) == ["A", "B"]
     with pytest.raises(UserError, match=r"other.yaml: A: is another system"):
-        read_systems([one, other])
+        read_systems([first, conflicting])
 
 
 def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
     planned = [RowPlan(system) for system in systems.values()]
-    names = [planned[place].system.name for place in by_model(planned)]
+    names = [planned[position].system.name for position in by_model(planned)]
     assert sorted(names) == sorted(systems)
     for name in DENSE_2025:
         assert names.index(f"H-{name}") == names.index(name) + 1
@@ -231,11 +231,11 @@ Named: {retrieve: Graph}
 Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, index: {kind: hnsw, effort: 9}}]}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
-    graph, both = systems["Graph"].first, systems["Both"].first
-    assert isinstance(graph, DenseNode) and isinstance(both, HybridNode)
-    assert isinstance(both.dense, DenseNode) and both.dense.vectors == graph.vectors
+    graph, hybrid = systems["Graph"].first, systems["Both"].first
+    assert isinstance(graph, DenseNode) and isinstance(hybrid, HybridNode)
+    assert isinstance(hybrid.dense, DenseNode) and hybrid.dense.vectors == graph.vectors
     assert graph.vectors == IndexConfig("hnsw", effort=9) and graph.sources_form == "title"
-    assert systems["Named"].first == graph and not both.sparse.name
+    assert systems["Named"].first == graph and not hybrid.sparse.name
     assert systems["Plain"].first == DenseNode(name="Plain", model=graph.model)
 
 

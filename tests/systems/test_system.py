@@ -71,8 +71,8 @@ GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole grids are tested where a setting is chosen of them."""
-    chosen = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
-    monkeypatch.setattr(nodes, "choose_fusion", chosen)
+    choose = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
+    monkeypatch.setattr(nodes, "choose_fusion", choose)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return reversing
 
 
-def written(folder: Path, text: str) -> Path:
+def write_systems(folder: Path, text: str) -> Path:
     path = folder / "systems.yaml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -106,7 +106,7 @@ Reversed:
 def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
     outside: Any, dev: Dataset, tmp_path: Path
 ) -> None:
-    systems = read_systems([written(tmp_path, REVERSED)])
+    systems = read_systems([write_systems(tmp_path, REVERSED)])
     system_result = run_system(systems["Reversed"], dev)
     assert [s.name for s in system_result.stages] == [
         "retrieve",
@@ -213,7 +213,7 @@ def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> 
 
 
 def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
-    several = {lang: one if isinstance(one, tuple) else (one,) for lang, one in given.items()}
+    several = {lang: node if isinstance(node, tuple) else (node,) for lang, node in given.items()}
     return RouteNode(name="both", routes=several)
 
 
@@ -226,14 +226,14 @@ def of(node: AnyNode, **options: Any) -> System:
 
 def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     runner = SystemRunner(dev)
-    found = runner.run(of(routes(de=WORDS, default=PLAIN)))
+    routed = runner.run(of(routes(de=WORDS, default=PLAIN)))
     parts = {node.name: runner.run(of(node)).result.run for node in (PLAIN, WORDS)}
     for claim in dev.claims:
         name = "words" if claim.lang == "de" else "plain"
-        assert found.result.run.sources(claim.id) == parts[name].sources(claim.id)
-    assert found.result.run.claim_ids == tuple(claim.id for claim in dev.claims)
-    assert [stage.name for stage in found.stages] == ["plain", "words", "route"]
-    costs = [stage.result.cost.seconds for stage in found.stages]
+        assert routed.result.run.sources(claim.id) == parts[name].sources(claim.id)
+    assert routed.result.run.claim_ids == tuple(claim.id for claim in dev.claims)
+    assert [stage.name for stage in routed.stages] == ["plain", "words", "route"]
+    costs = [stage.result.cost.seconds for stage in routed.stages]
     assert costs[-1] == pytest.approx(sum(costs[:-1]))
     # Without names the parts are known by their kinds.
     route_node = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
@@ -246,35 +246,35 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
 def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> None:
     nodes = {"plain": PLAIN, "words": bm25("words", "translated", k1=0.1, b=0.0)}
     names = [first, *(name for name in nodes if name != first)]
-    both = of(routes(fr=PLAIN, default=tuple(nodes[name] for name in names)))
+    route_node = of(routes(fr=PLAIN, default=tuple(nodes[name] for name in names)))
     train = load("demo", "train")
     won = {}
     for rule in ("best", "one_se"):
         settings = RunSettings("demo", ChoosingOn("train", rule=rule))
-        found = SystemRunner(dev, settings).run(both)
-        assert [choice.what for choice in found.choices] == ["route en", "route de"]
-        for choice in found.choices:
+        result = SystemRunner(dev, settings).run(route_node)
+        assert [choice.what for choice in result.choices] == ["route en", "route de"]
+        for choice in result.choices:
             language = choice.what.split()[1]
             mine = train.in_languages([language])
             by_hand = {
                 name: evaluate(run_system(of(nodes[name]), mine).result.run, mine, repeats=0).macro
                 for name in names
             }
-            tried = {str(trial.settings["system"]): trial.score for trial in choice.tried}
-            assert tried == pytest.approx({k: v["mrr@5"] for k, v in by_hand.items()})
+            scores = {str(trial.settings["system"]): trial.score for trial in choice.tried}
+            assert scores == pytest.approx({k: v["mrr@5"] for k, v in by_hand.items()})
             assert choice.claims == len(mine.claims) and choice.split == "train"
-            taken = str(choice.settings["system"])
-            best = max(tried, key=lambda name: tried[name])
+            name = str(choice.settings["system"])
+            best = max(scores, key=lambda name: scores[name])
             if rule == "best":
-                assert taken == best
+                assert name == best
                 won[language] = best
             else:  # the first, unless it is clearly worse
-                error = choice.error if taken != best else 0
-                assert taken == first or tried[best] > tried[first]
-                assert tried[best] - tried[taken] <= (error or 0) + 1e-9
-            alone = run_system(of(nodes[taken]), dev.in_languages([language])).result.run
+                error = choice.error if name != best else 0
+                assert name == first or scores[best] > scores[first]
+                assert scores[best] - scores[name] <= (error or 0) + 1e-9
+            solo = run_system(of(nodes[name]), dev.in_languages([language])).result.run
             for claim in dev.in_languages([language]).claims:
-                assert found.result.run.sources(claim.id) == alone.sources(claim.id)
+                assert result.result.run.sources(claim.id) == solo.sources(claim.id)
     assert set(won.values()) == set(names[:2])  # no one system is best for all
 
 
@@ -283,12 +283,12 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
     odd, tuned = bm25("odd", k1=8.0, b=1.0), bm25("tuned", fits=True, k1=8.0, b=1.0)
     settings = RunSettings("demo", ChoosingOn("train", rule="best"))
     runner = SystemRunner(dev, settings)
-    found = runner.run(of(routes(default=(odd, tuned))), "original")
-    assert [choice.what for choice in found.choices] == ["route en", "route de", "route fr", "bm25"]
-    assert {choice.settings["system"] for choice in found.choices[:3]} == {"tuned"}
-    alone = runner.run(of(tuned), "original")
-    assert found.choices[3:] == alone.choices
-    assert all(found.result.run.scored(c.id) == alone.result.run.scored(c.id) for c in dev.claims)
+    first = runner.run(of(routes(default=(odd, tuned))), "original")
+    assert [choice.what for choice in first.choices] == ["route en", "route de", "route fr", "bm25"]
+    assert {choice.settings["system"] for choice in first.choices[:3]} == {"tuned"}
+    solo = runner.run(of(tuned), "original")
+    assert first.choices[3:] == solo.choices
+    assert all(first.result.run.scored(c.id) == solo.result.run.scored(c.id) for c in dev.claims)
 
 
 def test_equal_systems_under_two_names_are_fitted_once(
@@ -296,24 +296,24 @@ def test_equal_systems_under_two_names_are_fitted_once(
 ) -> None:
     """Also within a tree, and where only what is said of a part differs."""
     fitted: list[BM25Config] = []
-    chosen = nodes.choose_bm25
+    choose_bm25 = nodes.choose_bm25
 
-    def counted(data: Any, base: BM25Config, *options: Any) -> Any:
+    def count_choices(data: Any, base: BM25Config, *options: Any) -> Any:
         fitted.append(base)
-        return chosen(data, base, *options)
+        return choose_bm25(data, base, *options)
 
-    monkeypatch.setattr(nodes, "choose_bm25", counted)
-    one, other = bm25("one", fits=True), bm25("other", fits=True)
+    monkeypatch.setattr(nodes, "choose_bm25", count_choices)
+    node, second_node = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
-    first, second = (runner.run(of(node), "original") for node in (one, other))
+    first, second = (runner.run(of(node), "original") for node in (node, second_node))
     assert len(fitted) == 1 and first.choices == second.choices != ()
     assert list(first.result.run) == list(second.result.run)
     assert (first.system, second.system) == ("one", "other")
-    runner.run(of(routes(de=one, default=replace(other, label="x"))), "original")
-    runner.run(of(HybridNode(name="mix", sparse=one, dense=PLAIN)), "original")
+    runner.run(of(routes(de=node, default=replace(second_node, label="x"))), "original")
+    runner.run(of(HybridNode(name="mix", sparse=node, dense=PLAIN)), "original")
     assert len(fitted) == 1
     # Another text of the claims, or other settings, are another choice.
-    runner.run(of(one), "translated")
+    runner.run(of(node), "translated")
     runner.run(of(bm25("one", fits=True, stemmer=False)), "original")
     assert len(fitted) == 3
 
@@ -336,21 +336,21 @@ def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
 
 def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> None:
     tuned = bm25("tuned", fits=True)
-    both = routes(de=tuned, default=PLAIN)
+    route_node = routes(de=tuned, default=PLAIN)
     runner = SystemRunner(dev, RunSettings("demo"))
-    found = runner.run(of(both), "translated")
-    assert found.form == "translated"
+    result = runner.run(of(route_node), "translated")
+    assert result.form == "translated"
     parts = {node.name: runner.run(of(node), "translated") for node in (PLAIN, tuned)}
     for claim in dev.claims:
         part = parts["tuned" if claim.lang == "de" else "plain"]
-        assert found.result.run.scored(claim.id) == part.result.run.scored(claim.id)
-    assert found.choices == parts["tuned"].choices != ()
+        assert result.result.run.scored(claim.id) == part.result.run.scored(claim.id)
+    assert result.choices == parts["tuned"].choices != ()
     # The routed system's own form is that of its parts, whatever is asked for.
-    own = runner.run(of(both, claims="translated"), "original")
-    assert list(own.result.run) == list(found.result.run)
-    mixed = runner.run(of(HybridNode(name="m", sparse=PLAIN, dense=both)), "translated")
-    expected = fuse(parts["plain"].result.run, found.result.run, k=100)
-    assert all(mixed.result.run.scored(c.id) == expected.scored(c.id) for c in dev.claims)
+    own = runner.run(of(route_node, claims="translated"), "original")
+    assert list(own.result.run) == list(result.result.run)
+    hybrid = runner.run(of(HybridNode(name="m", sparse=PLAIN, dense=route_node)), "translated")
+    expected = fuse(parts["plain"].result.run, result.result.run, k=100)
+    assert all(hybrid.result.run.scored(c.id) == expected.scored(c.id) for c in dev.claims)
 
 
 def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
@@ -371,12 +371,12 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     reported = load("demo", "train").in_languages(["fr"])
     reported = reported.with_claims(reported.claims, "other")
 
-    def chosen_on(system: System, **named: Any) -> set[tuple[str, int]]:
-        found = SystemRunner(reported, RunSettings("demo", ChoosingOn(**named))).run(system)
-        return {(choice.split, choice.claims) for choice in found.choices}
+    def chosen_on(system: System, **extra: Any) -> set[tuple[str, int]]:
+        result = SystemRunner(reported, RunSettings("demo", ChoosingOn(**extra))).run(system)
+        return {(choice.split, choice.claims) for choice in result.choices}
 
-    whole = {(split, len(load("demo", split).claims)) for split in ("train", "dev")}
-    assert chosen_on(mix) | chosen_on(of(tuned)) == whole
+    expected = {(split, len(load("demo", split).claims)) for split in ("train", "dev")}
+    assert chosen_on(mix) | chosen_on(of(tuned)) == expected
     assert {split for split, _ in chosen_on(mix)} == {"dev"}
     assert {split for split, _ in chosen_on(mix, split="train")} == {"train"}
 
@@ -393,8 +393,8 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
     names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
     # A system with claims of its own is not asked for others.
-    mixed = ["a+own.original", "a+own.translated"]
-    assert list(report.systems) == [*names, "own.translated", *mixed]
+    names_of_stages = ["a+own.original", "a+own.translated"]
+    assert list(report.systems) == [*names, "own.translated", *names_of_stages]
     assert report.systems["a+own.original"].parts == ("a.original", "own.translated")
     assert report.systems["own.translated"].macro == report.systems["a.translated"].macro
     assert [(row.system, row.reason) for row in report.not_run] == [("absent", "not here")] * 2
@@ -406,9 +406,9 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     expected = evaluate(fuse(*parts, k=100), dev, repeats=0)
     assert report.systems["ab.translated"].macro == pytest.approx(expected.macro)
     assert report.systems["ab.translated"].parts == ("a.translated", "b.translated")
-    found = run_system(systems["ab"], dev, "translated").result
-    assert [name for name, _ in found.parts] == ["a", "b"]
-    assert [list(part.run) for _, part in found.parts] == [list(part.run) for part in parts]
+    result = run_system(systems["ab"], dev, "translated").result
+    assert [name for name, _ in result.parts] == ["a", "b"]
+    assert [list(part.run) for _, part in result.parts] == [list(part.run) for part in parts]
 
 
 def test_a_system_without_claims_to_choose_on_is_refused(dev: Dataset) -> None:

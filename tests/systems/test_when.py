@@ -49,9 +49,9 @@ class Last:
         ASKED.append([claim.id for claim in claims])
         assert [*run.claim_ids] == ASKED[-1] and len(sources) == 3
         ids = {claim.id: run.sources(claim.id) for claim in claims}
-        moved = {c: [(s, -i) for i, s in enumerate([*s[-1:], *s[:-1]])] for c, s in ids.items()}
+        lists = {c: [(s, -i) for i, s in enumerate([*s[-1:], *s[:-1]])] for c, s in ids.items()}
         failures = tuple(Failure(claim.id, self.why) for claim in claims if self.why)
-        return Result(Run.from_lists(moved), failures=failures)
+        return Result(Run.from_lists(lists), failures=failures)
 
 
 def test_margins_are_shares_of_the_lists_range() -> None:
@@ -64,21 +64,21 @@ def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_pa
     read = read_stage({"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}})
     assert read.name == f"verify {__name__}.Last" and read.depth == 3
     first, runtime = [StageResult("first", Result(RUN))], SystemRuntime(Store(tmp_path))
-    found = read.apply(CLAIMS, SOURCES, first, runtime)
+    result = read.apply(CLAIMS, SOURCES, first, runtime)
     # Not below is not asked, and equal scores are in doubt.
-    assert ASKED == [["near", "flat"]] and share_asked(found) == pytest.approx(2 / 6)
-    assert found.run.claim_ids == RUN.claim_ids
+    assert ASKED == [["near", "flat"]] and share_asked(result) == pytest.approx(2 / 6)
+    assert result.run.claim_ids == RUN.claim_ids
     for claim in CLAIMS:
         before = RUN.scored(claim.id)
-        asked = claim.id in ASKED[0]
-        assert (list(found.scored(claim.id).items()) == list(before.items())) != asked
-    assert found.sources("near") == ["c", "a", "b"] and found.sources("flat")[0] == "a"
-    assert found.notes["wide"] == "ranking kept: a margin of 0.750"
-    assert found.cost.items == 2
+        is_asked = claim.id in ASKED[0]
+        assert (list(result.scored(claim.id).items()) == list(before.items())) != is_asked
+    assert result.sources("near") == ["c", "a", "b"] and result.sources("flat")[0] == "a"
+    assert result.notes["wide"] == "ranking kept: a margin of 0.750"
+    assert result.cost.items == 2
     # Read from the store, with the same stage behind another condition for the same claims.
     wider = replace(read, when=WhenConfig(0.15))
-    again = wider.apply(CLAIMS, SOURCES, first, runtime)
-    assert again.stored and again.sources("near") == found.sources("near") and len(ASKED) == 1
+    rerun = wider.apply(CLAIMS, SOURCES, first, runtime)
+    assert rerun.stored and rerun.sources("near") == result.sources("near") and len(ASKED) == 1
     # None in doubt is none asked.
     sure = replace(read, when=WhenConfig(0.0)).apply(CLAIMS, SOURCES, first, SystemRuntime())
     assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 1
@@ -95,15 +95,15 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
         }
     )
 
-    def asked(**when: Any) -> list[str]:
+    def ids_asked(**when: Any) -> list[str]:
         ASKED.clear()
         stage = read_stage({"verify": f"{__name__}.Last", "when": when})
         before = [StageResult("first", Result(earlier)), StageResult("second", Result(RUN))]
         stage.apply(CLAIMS, SOURCES, before, SystemRuntime())
         return [claim for part in ASKED for claim in part]
 
-    assert asked(disagree=True) == ["edge"]
-    assert asked(disagree=True, margin_below=0.2) == ["edge", "near", "flat"]
+    assert ids_asked(disagree=True) == ["edge"]
+    assert ids_asked(disagree=True, margin_below=0.2) == ["edge", "near", "flat"]
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for why, kept in (("not JSON", True), (f"{NO_REPLY}: x", False), (f"{NOT_ASKED}: y", False)):
+    for why, keeps in (("not JSON", True), (f"{NO_REPLY}: x", False), (f"{NOT_ASKED}: y", False)):
         stage = Last(why)
         first = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
         second = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
-        assert (first.stored, second.stored) == (False, kept), why
+        assert (first.stored, second.stored) == (False, keeps), why
 
 
 def test_the_identity_of_any_stage_is_in_its_key(

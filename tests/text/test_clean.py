@@ -40,23 +40,23 @@ def test_what_goes_and_what_stays(post: str, clean: str | None) -> None:
 
 @given(st.text())
 def test_a_cleaned_post_has_none_of_it_and_keeps_hashtags_words(text: str) -> None:
-    found = clean_post(f"{text} #tag @handle \U0001f637 https://t.co/x")
-    assert found.endswith("tag") and "@handle" not in found and "\U0001f637" not in found
-    assert clean_post(found) == found or "@" in found or "#" in found
+    fields = clean_post(f"{text} #tag @handle \U0001f637 https://t.co/x")
+    assert fields.endswith("tag") and "@handle" not in fields and "\U0001f637" not in fields
+    assert clean_post(fields) == fields or "@" in fields or "#" in fields
 
 
 def test_addresses_and_emojis_go_and_hashtags_are_apart() -> None:
     tweet = "RT @WHO: ❌ News #Know_the_facts#COVID19 🇱🇾https://t.co/a1 &#39;said&#39;"
-    found = tweet_fields(tweet)
-    assert found.text == "RT @WHO: News Know the facts COVID19 &#39;said&#39;"
-    assert found.hashtags == ("Know_the_facts", "COVID19")
-    bare = tweet_fields(tweet, keep_words=False)
-    assert bare.text == "RT @WHO: News &#39;said&#39;" and bare.hashtags == found.hashtags
+    fields = tweet_fields(tweet)
+    assert fields.text == "RT @WHO: News Know the facts COVID19 &#39;said&#39;"
+    assert fields.hashtags == ("Know_the_facts", "COVID19")
+    short = tweet_fields(tweet, keep_words=False)
+    assert short.text == "RT @WHO: News &#39;said&#39;" and short.hashtags == fields.hashtags
 
 
 def test_short_words_leave_the_text_only() -> None:
-    found = tweet_fields("It is a #EU rule, at last", shortest=3)
-    assert found.text.split() == ["rule,", "last"] and found.hashtags == ("EU",)
+    fields = tweet_fields("It is a #EU rule, at last", shortest=3)
+    assert fields.text.split() == ["rule,", "last"] and fields.hashtags == ("EU",)
 
 
 @given(st.text(alphabet="ab#_ 😀é1&", max_size=30))
@@ -69,7 +69,7 @@ def test_no_tag_is_lost_and_nothing_is_made_up(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "plain"),
+    ("text", "spelling"),
     [
         ("مَدْرَسَةٌ", "مدرسة"),
         ("الإمارات أحمد آخر ٱسم", "الامارات احمد اخر اسم"),
@@ -77,8 +77,8 @@ def test_no_tag_is_lost_and_nothing_is_made_up(text: str) -> None:
         ("COVID-19 é", "COVID-19 é"),
     ],
 )
-def test_arabic_is_spelled_in_one_way(written: str, plain: str) -> None:
-    assert spelled(written) == plain == spelled(plain)
+def test_arabic_is_spelled_in_one_way(text: str, spelling: str) -> None:
+    assert spelled(text) == spelling == spelled(spelling)
 
 
 def test_stop_words_are_spelled_alike() -> None:

@@ -48,23 +48,23 @@ def test_findings_with_the_post_s_numbers_come_first() -> None:
 
 
 def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:
-    right = chosen = true = 0
+    right = finding_count = true = 0
     for name in ("ct25", "preprints"):
         for line in (shared(name) / "corpus.jsonl").open(encoding="utf-8"):
             headings = [*_HEADING.finditer(text := json.loads(line)["text"])]
             names = " ".join(heading[1] for heading in headings)
-            if not all(one in names for one in ("METHOD", "CONCLUSION")) or (
+            if not all(heading_name in names for heading_name in ("METHOD", "CONCLUSION")) or (
                 "RESULT" not in names and "FINDINGS" not in names
             ):
                 continue
             ends = [heading.start() for heading in headings[1:]] + [len(text)]
             parts = [
-                (one, heading[1].startswith(_FINDINGS))
+                (sentence, heading[1].startswith(_FINDINGS))
                 for heading, end in zip(headings, ends, strict=True)
-                for one in sentences_of(text[heading.end() : end])
+                for sentence in sentences_of(text[heading.end() : end])
             ]
-            found = {*findings([one for one, _ in parts])}
-            chosen += len(found)
+            positions = {*findings([sentence for sentence, _ in parts])}
+            finding_count += len(positions)
             true += sum(is_one for _, is_one in parts)
-            right += sum(parts[place][1] for place in found)
-    assert chosen > 1_500 and right / chosen > 0.9 and right / true > 0.88
+            right += sum(parts[position][1] for position in positions)
+    assert finding_count > 1_500 and right / finding_count > 0.9 and right / true > 0.88

@@ -13,8 +13,8 @@ FRENCH = "Les masques réduisent le risque d'infection chez les enfants de 25 po
 CHINESE = "口罩可将儿童感染风险降低"
 
 
-def why(reply: str, original: str = GERMAN, language: str = "en", same: bool = False) -> str | None:
-    return why_bad_reply(reply, original, language=language, longest=300, may_repeat=same)
+def why(reply: str, original: str = GERMAN, language: str = "en", echo: bool = False) -> str | None:
+    return why_bad_reply(reply, original, language=language, longest=300, may_repeat=echo)
 
 
 def test_language_is_detected_where_there_is_enough_text() -> None:
@@ -25,7 +25,7 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "reason"),
     [
         (ENGLISH, None),
         (ENGLISH + "\ud83d", "holds half of a surrogate pair"),
@@ -38,17 +38,17 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
         ("I can't believe that masks help.", None),
     ],
 )
-def test_a_translation_that_is_none_is_refused(reply: str, said: str | None) -> None:
-    assert why(reply) == said
+def test_a_translation_that_is_none_is_refused(reply: str, reason: str | None) -> None:
+    assert why(reply) == reason
 
 
 def test_a_text_that_has_the_style_may_stay_and_a_quotation_too() -> None:
-    assert why(ENGLISH, ENGLISH, same=True) is None
+    assert why(ENGLISH, ENGLISH, echo=True) is None
     assert why(ENGLISH, ENGLISH) == "an echo of the text"
     assert why("WHO: COVID-19!", "WHO: COVID-19") is None
     # The data set calls it English: it may stay what it is.
-    assert why(GERMAN + ".", GERMAN, "en", same=True) is None
-    assert why(FRENCH, GERMAN, "en", same=True) == "in French, not English"
+    assert why(GERMAN + ".", GERMAN, "en", echo=True) is None
+    assert why(FRENCH, GERMAN, "en", echo=True) == "in French, not English"
 
 
 def test_styles_know_language_and_length() -> None:

@@ -88,10 +88,10 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
     )
     assert f"{post} and </post-2> or between {note} and </note-3>" in system.content
     # The same values give the same prompt, and harmless ones the plain tags.
-    again = prompt.messages({"language": "de", "post": hostile, "note": "real"})
-    assert again[-1] == last
-    plain = prompt.messages({"language": "de", "post": "post: a/post, note", "note": "real"})
-    assert "<post>\n" in plain[-1].content and "<note>\n" in plain[-1].content
+    rerun = prompt.messages({"language": "de", "post": hostile, "note": "real"})
+    assert rerun[-1] == last
+    messages = prompt.messages({"language": "de", "post": "post: a/post, note", "note": "real"})
+    assert "<post>\n" in messages[-1].content and "<note>\n" in messages[-1].content
 
 
 @pytest.mark.parametrize("name", shipped_prompts())

@@ -8,7 +8,7 @@ from claim2source.text.quality import Quality, lost_facts, numbers, tags
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("25% of 1,479", {"25": True, "1479": False}),
         ("25 Prozent von 1.479, 0,5 %", {"25": True, "1479": False, "05": True}),
@@ -21,8 +21,8 @@ from claim2source.text.quality import Quality, lost_facts, numbers, tags
         ("7 of 7%, 95 % CI 1.8-2.8%", {"7": True, "95": True, "18": False, "28": True}),
     ],
 )
-def test_numbers(text: str, found: dict[str, bool]) -> None:
-    assert numbers(text) == found
+def test_numbers(text: str, expected: dict[str, bool]) -> None:
+    assert numbers(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_lost_facts(original: str, text: str, lost: list[str]) -> None:
 
 
 def test_tags_are_handles_and_hashtags_once_each() -> None:
-    found = tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z")
-    assert found == ["@nature", "#Covid_19", "#dé"]
+    tag_list = tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z")
+    assert tag_list == ["@nature", "#Covid_19", "#dé"]
 
 
 def test_quality_is_a_mean_over_texts() -> None:

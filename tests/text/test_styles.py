@@ -78,10 +78,10 @@ def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, spli
     for style in map(STYLES.__getitem__, REWRITTEN):
         texts = originals(data, style.side, "translation")
         rewrites = rewrite_by_rules(style, texts)
-        assert [one.id for one in rewrites] == [one.id for one in texts]
-        assert [style.form(one.text) for one in rewrites if style.form(one.text)] == []
+        assert [text.id for text in rewrites] == [text.id for text in texts]
+        assert [style.form(text.text) for text in rewrites if style.form(text.text)] == []
         assert rewrites == rewrite_by_rules(style, texts)
-        assert {one.text for one in rewrites} - {text.text for text in texts}
+        assert {text.text for text in rewrites} - {text.text for text in texts}
         for one, text in zip(rewrites, texts, strict=True):
             if style.side == "claims" or style.name == "S1":
                 assert numbers(one.text).keys() == numbers(text.text).keys()
@@ -93,8 +93,8 @@ def test_forms_are_checked_at_their_borders() -> None:
     words = STYLES["C3"].form
     assert [n for n in (99, 100, 150, 200, 201) if words("w " * n)] == [99, 201]
     assert [n for n in (280, 281) if STYLES["S3"].form("x" * n)] == [281]
-    asked = ["Does it work?", "Does it? Or not?", "It works.", "Does it work? Yes."]
-    assert [STYLES["C4"].form(text) is None for text in asked] == [True, False, False, False]
+    texts = ["Does it work?", "Does it? Or not?", "It works.", "Does it work? Yes."]
+    assert [STYLES["C4"].form(text) is None for text in texts] == [True, False, False, False]
 
 
 def test_which_text_of_a_foreign_claim_is_rewritten() -> None:
@@ -105,11 +105,11 @@ def test_which_text_of_a_foreign_claim_is_rewritten() -> None:
     )
     sources = (Source("p", "T", "A"), Source("q", "T only"))
     data = Dataset(claims, sources, Qrels(), "dev")
-    posted = [(one.text, one.language) for one in originals(data, "claims")]
+    posted = [(text.text, text.language) for text in originals(data, "claims")]
     assert posted == [("Masks", "en"), ("Masken", "de"), ("Masques", "fr")]
-    english = [(one.text, one.language) for one in originals(data, "claims", "translation")]
+    english = [(text.text, text.language) for text in originals(data, "claims", "translation")]
     assert english == [("Masks", "en"), ("Masks", "en"), ("Masques", "fr")]
-    assert [(one.id, one.title) for one in originals(data, "sources")] == [("p", "T")]
+    assert [(text.id, text.title) for text in originals(data, "sources")] == [("p", "T")]
     with pytest.raises(ConfigError, match="original, translation"):
         originals(data, "claims", "english")  # type: ignore[arg-type]
 
@@ -135,9 +135,9 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     assert read_style(tmp_path, STYLES["C2"], texts[1:]) == rewrites[2:]
     (source,) = read_style(tmp_path, STYLES["S1"])
     assert (source.text, source.title) == ("Text.", "T")
-    found = read_origin(tmp_path)
-    assert found["C2"] == replace(style_origin, texts=4, failures=2) and found["C2"].by != RULES
-    assert found["S1"].by == RULES
+    origin = read_origin(tmp_path)
+    assert origin["C2"] == replace(style_origin, texts=4, failures=2) and origin["C2"].by != RULES
+    assert origin["S1"].by == RULES
     # A claim that is missing, and one whose text is another now, are named.
     with pytest.raises(InputError) as error:
         read_style(tmp_path, STYLES["C2"], [Original("3", "new"), replace(texts[0], text="Anders")])

@@ -122,20 +122,20 @@ def names(text):
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("authors", "expected"),
     [
         ("", ""),
         ("ABCDEFG", "ABCEFG"),
         ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
     ],
 )
-def test_first_and_last_three_once_each_in_order(given, kept):
-    assert clean_authors(names(given)) == names(kept)
+def test_first_and_last_three_once_each_in_order(authors, expected):
+    assert clean_authors(names(authors)) == names(expected)
 
 
 def test_debris_takes_no_place_among_the_first_and_last():
-    given = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
-    assert clean_authors(given) == names("ABCEFG")
+    authors = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
+    assert clean_authors(authors) == names("ABCEFG")
     assert clean_authors(names("ABCD"), keep=1) == names("AD")
 
 

@@ -58,8 +58,8 @@ KILLED: dict[str, object] = {
 
 
 def environment(**options: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **options}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
+    return {**variables, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **options}
 
 
 def run(command: list[str], cwd: Path, **options: str) -> subprocess.CompletedProcess[str]:
@@ -68,55 +68,55 @@ def run(command: list[str], cwd: Path, **options: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("chosen", [None, "max_split_size_mb:64"])
+@pytest.mark.parametrize("setting", [None, "max_split_size_mb:64"])
 def test_a_gpus_memory_grows_in_segments_unless_the_user_chose(
-    chosen: str | None, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str | None, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Set before anything of the run is loaded."""
     name = "PYTORCH_CUDA_ALLOC_CONF"
-    monkeypatch.setenv(name, chosen or "")
-    if chosen is None:
+    monkeypatch.setenv(name, setting or "")
+    if setting is None:
         monkeypatch.delenv(name)
     with pytest.raises(UserError, match="no/such/model"):
         main(arguments(*setup, tmp_path / "run", model__name="no/such/model"))
-    assert os.environ[name] == (chosen or "expandable_segments:True")
+    assert os.environ[name] == (setting or "expandable_segments:True")
 
 
 @pytest.mark.slow
 def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """Also by the launcher's --cpu, which starts one and is told what starts two."""
     words = arguments(*setup, tmp_path / "run")
-    one = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
+    launch = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
     after = tmp_path / "after.yaml"
     after.write_text("only: [Nothing]\n", encoding="utf-8")
     for command, why in (
         ([*TWO, *words, "--no.key=3"], "no: no such key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
         ([*TWO, *words, f"--after={after}"], "after.yaml: only: 'Nothing'"),
-        ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
+        ([*launch, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
     ):
-        done = run(command, tmp_path)
-        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert done.returncode != 0 and len(said) == 1 and why in said[0], done.stderr
-        assert "terminated" not in done.stderr
+        proc = run(command, tmp_path)
+        errors = [line for line in proc.stderr.splitlines() if line.startswith("error: ")]
+        assert proc.returncode != 0 and len(errors) == 1 and why in errors[0], proc.stderr
+        assert "terminated" not in proc.stderr
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
-    more: dict[str, object] = {"optimisation__epochs": 1, "wandb__mode": "auto"}
+    extra: dict[str, object] = {"optimisation__epochs": 1, "wandb__mode": "auto"}
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none")}
-    done = run([*ONE, *arguments(*setup, tmp_path / "run", **more)], tmp_path, **home)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "MRR@5 on dev" in done.stdout and "unseen golds" in done.stdout
+    proc = run([*ONE, *arguments(*setup, tmp_path / "run", **extra)], tmp_path, **home)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert "MRR@5 on dev" in proc.stdout and "unseen golds" in proc.stdout
     # Results are on stdout; how far it is, and nothing of libraries, on stderr.
-    assert "training: " not in done.stdout and "\nnext:\n" in done.stdout
-    assert re.search(r"^training: \d+ of \d+, loss \d", done.stderr, re.MULTILINE)
+    assert "training: " not in proc.stdout and "\nnext:\n" in proc.stdout
+    assert re.search(r"^training: \d+ of \d+, loss \d", proc.stderr, re.MULTILINE)
     offline = "wandb: offline; `wandb sync "
-    assert all(line.startswith((*OURS, offline)) for line in done.stderr.splitlines()), done.stderr
-    assert done.stderr.count(offline) == 1
-    assert "\r" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
+    assert all(line.startswith((*OURS, offline)) for line in proc.stderr.splitlines()), proc.stderr
+    assert proc.stderr.count(offline) == 1
+    assert "\r" not in proc.stdout + proc.stderr and "\x1b" not in proc.stdout + proc.stderr
     assert (tmp_path / "run" / "report.json").is_file()
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     # W&B has the report's tables, every number of them.
@@ -130,33 +130,33 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     assert [row[:2] for row in tables["history"]["data"]] == [
         [epoch, language] for epoch in (0, 1) for language in ("en", "de", "macro")
     ]
-    both = {(row[0], row[1]): row[2:] for row in tables["scores"]["data"]}
+    rows = {(row[0], row[1]): row[2:] for row in tables["scores"]["data"]}
     scores = list(record["languages"]["de"].values())
-    assert both["chosen", "de"][: len(scores)] == pytest.approx(scores)
+    assert rows["chosen", "de"][: len(scores)] == pytest.approx(scores)
 
 
 @pytest.mark.slow
 def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed, resumed, told to stop through their launcher, and resumed again."""
-    more: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
-    more |= {"choose": "last"}
-    whole = run([*TWO, *arguments(*setup, tmp_path / "whole", **more)], tmp_path)
-    assert whole.returncode == 0, whole.stderr[-3000:]
-    cut = tmp_path / "cut"
-    command = [*TWO, *arguments(*setup, cut, **more)]
-    _kill_after_saves(command, cut, 2)
-    done, steps = _stop_after_saves([*command, "--resume"], cut, 1, signal.SIGTERM)
-    random = TrainingState.load(cut / "state.pt").random
+    extra: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
+    extra |= {"choose": "last"}
+    proc = run([*TWO, *arguments(*setup, tmp_path / "whole", **extra)], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    early = tmp_path / "cut"
+    command = [*TWO, *arguments(*setup, early, **extra)]
+    _kill_after_saves(command, early, 2)
+    done, steps = _stop_after_saves([*command, "--resume"], early, 1, signal.SIGTERM)
+    random = TrainingState.load(early / "state.pt").random
     assert len(random) == 2
     assert not torch.equal(*(state["cpu"] for state in random))  # nor is dropout
     assert done.returncode != 0
     assert done.stderr.count(f"stopped at step {steps}; continue with --resume") == 1
     done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert losses_of(cut) == losses_of(tmp_path / "whole") and steps < len(losses_of(cut))
-    chosen = [chosen_checkpoint(tmp_path / name) for name in ("whole", "cut")]
-    one, other = (load_file(folder / "adapter_model.safetensors") for folder in chosen)
-    assert one and all(torch.equal(one[name], other[name]) for name in one)
+    assert losses_of(early) == losses_of(tmp_path / "whole") and steps < len(losses_of(early))
+    folders = [chosen_checkpoint(tmp_path / name) for name in ("whole", "cut")]
+    first, second = (load_file(folder / "adapter_model.safetensors") for folder in folders)
+    assert first and all(torch.equal(first[name], second[name]) for name in first)
 
 
 SAME: dict[str, Any] = {
@@ -183,34 +183,34 @@ def test_two_processes_give_the_losses_of_one(
     more: dict[str, Any], near: float, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Each has half of a batch. FSDP2's adapters go on after a kill with the same bits."""
-    whole, kind = tmp_path / "whole", (more["tuning"], "fsdp2" if "trainer" in more else "auto")
+    full, kind = tmp_path / "whole", (more["tuning"], "fsdp2" if "trainer" in more else "auto")
     if kind != ("full", "fsdp2"):
         more = more | {"optimisation__chunk_size": 7}
     (after := tmp_path / "after.yaml").write_text("claims: [bilingual]\n")
     extra = {"after": after} if kind[1] == "auto" else {}
-    command = [*TWO, *arguments(*setup, whole, **SAME, **more, **extra)]
-    done = run(command, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("MRR@5 on dev") == 1  # one process reports
+    command = [*TWO, *arguments(*setup, full, **SAME, **more, **extra)]
+    proc = run(command, tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert proc.stdout.count("MRR@5 on dev") == 1  # one process reports
     if extra:
         # Neither libraries nor a second process have anything to say.
-        assert all(line.startswith(OURS) for line in done.stderr.splitlines()), done.stderr
-        assert done.stderr.count("WARNING: ") == 1
-        evaluated = Report.read(whole / "evaluation")
+        assert all(line.startswith(OURS) for line in proc.stderr.splitlines()), proc.stderr
+        assert proc.stderr.count("WARNING: ") == 1
+        evaluated = Report.read(full / "evaluation")
         assert list(evaluated.systems) == [f"epoch-{epoch}.bilingual" for epoch in range(4)]
-    alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
-    main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **alone}))
-    losses, others = losses_of(whole), losses_of(tmp_path / "alone")
-    assert losses == pytest.approx(others, rel=near)
-    weights = last_weights(whole)
-    assert len(set(others)) == 6 and weights.keys() == last_weights(tmp_path / "alone").keys()
+    options_alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
+    main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **options_alone}))
+    losses, losses_alone = losses_of(full), losses_of(tmp_path / "alone")
+    assert losses == pytest.approx(losses_alone, rel=near)
+    weights = last_weights(full)
+    assert len(set(losses_alone)) == 6 and weights.keys() == last_weights(tmp_path / "alone").keys()
     reports = [Report.read(tmp_path / name).training for name in ("whole", "alone")]
     assert reports[0] is not None and reports[1] is not None
-    for one, other in zip(*(report.history for report in reports), strict=True):
-        assert one.val["macro"]["mrr@5"] == pytest.approx(other.val["macro"]["mrr@5"], abs=0.2)
+    for first, second in zip(*(report.history for report in reports), strict=True):
+        assert first.val["macro"]["mrr@5"] == pytest.approx(second.val["macro"]["mrr@5"], abs=0.2)
     tuned = [resolve(tmp_path / name / "checkpoints" / "epoch-3") for name in ("whole", "alone")]
-    vectors = [found.encoder.encode(["masks matter"], "claim")[0] for found in tuned]
-    base = resolve(whole / "checkpoints" / "epoch-0").encoder.encode(["masks matter"], "claim")[0]
+    vectors = [resolved.encoder.encode(["masks matter"], "claim")[0] for resolved in tuned]
+    base = resolve(full / "checkpoints" / "epoch-0").encoder.encode(["masks matter"], "claim")[0]
     assert abs(vectors[0] - vectors[1]).max() < 0.2 * abs(vectors[0] - base).max()
     for name, weight in weights.items():
         assert weight.dtype == torch.float32, name
@@ -219,14 +219,14 @@ def test_two_processes_give_the_losses_of_one(
         assert any(not w.equal(w.bfloat16().float()) for w in weights.values())
     if kind != ("lora", "fsdp2"):
         return
-    cut = tmp_path / "cut"
-    command = [word.replace(str(whole), str(cut)) for word in command]
-    _kill_after_saves(command, cut, 2)
-    done = run([*command, "--resume"], tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "resuming after batch" in done.stdout
-    assert losses_of(cut) == losses
-    same_weights(whole, cut)
+    early = tmp_path / "cut"
+    command = [word.replace(str(full), str(early)) for word in command]
+    _kill_after_saves(command, early, 2)
+    proc = run([*command, "--resume"], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert "resuming after batch" in proc.stdout
+    assert losses_of(early) == losses
+    same_weights(full, early)
 
 
 SPOILING = """
@@ -255,20 +255,20 @@ def test_what_one_process_finds_not_finite_all_of_them_skip(
     """Its second step, and all from the fifth on, till both processes give up, with one line."""
     script, out = tmp_path / "spoiling.py", tmp_path / "run"
     script.write_text(SPOILING)
-    more: dict[str, object] = {"optimisation__batch_size": 4, "optimisation__save_every": 1}
-    done = run([*TWO[:-1], str(script), *arguments(*setup, out, **more)], tmp_path)
-    assert done.returncode != 0
-    assert done.stderr.count("5 steps in a row, to step 9, had a loss or a gradient") == 1
+    extra: dict[str, object] = {"optimisation__batch_size": 4, "optimisation__save_every": 1}
+    proc = run([*TWO[:-1], str(script), *arguments(*setup, out, **extra)], tmp_path)
+    assert proc.returncode != 0
+    assert proc.stderr.count("5 steps in a row, to step 9, had a loss or a gradient") == 1
     state = TrainingState.load(out / "state.pt")
     assert [step for step, loss in enumerate(state.losses) if loss != loss] == [1, 4, 5, 6, 7]
-    assert "; 2 of 5 steps skipped (not finite)" in done.stdout
+    assert "; 2 of 5 steps skipped (not finite)" in proc.stdout
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    done = run([*ONE, *arguments(*setup, folder / "run", **KILLED)], folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    proc = run([*ONE, *arguments(*setup, folder / "run", **KILLED)], folder)
+    assert proc.returncode == 0, proc.stderr[-3000:]
     return folder / "run"
 
 
@@ -297,32 +297,32 @@ def test_kill_nine_and_resume(
     Some are launched and resumed in a process of their own; the others are resumed in this one.
     """
     dice = random.Random(request.node.name)
-    cut, saves = tmp_path / "cut", dice.randint(1, 12)
-    words = arguments(*setup, cut, **KILLED)
+    early, saves = tmp_path / "cut", dice.randint(1, 12)
+    words = arguments(*setup, early, **KILLED)
     command = [*ONE, *words] if launched else [sys.executable, SCRIPT, *words]
     for _ in range(10):
-        _kill_after_saves(command, cut, saves, half_written)
-        if half_written is None or _left(cut, half_written):
+        _kill_after_saves(command, early, saves, half_written)
+        if half_written is None or _left(early, half_written):
             break
-        shutil.rmtree(cut)  # the file was whole before the signal came
+        shutil.rmtree(early)  # the file was whole before the signal came
     else:
         pytest.fail("no kill met a save")
-    assert not (cut / "report.json").exists()
-    TrainingState.load(cut / "state.pt")  # whole, whatever the moment of the kill
-    for folder in (cut / "checkpoints").glob("epoch-*"):
+    assert not (early / "report.json").exists()
+    TrainingState.load(early / "state.pt")  # whole, whatever the moment of the kill
+    for folder in (early / "checkpoints").glob("epoch-*"):
         resolve(folder)  # so are the checkpoints: their hashes are checked
     if launched:
-        done = run([*command, "--resume"], tmp_path)
-        assert done.returncode == 0, done.stderr[-3000:]
-        said = done.stdout
+        proc = run([*command, "--resume"], tmp_path)
+        assert proc.returncode == 0, proc.stderr[-3000:]
+        output = proc.stdout
     else:
         main([*words, "--resume"])
-        said = capsys.readouterr().out
-    assert "resuming after batch" in said
-    assert losses_of(cut) == losses_of(uninterrupted)
-    same_weights(cut, uninterrupted)
-    whole, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, cut))
-    assert whole == resumed
+        output = capsys.readouterr().out
+    assert "resuming after batch" in output
+    assert losses_of(early) == losses_of(uninterrupted)
+    same_weights(early, uninterrupted)
+    expected, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, early))
+    assert expected == resumed
 
 
 @pytest.mark.slow
@@ -330,21 +330,21 @@ def test_a_signal_saves_and_resuming_goes_on(
     uninterrupted: Path, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Through the launcher, which hands no signal on and must leave no process; then without it."""
-    cut, stops = tmp_path / "cut", []
-    words = arguments(*setup, cut, **KILLED)
-    plain = [sys.executable, SCRIPT, *words, "--resume"]
-    for command, number in (([*ONE, *words], signal.SIGTERM), (plain, signal.SIGINT)):
-        done, steps = _stop_after_saves(command, cut, 1, number)
+    early, stops = tmp_path / "cut", []
+    words = arguments(*setup, early, **KILLED)
+    without_launcher = [sys.executable, SCRIPT, *words, "--resume"]
+    for command, number in (([*ONE, *words], signal.SIGTERM), (without_launcher, signal.SIGINT)):
+        proc, steps = _stop_after_saves(command, early, 1, number)
         stops.append(steps)
-        assert f"stopped at step {steps}; continue with --resume" in done.stderr
-        assert done.returncode != 0
-    assert done.returncode == 130 and "Traceback" not in done.stderr
+        assert f"stopped at step {steps}; continue with --resume" in proc.stderr
+        assert proc.returncode != 0
+    assert proc.returncode == 130 and "Traceback" not in proc.stderr
     main([*words, "--resume"])
-    assert losses_of(cut) == losses_of(uninterrupted)
-    same_weights(cut, uninterrupted)
-    assert stops[0] < stops[1] < len(losses_of(cut))
-    whole, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, cut))
-    assert whole == resumed
+    assert losses_of(early) == losses_of(uninterrupted)
+    same_weights(early, uninterrupted)
+    assert stops[0] < stops[1] < len(losses_of(early))
+    expected, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, early))
+    assert expected == resumed
 
 
 @contextlib.contextmanager
@@ -396,12 +396,12 @@ def _stop_after_saves(
 
 def _processes_of(out: Path) -> list[int]:
     """List the processes that were told to write to a folder."""
-    found = []
+    ids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if f"--out={out}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+                ids.append(int(path.parent.name))
+    return ids
 
 
 def _wait_for_saves(process: subprocess.Popen[Any], state: Path, saves: int) -> None:
@@ -436,13 +436,13 @@ def _kill_after_saves(
             assert process.poll() is None and time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("wanted", ["--self_check", "--no_self_check"])
+@pytest.mark.parametrize("flag", ["--self_check", "--no_self_check"])
 def test_a_self_check_alone_trains_nothing(
-    wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, data = small_setup(tmp_path)
-    main([*arguments(model, data, tmp_path / "run", optimisation__epochs=1), wanted])
+    main([*arguments(model, data, tmp_path / "run", optimisation__epochs=1), flag])
     printed = capsys.readouterr().out
-    assert ("self check on cpu" in printed) is (wanted == "--self_check")
-    done = (tmp_path / "run" / "report.json").is_file()
-    assert done is (tmp_path / "run").exists() is (wanted == "--no_self_check")
+    assert ("self check on cpu" in printed) is (flag == "--self_check")
+    is_trained = (tmp_path / "run" / "report.json").is_file()
+    assert is_trained is (tmp_path / "run").exists() is (flag == "--no_self_check")

@@ -17,27 +17,27 @@ SCRIPT = str(REPOSITORY / "train" / "finetune_reranker.py")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_re_ranker(made: dict[str, Path], tmp_path: Path) -> None:
+def test_two_processes_train_one_re_ranker(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Each has half of a batch's claims, and re-ranks half of val's."""
     out = tmp_path / "run"
-    more = {"optimisation__dropout": 0, "optimisation__batch_size": 7}
-    done = run([*TWO[:-1], SCRIPT, *arguments(made, out, **more)], tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("zero-shot re-ranker") == 1
-    alone = {**more, "optimisation__batch_size": 14}
-    done = run([*ONE[:-1], SCRIPT, *arguments(made, tmp_path / "alone", **alone)], tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    extra = {"optimisation__dropout": 0, "optimisation__batch_size": 7}
+    proc = run([*TWO[:-1], SCRIPT, *arguments(tiny, out, **extra)], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert proc.stdout.count("zero-shot re-ranker") == 1
+    options_alone = {**extra, "optimisation__batch_size": 14}
+    proc = run([*ONE[:-1], SCRIPT, *arguments(tiny, tmp_path / "alone", **options_alone)], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
     # Of 28 claims no process lacks any: the mean loss is that of one process.
     losses = losses_of(out)
     assert losses == pytest.approx(losses_of(tmp_path / "alone"), rel=1e-3) and len(losses) == 4
     histories = [read_history(folder) for folder in (out, tmp_path / "alone")]
-    for one, other in zip(*histories, strict=True):
-        assert one.val["macro"]["queries"] == other.val["macro"]["queries"] == 20
-        assert one.score == pytest.approx(other.score, abs=0.15)
+    for first, second in zip(*histories, strict=True):
+        assert first.val["macro"]["queries"] == second.val["macro"]["queries"] == 20
+        assert first.score == pytest.approx(second.score, abs=0.15)
     assert histories[0][0].score == histories[1][0].score
     assert Report.read(out).training is not None

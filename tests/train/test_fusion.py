@@ -34,7 +34,7 @@ VIEWS = """
 bm25: {bm25: {title_weight: 2}}
 title: {part: title}
 characters: {terms: characters}
-year: {score: year}
+abstract: {part: abstract}
 """
 SYSTEMS = """
 BM25: {retrieve: {bm25: {k1: 1.2}}}
@@ -43,9 +43,13 @@ Tuned: {retrieve: {bm25: {k1: fit}}}
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> list[str]:
-    """The arguments of a run without an encoder; the data have one language less to tell."""
-    write_beir(small_splits(), tmp_path / "data")
+def base_arguments(tmp_path: Path) -> list[str]:
+    """The arguments of a run without an encoder; the sources have no abstracts."""
+    splits = [
+        replace(split, sources=tuple(replace(source, abstract="") for source in split.sources))
+        for split in small_splits()
+    ]
+    write_beir(splits, tmp_path / "data")
     (tmp_path / "views.yaml").write_text(VIEWS)
     (tmp_path / "systems.yaml").write_text(SYSTEMS)
     return [
@@ -59,20 +63,20 @@ def given(tmp_path: Path) -> list[str]:
 
 
 def test_the_written_fusion_is_what_was_reported(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base_arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([*given, "--system=BM25", "--against=Tuned"])
-    out, said = tmp_path / "out", capsys.readouterr().out
+    main([*base_arguments, "--system=BM25", "--against=Tuned"])
+    out, output = tmp_path / "out", capsys.readouterr().out
     fusion = LearnedFusion.read(out / "fusion.json")
     train, dev = (load(str(tmp_path / "data"), split) for split in ("train", "dev"))
     assert fusion.fitted.data_sha256 == train.fingerprint
     assert (fusion.fitted.split, fusion.fitted.candidates, fusion.fitted.depth) == ("train", "BM25", 12)  # fmt: skip
     names = [view.name for view in fusion.views]
-    assert names[:2] == ["bm25", "title"] and "year" not in names
+    assert names[:2] == ["bm25", "title"] and "abstract" not in names
     report = json.loads((out / "report.json").read_text())
     assert list(report["systems"]) == ["first stage", "Tuned", "learned"]
     learned = report["systems"]["learned"]
-    (choice,) = [one for one in learned["choices"] if one["what"] == "learned fusion"]
+    (choice,) = [row for row in learned["choices"] if row["what"] == "learned fusion"]
     assert choice["settings"]["views"] == ", ".join(names) and choice["split"] == "train"
     assert learned["settings"]["weights"].keys() == set(names)
     # The stage makes of the candidates what the report says.
@@ -80,9 +84,9 @@ def test_the_written_fusion_is_what_was_reported(
     after = read_run(out / "runs" / "learned" / "en.trec").run
     english = [claim for claim in dev.claims if claim.lang == "en"]
     stage = Learned(file=str(out / "fusion.json"), depth=12)
-    again = stage.apply(english, dev.sources, before).run
-    assert [again.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
-    assert "raw two: bm25, title" in said and "Left out" in said
+    reranked = stage.apply(english, dev.sources, before).run
+    assert [reranked.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
+    assert "raw two: bm25, title" in output and "Left out" in output
     # A system of its own, read from YAML, ranks the same.
     (tmp_path / "own.yaml").write_text(
         "retrieve: {bm25: {k1: 1.2}}\n"
@@ -90,15 +94,15 @@ def test_the_written_fusion_is_what_was_reported(
     )
     own = read_systems([tmp_path / "own.yaml"])["own"]
     settings = RunSettings(str(tmp_path / "data"))
-    found = SystemRunner(dev, settings).run(own).result.run
-    assert [found.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
+    ranking = SystemRunner(dev, settings).run(own).result.run
+    assert [ranking.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
     # Fitted for that system, its candidates are those before the learned stage.
-    bare = Candidates(own, 12).run(dev, dev, settings).result.run
-    assert [bare.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
+    lists = Candidates(own, 12).run(dev, dev, settings).result.run
+    assert [lists.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
 
 
 def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
-    given: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
+    base_arguments: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
     """A learned fusion of its scores, whatever else is among the views, and a hybrid with it."""
     data = str(tmp_path / "data")
@@ -116,18 +120,18 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     )
     manifest.write_export(export)
     model = ModelConfig(str(export), pooling="mean", max_length=32)
-    plain = replace(model, name=str(save_tiny(tmp_path / "plain")))
-    views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "max_sim")}
-    views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=plain)}
+    spec = replace(model, name=str(save_tiny(tmp_path / "plain")))
+    views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "best_sentence")}
+    views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=spec)}
     hybrid = HybridNode(sparse=BM25Node(), dense=DenseNode(model=model), fits=True)
     systems = {"S": System("S", BM25Node()), "H": System("H", hybrid)}
     settings = RunSettings(data)
 
     def claims_for(kinds: str, system: str, settings: RunSettings = settings) -> Dataset:
-        chosen = {kind: views[kind] for kind in kinds.split()}
-        return known_claims(chosen, Candidates(systems[system], 8), "dev", settings).val
+        views_chosen = {kind: views[kind] for kind in kinds.split()}
+        return known_claims(views_chosen, Candidates(systems[system], 8), "dev", settings).val
 
-    for kinds in ("bm25 cosine", "bm25 max_sim", "max_sim cosine", "plain cosine", "cosine plain"):
+    for kinds in ("bm25 cosine", "bm25 best_sentence", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val
     # Nor are candidates that it found known to be new; an untrained encoder knows no claim.
     assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train
@@ -138,12 +142,12 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
-    folder, given = REPOSITORY / "configs" / "fusion", ModelConfig("checkpoints/a")
+    folder, spec = REPOSITORY / "configs" / "fusion", ModelConfig("checkpoints/a")
     untrained = ModelConfig(name="sentence-transformers/all-MiniLM-L6-v2", max_length=256)
-    plain = {"cosine": given, "cosine_title": given, "best_sentence": given}
-    tuned = {"cosine": given, "best_sentence": given}
+    before = {"cosine": spec, "cosine_title": spec, "best_sentence": spec}
+    tuned = {"cosine": spec, "best_sentence": spec}
     tuned |= {"cosine_untrained": untrained, "best_sentence_untrained": untrained}
-    for file, expected in (("views.yaml", plain), ("tuned.yaml", tuned)):
+    for file, expected in (("views.yaml", before), ("tuned.yaml", tuned)):
         views = read_views(folder / file, "checkpoints/a")
         assert {name: view.model for name, view in views.items() if view.encodes} == expected
         assert list(views)[:2] == ["bm25", "cosine"]
@@ -151,7 +155,7 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--system=BM52"], "BM52.*BM25"),
         (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
@@ -159,10 +163,10 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(
-    given: list[str], tmp_path: Path, options: list[str], said: str
+    base_arguments: list[str], tmp_path: Path, options: list[str], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        main([*given, *options])
+    with pytest.raises(UserError, match=message):
+        main([*base_arguments, *options])
     assert not list((tmp_path / "out").rglob("*"))
 
 
@@ -190,7 +194,7 @@ def test_a_checkpoints_fusion_is_one_command(setup: tuple[Path, Path], tmp_path:
         ]
     )
     raw: dict[str, Any] = json.loads((tmp_path / "out" / "fusion.json").read_text())
-    models = {one["name"]: one["view"]["model"] for one in raw["views"]}
+    models = {row["name"]: row["view"]["model"] for row in raw["views"]}
     assert models["bm25"] is None and models["cosine"]["name"] == str(run)
     val = Manifest.read(run / "checkpoints" / "epoch-1").data.val_sha256
     assert raw["fitted"]["data_sha256"] == val and "val" in raw["fitted"]["held_out"]

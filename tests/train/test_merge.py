@@ -38,9 +38,9 @@ class Made(dict[str, Path]):
         super().__init__(data=data, model=model)
 
     def __missing__(self, kind: str) -> Path:
-        more: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
+        extra: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
         out = self[kind] = self.folder / kind
-        finetune(small_config(self["model"], self["data"], out, tuning=kind, **more))
+        finetune(small_config(self["model"], self["data"], out, tuning=kind, **extra))
         return out
 
 
@@ -123,9 +123,9 @@ def fake_scores(best_on: dict[str, Callable[[Any], bool]], seen: list[tuple[Any,
     """Find every gold first where a split's rule says so of the encoder, else second."""
 
     def score(encoder: Any, data: Any, *_: Any, **__: Any) -> Any:
-        found = encoder.weights
-        seen.append((found.get("scale", 0.0), data.split))
-        first = best_on[data.split](found)
+        weights = encoder.weights
+        seen.append((weights.get("scale", 0.0), data.split))
+        first = best_on[data.split](weights)
         lists = {c.id: [*(("x", 2.0),) * (not first), (c.golds[0], 1.0)] for c in data.claims}
         return score_result("system", Result(Run.from_lists(lists)), data, Scoring(["mrr@5"], 0))
 
@@ -157,8 +157,8 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
     output = capsys.readouterr().out
     assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"] and report["chosen"] == SUM
     (choice,) = report["choices"]
-    tried = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
-    assert tried == [SUM, "epoch-1", "epoch-2"] and choice["split"] == "val"
+    names = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
+    assert names == [SUM, "epoch-1", "epoch-2"] and choice["split"] == "val"
     history = json.loads((runs[kind] / "run.json").read_text())["history"]
     for trial, entry in zip(choice["tried"][1:], history[1:], strict=True):
         assert trial["scores"] == near(entry["val"])
@@ -173,8 +173,8 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
     held_out = Manifest.read(points[0]).data.val_sha256
     assert record is not None and record.data.val_sha256 == held_out is not None
     encoder, dev = resolve(out, "cpu").encoder, load(runs["data"], "dev")
-    found = score_encoder(encoder, dev, record.rendering, PLAIN).report
-    assert report["languages"] == near(dict(found.languages))
+    result = score_encoder(encoder, dev, record.rendering, PLAIN).report
+    assert report["languages"] == near(dict(result.languages))
     # Other weights are another sum.
     weighed = merge(tmp_path / "two", "--checkpoints", *points, "--weights", 0.9, 0.1)
     assert weighed["systems"][SUM]["settings"]["checkpoint"] == "0.9 * epoch-1 + 0.1 * epoch-2"
@@ -191,7 +191,7 @@ def test_val_says_whether_one_alone_is_better(
     def is_second(weights: Any) -> bool:
         return second in json.dumps(dict(weights))
 
-    for rule, best, chosen in (
+    for rule, best, name in (
         ("one_se", is_second, "epoch-2"),
         ("one_se", lambda _: True, SUM),
         ("best", lambda _: True, SUM),
@@ -201,7 +201,7 @@ def test_val_says_whether_one_alone_is_better(
         # The first stands for the sum.
         compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
         (choice,) = compared.report.choices
-        assert choice.settings == {"checkpoint": chosen} and compared.report.chosen == SUM
+        assert choice.settings == {"checkpoint": name} and compared.report.chosen == SUM
 
 
 def table(en: float, de: float) -> dict[str, dict[str, float]]:
@@ -247,8 +247,8 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
         (["--checkpoints", *points[1:], "--weights=1"], "weights"),
         (["--checkpoints", *points[1:], "--weights", "1", "-1"], "weights"),
     ]
-    for words, said in cases:
-        with pytest.raises(UserError, match=said):
+    for words, message in cases:
+        with pytest.raises(UserError, match=message):
             merge(out, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["half"]
     before = hashes(runs["lora"])

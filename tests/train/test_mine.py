@@ -34,8 +34,8 @@ def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
-def mined(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
-    arguments = options(setup, out, **more)
+def mined(setup: tuple[Path, Path], out: Path, **settings: Any) -> list[str]:
+    arguments = options(setup, out, **settings)
     return mine(read_config(MineConfig, arguments, program="t", description="t"))
 
 
@@ -49,10 +49,10 @@ def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path)
     write_beir(splits, folder)
     train, _ = carve_val(load(folder, "train"), 0.2, 13)
     german = sum(claim.lang == "de" for claim in train.claims)
-    said = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
+    message = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
     out, form = tmp_path / "mined.jsonl", {"rendering__claims": "bilingual"}
-    assert mined((model, folder), out, **form)[0] == said
-    assert said not in mined((model, folder), out)
+    assert mined((model, folder), out, **form)[0] == message
+    assert message not in mined((model, folder), out)
     assert not any("no translation" in line for line in mined((model, data), out, **form))
 
 
@@ -85,7 +85,7 @@ def test_the_released_format_has_the_texts_of_the_mined_ids(
     forms = {"rendering__claims": "bilingual", "rendering__sources": "metadata"}
     mined(setup, tmp_path / "ids.jsonl", **forms)
     out = tmp_path / "texts.jsonl"
-    said = mined(setup, out, format="gritlm", instruction="Find it", **forms)
+    output = mined(setup, out, format="gritlm", instruction="Find it", **forms)
     train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
     rows = read_mined(tmp_path / "ids.jsonl", train)
     rendering = Rendering("bilingual", "metadata")
@@ -100,7 +100,7 @@ def test_the_released_format_has_the_texts_of_the_mined_ids(
         }
         for row in rows
     ]
-    assert said[-1] == f"{len(rows)} rows of texts in {out}"
+    assert output[-1] == f"{len(rows)} rows of texts in {out}"
     mined(setup, out, format="gritlm", instruction="Find it")
     theirs = '{"query": ["Represent this text:", "x"], "pos": [["", "y"]], "neg": [["", "z"]]}'
     out.write_text(theirs)

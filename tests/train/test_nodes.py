@@ -45,14 +45,14 @@ run_program(main)
 def hosts() -> Iterator[tuple[Host, Host]]:
     if (why := why_not()) is not None:
         pytest.skip(why)
-    with two_hosts() as found:
-        yield found
+    with two_hosts() as pair:
+        yield pair
 
 
 def words(setup: tuple[Path, Path], out: Path, batch: int, epochs: int = 3) -> list[str]:
-    more: dict[str, object] = {"optimisation__epochs": epochs, "optimisation__batch_size": batch}
-    more |= {"optimisation__dropout": 0, "threads": 1, "device": "cpu"}
-    return arguments(*setup, out, **more)
+    extra: dict[str, object] = {"optimisation__epochs": epochs, "optimisation__batch_size": batch}
+    extra |= {"optimisation__dropout": 0, "threads": 1, "device": "cpu"}
+    return arguments(*setup, out, **extra)
 
 
 def start(
@@ -111,16 +111,16 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
     # Not within the hours that an exchange may take, and not as a mistake of the program.
     assert nodes[0].wait(timeout=60) != 0
     assert nodes[1].wait(timeout=60) != 0
-    (said,) = ours(logs[0])
-    assert "the connection to another process was lost (" in said and "peer" in said
-    assert "--resume" in said and "10.77.0.2" in said and ours(logs[1]) == []
+    (message,) = ours(logs[0])
+    assert "the connection to another process was lost (" in message and "peer" in message
+    assert "--resume" in message and "10.77.0.2" in message and ours(logs[1]) == []
 
     folder = tmp_path / "bin"
     folder.mkdir()
-    other = tmp_path / "srun.log"
+    srun_log = tmp_path / "srun.log"
     python = f'#!/bin/sh\nexec "{sys.executable}" -m accelerate.commands.accelerate_cli "$@"\n'
     scontrol = f"#!/bin/sh\nprintf '{a.address}\\n{b.address}\\n'\n"
-    srun = SRUN.format(a=a, b=b, log=other)
+    srun = SRUN.format(a=a, b=b, log=srun_log)
     for name, text in (("srun", srun), ("scontrol", scontrol), ("accelerate", python)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -132,7 +132,7 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
     process = subprocess.run(
         job, env=environment(**slurm), capture_output=True, text=True, timeout=300
     )
-    assert process.returncode == 0, process.stdout + process.stderr + other.read_text()
+    assert process.returncode == 0, process.stdout + process.stderr + srun_log.read_text()
     assert "resuming after batch " in process.stdout and "epoch 3: " in process.stdout
     assert "resuming after batch 0" not in process.stdout
     expected = losses_of(tmp_path / "alone")
@@ -157,6 +157,6 @@ def test_a_node_without_its_network_is_not_waited_for(
     hosts[1].unplug()
     assert [node.wait(timeout=120) != 0 for node in nodes] == [True, True]
     for log in logs:
-        (said,) = ours(log)
-        assert "the connection to another process was lost (" in said and "--resume" in said
+        (message,) = ours(log)
+        assert "the connection to another process was lost (" in message and "--resume" in message
     assert "Timed out waiting 8000ms" in ours(logs[0])[0]

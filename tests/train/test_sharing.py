@@ -40,11 +40,11 @@ def test_two_processes_encode_half_of_val_and_of_what_is_mined(tmp_path: Path) -
     setup = small_setup(tmp_path / "small")
     script, out = tmp_path / "counting.py", tmp_path / "run"
     script.write_text(COUNTING)
-    more: dict[str, object] = {"optimisation__epochs": 2, "optimisation__remine_every": 1}
-    more |= {"choose": "last", "store": tmp_path / "store"}
-    command = [*TWO[:-1], str(script), *arguments(*setup, out, **more)]
-    done = run(command, tmp_path, COUNTS=str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    extra: dict[str, object] = {"optimisation__epochs": 2, "optimisation__remine_every": 1}
+    extra |= {"choose": "last", "store": tmp_path / "store"}
+    command = [*TWO[:-1], str(script), *arguments(*setup, out, **extra)]
+    proc = run(command, tmp_path, COUNTS=str(tmp_path))
+    assert proc.returncode == 0, proc.stderr[-3000:]
     shares: dict[str, list[list[str]]] = {}
     for rank in range(2):
         for line in (tmp_path / str(rank)).read_text().splitlines():

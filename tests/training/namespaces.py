@@ -76,17 +76,17 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         Host(f"{PREFIX}-{number}-{side}", f"{PREFIX}{number}{side}"[-15:], f"10.77.0.{place}")
         for place, side in enumerate("ab", 1)
     )
-    one, other = hosts
+    first, second = hosts
     try:
         for host in hosts:
             ip("netns", "add", host.name)
-        peer = ("peer", "name", other.device, "netns", other.name)
-        ip("link", "add", one.device, "netns", one.name, "type", "veth", *peer)
+        peer = ("peer", "name", second.device, "netns", second.name)
+        ip("link", "add", first.device, "netns", first.name, "type", "veth", *peer)
         for host in hosts:
             ip("-n", host.name, "addr", "add", f"{host.address}/30", "dev", host.device)
             for device in ("lo", host.device):
                 ip("-n", host.name, "link", "set", device, "up")
-        yield one, other
+        yield first, second
     finally:
         for host in hosts:
             with contextlib.suppress(subprocess.SubprocessError):

@@ -43,8 +43,8 @@ def write_point(
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)  # an adapter's beginning is random too
         if kind == "lora":
-            plain = {"r": 2, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1}
-            lora = LoraConfig(**plain | adapter)  # type: ignore[arg-type]
+            keys = {"r": 2, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1}
+            lora = LoraConfig(**keys | adapter)  # type: ignore[arg-type]
             encoder.model = get_peft_model(encoder.model, lora)  # type: ignore[assignment]
         if kind != "base":
             for parameter in encoder.model.parameters():
@@ -58,8 +58,8 @@ def write_point(
         rendering=RENDERING,
         epoch=1,
     )
-    written = save_checkpoint(folder, encoder, resolved.folder, manifest, kind)
-    encoder.weights = written.weights.identity(
+    checkpoint = save_checkpoint(folder, encoder, resolved.folder, manifest, kind)
+    encoder.weights = checkpoint.weights.identity(
         {"base": resolved.base.sha256, "tokenizer": tokenizer_hash(resolved.folder)}
     )
     return encoder
@@ -73,7 +73,7 @@ def byte_level(folder: Path, join: str | None = None, pad: bool = False) -> None
     core = Tokenizer(models.BPE(vocabulary, [("Ġ", join)] if join else []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    named = {"pad_token": "<unk>"} if pad else {}
+    extra = {"pad_token": "<unk>"} if pad else {}
     PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="</s>", unk_token="<unk>", **named
+        tokenizer_object=core, eos_token="</s>", unk_token="<unk>", **extra
     ).save_pretrained(folder)

@@ -191,9 +191,9 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(file)
 
 
-def same_weights(one: Path, other: Path) -> None:
+def same_weights(first: Path, second: Path) -> None:
     """Check that two runs ended with the same weights, bit for bit."""
-    ends = [last_weights(run) for run in (one, other)]
+    ends = [last_weights(run) for run in (first, second)]
     assert ends[0].keys() == ends[1].keys() and ends[0]
     for name, weight in ends[0].items():
         assert torch.equal(weight, ends[1][name]), name

@@ -68,16 +68,16 @@ def gradients(encoder):
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_checkpointing_changes_no_gradient(folder, tuning, attention):
-    said = [f"--tuning={tuning}", "--lora.targets", *SEVEN, f"--model.attention={attention}"]
-    plain = gradients(adapted(folder, *said).encoder)
-    other = adapted(folder, *said, "--optimisation.gradient_checkpointing=true").encoder
-    layers = [m for m in other.model.modules() if getattr(m, "gradient_checkpointing", False)]
+    flags = [f"--tuning={tuning}", "--lora.targets", *SEVEN, f"--model.attention={attention}"]
+    exact = gradients(adapted(folder, *flags).encoder)
+    model = adapted(folder, *flags, "--optimisation.gradient_checkpointing=true").encoder
+    layers = [m for m in model.model.modules() if getattr(m, "gradient_checkpointing", False)]
     assert layers, "nothing is checkpointed"
-    found = gradients(other)
-    assert plain.keys() == found.keys()
-    assert all((plain[name] - found[name]).abs().max() <= 1e-6 for name in plain)
+    fresh = gradients(model)
+    assert exact.keys() == fresh.keys()
+    assert all((exact[name] - fresh[name]).abs().max() <= 1e-6 for name in exact)
     # Not vacuous: every adapter of the first block is reached through the frozen ones above it.
-    assert all(gradient.abs().max() > 0 for name, gradient in found.items() if "layers.0." in name)
+    assert all(gradient.abs().max() > 0 for name, gradient in fresh.items() if "layers.0." in name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -86,36 +86,36 @@ def test_adapters_are_float32_over_16_bit_weights_and_a_step_moves_them(folder, 
     base = {n: p for n, p in encoder.model.named_parameters() if not p.requires_grad}
     before = {name: p.detach().clone() for name, p in base.items()}
     assert {p.dtype for p in base.values()} == {getattr(torch, dtype)}
-    moved = trainable(encoder.model)
-    assert {p.dtype for p in moved.values()} == {torch.float32}
-    started = {name: p.detach().clone() for name, p in moved.items()}
+    weights = trainable(encoder.model)
+    assert {p.dtype for p in weights.values()} == {torch.float32}
+    started = {name: p.detach().clone() for name, p in weights.items()}
     # Smaller than bfloat16 could add to the adapters' A: only float32 keeps it.
-    optimizer = torch.optim.SGD(moved.values(), lr=1e-7)
+    optimizer = torch.optim.SGD(weights.values(), lr=1e-7)
     gradients_ = gradients(encoder)
-    started |= {n: p.detach().clone() for n, p in moved.items() if "lora_B" in n}
+    started |= {n: p.detach().clone() for n, p in weights.items() if "lora_B" in n}
     scale = 1e-5 / (1e-7 * max(g.abs().max() for g in gradients_.values()))
-    for parameter in moved.values():
+    for parameter in weights.values():
         parameter.grad *= scale
     optimizer.step()
-    changed = [name for name, p in moved.items() if not torch.equal(p, started[name])]
-    assert sorted(changed) == sorted(moved)
+    changed = [name for name, p in weights.items() if not torch.equal(p, started[name])]
+    assert sorted(changed) == sorted(weights)
     assert all(torch.equal(p, before[name]) for name, p in base.items())
 
 
 def test_a_16_bit_run_is_evaluated_with_the_vectors_it_had(folder, tmp_path):
-    found = adapted(folder, "--model.dtype=bfloat16", "--lora.targets", *SEVEN)
-    encoder = found.encoder
+    fresh = adapted(folder, "--model.dtype=bfloat16", "--lora.targets", *SEVEN)
+    encoder = fresh.encoder
     gradients(encoder)
     encoder.model.eval()
     manifest = Manifest(
-        base=found.base, weights=Weights(), encoder=encoder.settings, rendering=Rendering()
+        base=fresh.base, weights=Weights(), encoder=encoder.settings, rendering=Rendering()
     )
-    save_checkpoint(tmp_path / "point", encoder, found.folder, manifest, "lora")
-    again = resolve(tmp_path / "point", "cpu").encoder
-    assert {p.dtype for n, p in again.model.named_parameters() if "lora_" in n} == {torch.float32}
-    assert again.settings.bidirectional
-    assert again.model.get_base_model().config.is_causal is False
-    ours, theirs = (e.encode(TEXTS, "claim")[0] for e in (encoder, again))
+    save_checkpoint(tmp_path / "point", encoder, fresh.folder, manifest, "lora")
+    reread = resolve(tmp_path / "point", "cpu").encoder
+    assert {p.dtype for n, p in reread.model.named_parameters() if "lora_" in n} == {torch.float32}
+    assert reread.settings.bidirectional
+    assert reread.model.get_base_model().config.is_causal is False
+    ours, theirs = (e.encode(TEXTS, "claim")[0] for e in (encoder, reread))
     assert np.abs(ours - theirs).max() < 1e-6
 
 
@@ -141,39 +141,39 @@ class TestQlora:
             config_of(folder, "--tuning=lora", "--model.quantization=nf4")
 
     @pytest.mark.parametrize(
-        ("package", "said"),
+        ("package", "flags"),
         [
             (None, r"qlora.* bitsandbytes: pip install 'claim2source\[gpu\]'"),
             (object(), r"model\.quantization: 'nf4' .*need a GPU"),
         ],
     )
-    def test_without_the_package_or_a_gpu_it_says_so(self, folder, monkeypatch, package, said):
+    def test_without_the_package_or_a_gpu_it_says_so(self, folder, monkeypatch, package, flags):
         monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=flags):
             resolve(config_of(folder, "--tuning=qlora").model, "cpu")
 
     def test_gradients_pass_through_4_bit_layers(self, folder, monkeypatch):
         modules = pytest.importorskip("bitsandbytes.nn.modules", reason="needs bitsandbytes")
         if modules.has_avx512bf16():
             pytest.skip("here it packs weights in a way that has no gradient; a GPU has none of it")
-        place = "claim2source.models.load._check_machine"
-        monkeypatch.setattr(place, lambda *_: None)
-        said = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
-        encoder = adapted(folder, *said).encoder
+        target = "claim2source.models.load._check_machine"
+        monkeypatch.setattr(target, lambda *_: None)
+        flags = ["--tuning=qlora", "--model.dtype=bfloat16", "--lora.targets", *SEVEN]
+        encoder = adapted(folder, *flags).encoder
         kinds = {n.rsplit(".", 1)[-1]: type(m).__name__ for n, m in encoder.model.named_modules()}
         assert kinds["q_proj"] == kinds["down_proj"] == "Linear4bit"
-        moved = trainable(encoder.model)
-        assert all("lora_" in n and p.dtype == torch.float32 for n, p in moved.items())
+        weights = trainable(encoder.model)
+        assert all("lora_" in n and p.dtype == torch.float32 for n, p in weights.items())
         assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
 
 
 def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
     """Frozen, they get no gradient and no place in the optimizer; all else is trained as before."""
-    for more, left_out in (
+    for flags, left_out in (
         ([], set()),
         (["--optimisation.train_embeddings=false"], {"embeddings.word_embeddings.weight"}),
     ):
-        words = ["--tuning=full", "--model.bidirectional=null", *more]
+        words = ["--tuning=full", "--model.bidirectional=null", *flags]
         model = adapted(tiny_folder, *words).encoder.model
         assert {name for name, _ in model.named_parameters()} - trainable(model).keys() == left_out
 
@@ -183,12 +183,12 @@ def test_the_last_layers_are_trained_and_nothing_before_them(tiny_folder):
     words = ["--tuning=full", "--model.bidirectional=null", "--optimisation.train_layers"]
     model = adapted(tiny_folder, *words, "1").encoder.model
     last = len(model.encoder.layer) - 1
-    kept = {name for name, _ in model.named_parameters() if f"layer.{last}." in name}
-    assert last >= 1 and kept
-    found = trainable(model).keys()
-    assert {name for name in found if "pooler" not in name} == kept
-    whole = adapted(tiny_folder, *words, str(last + 1)).encoder.model
-    frozen = {name for name, _ in whole.named_parameters()} - trainable(whole).keys()
+    last_names = {name for name, _ in model.named_parameters() if f"layer.{last}." in name}
+    assert last >= 1 and last_names
+    fresh = trainable(model).keys()
+    assert {name for name in fresh if "pooler" not in name} == last_names
+    all_layers = adapted(tiny_folder, *words, str(last + 1)).encoder.model
+    frozen = {name for name, _ in all_layers.named_parameters()} - trainable(all_layers).keys()
     assert frozen and all(name.startswith("embeddings.") for name in frozen)
     with pytest.raises(UserError, match=f"train_layers.*at most {last + 1}, the layers"):
         adapted(tiny_folder, *words, str(last + 2))

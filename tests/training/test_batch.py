@@ -68,10 +68,10 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
-    more: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": TEACHER}
-    batch = TrainingPairs(data, ROWS, encoder, rendering, 1, **more).batch(plan_of(rank))
-    named = {c.id: c for c in CLAIMS}
-    texts = rendering.claim_texts([named[name] for name in claims])
+    extra: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": TEACHER}
+    batch = TrainingPairs(data, ROWS, encoder, rendering, 1, **extra).batch(plan_of(rank))
+    claim_of = {c.id: c for c in CLAIMS}
+    texts = rendering.claim_texts([claim_of[name] for name in claims])
     assert batch.claims == encoder.tokenize(texts, "claim")
     in_columns = {s.id: s for s in SOURCES}
     source_texts = rendering.source_texts([in_columns[name] for name in COLUMNS])
@@ -83,20 +83,20 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     assert batch.teacher is not None and batch.keep_weights is not None
     assert torch.equal(batch.teacher.nan_to_num(-99.0), torch.tensor(teacher).nan_to_num(-99.0))
     assert batch.keep_weights.tolist() == weights
-    same(batch.base_claims, encoder.encode(texts, "claim")[0])
-    same(batch.base_sources, encoder.encode(source_texts, "source")[0])
+    require_same(batch.base_claims, encoder.encode(texts, "claim")[0])
+    require_same(batch.base_sources, encoder.encode(source_texts, "source")[0])
     if query_only:
-        same(batch.fixed_sources, encoder.encode(source_texts, "source")[0])
+        require_same(batch.fixed_sources, encoder.encode(source_texts, "source")[0])
     else:
         assert batch.fixed_sources is None
 
 
-def same(found: Tensor | None, expected: object) -> None:
-    assert found is not None
-    wanted = torch.as_tensor(expected)
-    assert found.shape == wanted.shape and torch.allclose(found, wanted, atol=1e-6)
+def require_same(actual: Tensor | None, expected: object) -> None:
+    assert actual is not None
+    values = torch.as_tensor(expected)
+    assert actual.shape == values.shape and torch.allclose(actual, values, atol=1e-6)
     # No two rows are alike, or their order would not be seen.
-    assert torch.pdist(wanted).min() > 1e-3
+    assert torch.pdist(values).min() > 1e-3
 
 
 # g is a under another id, h is d under another id.
@@ -112,8 +112,8 @@ def test_a_gold_under_another_id_is_masked(
     rows = [mined_row(*names) for names in ("1ab", "3ch", "5g", "4eg")]
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
-    more: Any = {"base": base, "query_only": query_only, "teacher": teacher}
-    pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, **more)
+    extra: Any = {"base": base, "query_only": query_only, "teacher": teacher}
+    pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, **extra)
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
     # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
@@ -145,14 +145,14 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
         return [pairs.batch(plan).masked for plan in plans]
 
     batch_plan = BatchPlan((0, 1, 2, 3), 0, 0, 1)
-    (found,) = masked(mining, batch_plan)
+    (mask,) = masked(mining, batch_plan)
     # Columns a b d e c.
-    assert torch.equal(found, cells([".x..x", "x...x", ".....", "....."]))
+    assert torch.equal(mask, cells([".x..x", "x...x", ".....", "....."]))
     two = [plan_of(rank, ((0, 2), (1, 3))) for rank in (0, 1)]
     found_by = masked(mining, *two)
     # In order of appearance a d b e c; columns by rank: a b c, d e.
     assert torch.equal(found_by[0], cells([".xx..", "....."]))
     assert torch.equal(found_by[1], cells(["x.x..", "....."]))
     for off in (None, MiningConfig(max_title_similarity=None)):
-        (found,) = masked(off, batch_plan)
-        assert not found.any()
+        (mask,) = masked(off, batch_plan)
+        assert not mask.any()

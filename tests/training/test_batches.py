@@ -48,23 +48,23 @@ def threads() -> list[threading.Thread]:
 
 def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those_given() -> None:
     sampler = BatchSampler(list(range(40)), 8, epochs=2)  # 5 batches an epoch
-    plans, made = list(sampler), queue.SimpleQueue[BatchPlan]()
+    plans, plans_made = list(sampler), queue.SimpleQueue[BatchPlan]()
 
     def make(plan: BatchPlan) -> tuple[BatchPlan, bool]:
-        made.put(plan)
+        plans_made.put(plan)
         return plan, threading.current_thread() is threading.main_thread()
 
     loader = BatchLoader(sampler, make)
     loader.set_epoch(0)
     batches = iter(loader)
-    assert made.empty()
+    assert plans_made.empty()
     for i in range(2):
         assert next(batches) == (plans[i], False)
         assert loader.state_dict() == {"batches": i + 1}
     # Those that follow are made unasked, and no more than so many.
-    assert [made.get(timeout=60) for _ in range(2 + AHEAD)] == plans[: 2 + AHEAD]
+    assert [plans_made.get(timeout=60) for _ in range(2 + AHEAD)] == plans[: 2 + AHEAD]
     with pytest.raises(queue.Empty):
-        made.get(timeout=0.05)
+        plans_made.get(timeout=0.05)
     assert len(threads()) == 1
     batches.close()  # type: ignore[attr-defined]
     assert not threads()
@@ -72,7 +72,7 @@ def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those
     batch_loader.load_state_dict(loader.state_dict())
     assert [plan for plan, _ in batch_loader] == plans[2:5] and not threads()
     # Nothing of the next epoch is made before it begins.
-    assert [made.get(timeout=60) for _ in range(3)] == plans[2:5] and made.empty()
+    assert [plans_made.get(timeout=60) for _ in range(3)] == plans[2:5] and plans_made.empty()
     batch_loader.set_epoch(1)
     assert [plan for plan, _ in batch_loader] == plans[5:]
 

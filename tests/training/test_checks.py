@@ -32,23 +32,23 @@ def untranslated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_consistency_needs_translations(setup: tuple[Path, Path], untranslated: Path) -> None:
     model, data = setup
-    more: dict[str, Any] = {"losses__consistency__weight": 0.5}
-    load_data(small_config(model, data, Path("run"), **more))
+    extra: dict[str, Any] = {"losses__consistency__weight": 0.5}
+    load_data(small_config(model, data, Path("run"), **extra))
     load_data(small_config(model, untranslated, Path("run")))
     with pytest.raises(ConfigError, match=r"losses\.consistency\.weight: 0\.5 .*no training claim"):
-        load_data(small_config(model, untranslated, Path("run"), **more))
+        load_data(small_config(model, untranslated, Path("run"), **extra))
 
 
 def test_protected_languages_must_be_there(setup: tuple[Path, Path]) -> None:
-    def asked(weight: float, languages: dict[str, float]) -> None:
+    def check(weight: float, languages: dict[str, float]) -> None:
         config = small_config(*setup, Path("run"))
         keep = replace(config.losses.keep_base, weight=weight, languages=languages)
         load_data(replace(config, losses=replace(config.losses, keep_base=keep)))
 
-    asked(1.0, {"en": 1.0, "de": 0.0})
-    asked(0.0, {"fr": 1.0})  # the loss is off
+    check(1.0, {"en": 1.0, "de": 0.0})
+    check(0.0, {"fr": 1.0})  # the loss is off
     with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: 'fr' .*: en, de"):
-        asked(1.0, {"en": 1.0, "fr": 1.0})
+        check(1.0, {"en": 1.0, "fr": 1.0})
 
 
 def test_no_vector_is_cut_to_more_than_it_has(setup: tuple[Path, Path]) -> None:
@@ -60,36 +60,36 @@ def test_no_vector_is_cut_to_more_than_it_has(setup: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "weight", "said"),
+    ("form", "weight", "has_note"),
     [("bilingual", 0, True), ("original", 0, False), ("original", 1, True)],
 )
 def test_missing_translations_are_counted(
-    form: str, weight: float, said: bool, setup: tuple[Path, Path], untranslated: Path
+    form: str, weight: float, has_note: bool, setup: tuple[Path, Path], untranslated: Path
 ) -> None:
-    more: dict[str, Any] = {"rendering__claims": form, "losses__consistency__weight": weight}
+    extra: dict[str, Any] = {"rendering__claims": form, "losses__consistency__weight": weight}
     train = load_data(small_config(setup[0], untranslated, Path("run"))).train
     german = sum(claim.lang == "de" for claim in train.claims)
-    config = small_config(setup[0], untranslated, Path("run"), **more)
+    config = small_config(setup[0], untranslated, Path("run"), **extra)
     expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
-    assert unused_data(config, train, 0) == ([expected] if said else [])
+    assert unused_data(config, train, 0) == ([expected] if has_note else [])
     assert unused_data(config, load_data(small_config(*setup, Path("r"))).train, 0) == []
 
 
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:
-    every = load_data(small_config(*setup, Path("run")))
+    full = load_data(small_config(*setup, Path("run")))
     training_data = load_data(small_config(*setup, Path("run"), data__limit=5))
-    assert training_data.train.claims == every.train.claims[:5] and training_data.val == every.val
-    assert load_data(small_config(*setup, Path("run"), data__limit=999)).train == every.train
+    assert training_data.train.claims == full.train.claims[:5] and training_data.val == full.val
+    assert load_data(small_config(*setup, Path("run"), data__limit=999)).train == full.train
     with pytest.raises(ConfigError, match=r"data\.limit: 5 .*none with a file of mined"):
         small_config(*setup, Path("run"), data__limit=5, mined="m.jsonl")
 
 
 def test_some_loss_must_be_on() -> None:
-    more: dict[str, Any] = {"losses__info_nce__weight": 0}
+    extra: dict[str, Any] = {"losses__info_nce__weight": 0}
     with pytest.raises(ConfigError, match=r"losses\.info_nce\.weight: .* is not allowed"):
-        small_config(Path("m"), Path("d"), Path("run"), **more)
-    small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **more)
-    small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **more)
+        small_config(Path("m"), Path("d"), Path("run"), **extra)
+    small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **extra)
+    small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **extra)
     with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
         small_config(
             Path("m"),
@@ -107,10 +107,10 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
         load_data(small_config(*setup, Path("run"), mined=mined))
     # A run that is resumed has its own copy.
     load_data(small_config(*setup, Path("run"), mined=mined, resume=True))
-    more: dict[str, Any] = {"losses__distillation__scores": tmp_path / "none.trec"}
-    load_data(small_config(*setup, Path("run"), **more))
+    extra: dict[str, Any] = {"losses__distillation__scores": tmp_path / "none.trec"}
+    load_data(small_config(*setup, Path("run"), **extra))
     with pytest.raises(InputError, match=r"none\.trec.*no such file"):
-        load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **more))
+        load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **extra))
 
 
 def test_nothing_is_reported_on_claims_that_are_trained_on(setup: tuple[Path, Path]) -> None:

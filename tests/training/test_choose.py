@@ -118,9 +118,9 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     )
     assert Report.read(tmp_path / "o").training == report.training
     # Programs that carve it again get the same claims, and say so.
-    found = HeldOut(str(setup[1]), "dev").claims([resolve(tmp_path / "run").manifest])
-    if found.note == "":
-        assert found.val == val
+    selection = HeldOut(str(setup[1]), "dev").claims([resolve(tmp_path / "run").manifest])
+    if selection.note == "":
+        assert selection.val == val
 
 
 def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(

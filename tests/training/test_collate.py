@@ -39,7 +39,7 @@ def tensors(value: Any) -> list[Tensor]:
     if is_dataclass(value):
         value = [getattr(value, field.name) for field in fields(value)]
     if isinstance(value, list | tuple):
-        return [tensor for one in value for tensor in tensors(one)]
+        return [tensor for item in value for tensor in tensors(item)]
     return []
 
 
@@ -48,21 +48,21 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
 ) -> None:
     """Packed texts replace the model's attention meanwhile, which says whether it can pack."""
     module = module_of(setup)
-    alone, found = module.collate(PLAN), []
+    first, batches = module.collate(PLAN), []
     real = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*arguments: Any, **options: Any) -> Tensor:
-        thread = threading.Thread(target=lambda: found.append(module.collate(PLAN)))
+        thread = threading.Thread(target=lambda: batches.append(module.collate(PLAN)))
         thread.start()
         thread.join()
         return real(*arguments, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
-    module.forward_pass(alone)
-    during: CollatedBatch = found[0]
-    assert isinstance(during.parts[0], PackedBatch) and during.chunks == alone.chunks
-    pairs = zip(tensors(during), tensors(alone), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    module.forward_pass(first)
+    during: CollatedBatch = batches[0]
+    assert isinstance(during.parts[0], PackedBatch) and during.chunks == first.chunks
+    pairs = zip(tensors(during), tensors(first), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
 
 
 @pytest.mark.parametrize("settings", [{"chunk_size": 5}, {"chunk_tokens": 60}, {}])
@@ -83,4 +83,4 @@ def test_every_tensor_is_pinned_once_for_a_gpu(
     assert sorted(id(tensor) for tensor in tensors(copied)) == sorted(pinned)
     assert len(pinned) == len(tensors(batch)) > 10
     pairs = zip(tensors(copied), tensors(batch), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert all(torch.equal(left, right) for left, right in pairs)

@@ -67,9 +67,9 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
     training_pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
-    cut = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1, length=4)
+    short_pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1, length=4)
     for name, text in training_pairs.source_tokens.items():
-        ids, short = text.ids, cut.source_tokens[name].ids
+        ids, short = text.ids, short_pairs.source_tokens[name].ids
         assert len(ids) > 4 and short == (*ids[:3], ids[-1])
 
 
@@ -98,7 +98,7 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
 
 
 @pytest.mark.parametrize(
-    ("hard", "random", "wanted", "expected"),
+    ("hard", "random", "count", "expected"),
     [
         (4, 2, 3, ["abE", "cdF", "abE"]),
         (4, 2, 2, ["ab", "Ec", "dF"]),
@@ -109,13 +109,13 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
     ],
 )
 def test_hard_and_random_ones_rotate_in_the_proportion_of_the_list(
-    hard: int, random: int, wanted: int, expected: list[str], encoder: Encoder
+    hard: int, random: int, count: int, expected: list[str], encoder: Encoder
 ) -> None:
     listed = mixed_row(hard, random)
-    pairs = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), wanted, rotate=True)
+    pairs = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), count, rotate=True)
     assert sources_of(pairs, listed, 3) == expected
-    still = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), wanted)
-    first = "".join(n.source for n in listed.negatives[:wanted])
+    still = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), count)
+    first = "".join(n.source for n in listed.negatives[:count])
     assert sources_of(still, listed, 3) == [first] * 3
 
 

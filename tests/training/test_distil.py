@@ -35,9 +35,9 @@ def teacher(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
         rows = {}
         for claim in (c for c in claims if c.lang == lang):
             topic = int(claim.golds[0][1:])
-            others = [f"s{(topic + step) % 24:02d}" for step in (7, 3, 11, 5, 17, 13)]
+            rest = [f"s{(topic + step) % 24:02d}" for step in (7, 3, 11, 5, 17, 13)]
             rows[claim.id] = [(claim.golds[0], 0.9)] + [
-                (source, 0.8 - 0.1 * place) for place, source in enumerate(others)
+                (source, 0.8 - 0.1 * i) for i, source in enumerate(rest)
             ]
         write_trec_run(Run.from_lists(rows), folder / f"{lang}.trec")
     return folder
@@ -79,7 +79,7 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
     assert german.sentences() == ["the teacher scores 24 of 48 training claims"]
     (none := tmp_path / "none").mkdir()
     lines = (teacher / "de.trec").read_text()
-    for file, text, said in (
+    for file, text, message in (
         (None, "", r"none.*looked for files NAME\.trec.*is empty"),
         ("de.trec.gz", "", r"NAME\.trec .*not compressed.*holds de.trec.gz"),
         ("a.trec", "nobody Q0 s00 1 1.0 teacher\n", "no claim of the training split"),
@@ -88,25 +88,25 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
     ):
         if file is not None:
             (none / file).write_text(text)
-        with pytest.raises(UserError, match=said) if said else nullcontext():
+        with pytest.raises(UserError, match=message) if message else nullcontext():
             read_teacher(none, train, 1.0)
-    for key, value, said in (
+    for key, value, message in (
         ("optimisation__remine_every", 1, "remine_every"),
         ("optimisation__negatives", 3, "at most mining.hard"),
         ("losses__distillation__weight", 0, "candidates"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             small_config(*setup, tmp_path / "run", **{**taught(teacher), key: value})
 
 
 def agreement(run: Run, teacher: Scores) -> float:
     """The share of the teacher's ordered pairs of candidates, golds aside, in the same order."""
-    same = [
+    agrees = [
         run.scored(claim)[better] > run.scored(claim)[worse]
         for claim, scored in teacher.items()
         for better, worse in combinations(list(scored)[1:], 2)
     ]
-    return sum(same) / len(same)
+    return sum(agrees) / len(agrees)
 
 
 @pytest.mark.slow
@@ -144,8 +144,8 @@ def test_one_command_makes_a_student_that_agrees_with_its_teacher(
         assert [n.source for n in row.negatives] == list(scores[row.claim])[1:]
         assert {n.origin for n in row.negatives} == {"teacher"}
 
-    def ranked(place: Path) -> Run:
-        dense = Dense(resolve(place, "cpu")).index(train.sources)
+    def ranked(folder: Path) -> Run:
+        dense = Dense(resolve(folder, "cpu")).index(train.sources)
         return dense.search(train.claims, len(train.sources)).run
 
     folder = tmp_path / "run" / "checkpoints"

@@ -70,9 +70,9 @@ def test_a_world_that_does_not_add_up(env: dict[str, str]) -> None:
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = torch.cuda.device_count()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    said = f"{gpus + 1} processes on a machine with {gpus} GPUs"
+    message = f"{gpus + 1} processes on a machine with {gpus} GPUs"
     world = World(gpus + 1, gpus + 1, gpus, gpus)
-    with pytest.raises(UserError, match=said), joined_world(world, None):
+    with pytest.raises(UserError, match=message), joined_world(world, None):
         raise AssertionError("joined")
 
 
@@ -98,10 +98,10 @@ def test_the_launchers_cpu_is_not_ignored_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher = {"ACCELERATE_USE_CPU": "True"}
-    for there in (False, True):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
         assert launched_world(launcher, "cpu").size == 1
-        if there:
+        if has_gpu:
             with pytest.raises(UserError, match="--device cpu"):
                 launched_world(launcher)
         else:

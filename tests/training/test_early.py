@@ -37,7 +37,7 @@ def noq(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("program", ["train.finetune", "train.finetune_reranker"])
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--device", "cuda"],
@@ -53,16 +53,16 @@ def noq(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_missing_is_said_without_torch(
-    program: str, words: list[str], said: str, noq: Path
+    program: str, words: list[str], message: str, noq: Path
 ) -> None:
     if words[0] == "--device" and any(map(Path.exists, map(Path, ("/dev/nvidiactl", "/dev/kfd")))):
         pytest.skip("there is a GPU")
     config = f"{program.removeprefix('train.')}/demo.yaml".replace("finetune_reranker", "reranker")
-    given = ["--config", f"configs/{config}"] if "reranker" not in program else []
+    extra = ["--config", f"configs/{config}"] if "reranker" not in program else []
     # Every process of a launch looks, also one that is not the first.
     rank = {"RANK": "1", "WORLD_SIZE": "2"} if "reranker" in program else {}
     process = subprocess.run(
-        [sys.executable, "-c", CODE, program, *given, "--out", "o", *words],
+        [sys.executable, "-c", CODE, program, *extra, "--out", "o", *words],
         capture_output=True,
         text=True,
         cwd=noq.parent,
@@ -70,7 +70,7 @@ def test_what_is_missing_is_said_without_torch(
         timeout=120,
     )
     *lines, heavy = process.stdout.splitlines() or [process.stderr]
-    assert heavy == "[]" and any(said in line for line in lines), process.stdout + process.stderr
+    assert heavy == "[]" and any(message in line for line in lines), process.stdout + process.stderr
     assert not (noq.parent / "o").exists()
 
 

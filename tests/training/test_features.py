@@ -51,11 +51,11 @@ def test_query_only_leaves_source_vectors_as_they_were(
     encoded: list[tuple[str, int]] = []
     real = Encoder._encode_chunk
 
-    def counted(self: Encoder, texts: Any, side: Any, *rest: Any) -> Any:
+    def count_texts(self: Encoder, texts: Any, side: Any, *rest: Any) -> Any:
         encoded.append((side, len(texts)))
         return real(self, texts, side, *rest)
 
-    monkeypatch.setattr(Encoder, "_encode_chunk", counted)
+    monkeypatch.setattr(Encoder, "_encode_chunk", count_texts)
     finetune(config)
     # An index of the sources stays valid: they are encoded once, at step 0, and never again.
     assert sum(count for side, count in encoded if side == "source") == 36
@@ -67,8 +67,8 @@ def test_query_only_leaves_source_vectors_as_they_were(
     merge(MergeConfig([str(out / "checkpoints" / "epoch-2")], tmp_path / "model"))
     with pytest.raises(UserError, match="claims alone; train from its base"):
         finetune(small_config(tmp_path / "model", setup[1], tmp_path / "again", tuning=tuning))
-    moved = abs(tuned.encode(texts, "claim")[0] - base.encode(texts, "claim")[0]).max()
-    assert moved > 1e-3
+    distance = abs(tuned.encode(texts, "claim")[0] - base.encode(texts, "claim")[0]).max()
+    assert distance > 1e-3
     # In the store too: the same key for sources, another for claims.
     store = Store(tmp_path / "other")
     base.encode(texts, "source", store=store)
@@ -83,34 +83,34 @@ def test_query_only_leaves_source_vectors_as_they_were(
 def test_remining_uses_the_current_model_and_resumes_exactly(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "optimisation__epochs": 3,
         "optimisation__remine_every": 1,
         "mining__alpha": 0.0,
         "optimisation__learning_rate": 1e-2,
     }
-    whole = tmp_path / "whole"
-    finetune(small_config(*setup, whole, **more))
+    full = tmp_path / "whole"
+    finetune(small_config(*setup, full, **extra))
     train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
     # What epoch 1's model finds nearest is what the second file holds.
-    tuned = resolve(whole / "checkpoints" / "epoch-1").encoder
+    tuned = resolve(full / "checkpoints" / "epoch-1").encoder
     rendering = Rendering("bilingual", "metadata")
     claim = train.claims[0]
-    (row,) = (r for r in read_mined(whole / "mined-epoch-1.jsonl", train) if r.claim == claim.id)
+    (row,) = (r for r in read_mined(full / "mined-epoch-1.jsonl", train) if r.claim == claim.id)
     claim_vector, _ = tuned.encode(rendering.claim_texts([claim]), "claim")
     vectors, _ = tuned.encode(rendering.source_texts(train.sources), "source")
     ids = [train.sources[i].id for i in (-vectors @ claim_vector[0]).argsort()]
     hard = {n.source for n in row.negatives if n.origin != "random"}
-    assert hard <= set([one for one in ids if one not in claim.golds][: len(hard) + 3])
+    assert hard <= set([source for source in ids if source not in claim.golds][: len(hard) + 3])
 
-    stop = len(losses_of(whole)) - 2  # in the last epoch, after the second mining
-    cut = tmp_path / "cut"
+    stop = len(losses_of(full)) - 2  # in the last epoch, after the second mining
+    early = tmp_path / "cut"
     with power_cut(lambda state: state.steps_done >= stop):
-        finetune(small_config(*setup, cut, **more))
-    (cut / "mined-epoch-2.jsonl").unlink()  # the state holds it
-    finetune(small_config(*setup, cut, resume=True, **more))
-    assert losses_of(whole) == losses_of(cut)
-    assert (cut / "mined-epoch-2.jsonl").read_text() == (whole / "mined-epoch-2.jsonl").read_text()
+        finetune(small_config(*setup, early, **extra))
+    (early / "mined-epoch-2.jsonl").unlink()  # the state holds it
+    finetune(small_config(*setup, early, resume=True, **extra))
+    assert losses_of(full) == losses_of(early)
+    assert (early / "mined-epoch-2.jsonl").read_text() == (full / "mined-epoch-2.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_texts_that_repeat_are_encoded_once(
     encoder.model.eval()  # dropout would differ
     posts, topics = ["masks!", "tea?", "masks!", "salt"], ["masks", "tea", "masks", "salt", "yoga"]
     claims = tuple(Claim(str(i), text, golds=("abcd"[i],)) for i, text in enumerate(posts))
-    sources = tuple(Source(*named, "A study.") for named in zip("abcde", topics, strict=True))
+    sources = tuple(Source(*fields, "A study.") for fields in zip("abcde", topics, strict=True))
     rows = [mined_row(c.id, c.golds[0], "e") for c in claims]
     losses = LossesConfig()
     data = dataset_of(claims, sources)
@@ -158,14 +158,12 @@ def test_texts_that_repeat_are_encoded_once(
     texts = [*batch.claims, *batch.sources]
 
     def gradients() -> dict[str, torch.Tensor]:
-        found = {n: p.grad for n, p in encoder.model.named_parameters() if p.grad is not None}
+        gradient_of = {n: p.grad for n, p in encoder.model.named_parameters() if p.grad is not None}
         encoder.model.zero_grad(set_to_none=True)
-        return found
+        return gradient_of
 
-    plain, _ = combined(
-        module._inputs(batch, encoder.vectors(encoder.collate(texts))), losses, 0.05
-    )
-    plain.backward()
+    loss, _ = combined(module._inputs(batch, encoder.vectors(encoder.collate(texts))), losses, 0.05)
+    loss.backward()
     expected = gradients()
 
     encoded: list[int] = []
@@ -181,11 +179,11 @@ def test_texts_that_repeat_are_encoded_once(
     passed, _ = module.forward_pass(module.collate(batch.plan))
     passed.backward(passed.loss)
     assert len(texts) == 9 and sum(encoded) == len(set(texts)) == 7
-    assert passed.loss.item() == pytest.approx(plain.item(), rel=1e-5) and plain.item() > 0.1
-    found = gradients()
-    assert found.keys() == expected.keys()
+    assert passed.loss.item() == pytest.approx(loss.item(), rel=1e-5) and loss.item() > 0.1
+    actual = gradients()
+    assert actual.keys() == expected.keys()
     size = sum(float(g.square().sum()) for g in expected.values())
-    gap = sum(float((g - found[n]).square().sum()) for n, g in expected.items())
+    gap = sum(float((g - actual[n]).square().sum()) for n, g in expected.items())
     assert size > 1e-6 and (gap / size) ** 0.5 < 1e-5
 
 
@@ -212,12 +210,12 @@ def test_each_epoch_shows_another_view(
 def test_the_table_of_negatives(setup: tuple[Path, Path]) -> None:
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], (Negative("s30", 0.25, "bm25"),)) for c in train.claims]
-    shown = negatives_table(rows, train, seed=1)
-    table = shown.rows
-    assert shown.columns == ["language", "claim", "gold", "negative", "score", "origin"]
+    negatives = negatives_table(rows, train, seed=1)
+    table = negatives.rows
+    assert negatives.columns == ["language", "claim", "gold", "negative", "score", "origin"]
     claim = {c.text: c for c in train.claims}[table[0][1]]
     titles = {s.id: s.title for s in train.sources}
     expected = [claim.lang, claim.text, titles[claim.golds[0]], titles["s30"], 0.25, "bm25"]
     assert table[0] == expected
-    assert negatives_table(rows, train, seed=1) == shown
-    assert negatives_table(rows, train, seed=2) != shown
+    assert negatives_table(rows, train, seed=1) == negatives
+    assert negatives_table(rows, train, seed=2) != negatives

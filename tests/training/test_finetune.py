@@ -45,8 +45,8 @@ from tests.training.small import logged_steps, losses_of, power_cut, same_weight
 def finished(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One uninterrupted run with accumulation, shared by the tests that only read."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    more = {"optimisation__accumulation": 2, "optimisation__warmup_ratio": 0.3}
-    finetune(small_config(*setup, out, **more))
+    extra = {"optimisation__accumulation": 2, "optimisation__warmup_ratio": 0.3}
+    finetune(small_config(*setup, out, **extra))
     return out
 
 
@@ -81,14 +81,14 @@ def test_what_a_run_leaves(finished: Path) -> None:
 
 
 def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    more = {"optimisation__epochs": 1, "optimisation__dropout": 0}
+    extra = {"optimisation__epochs": 1, "optimisation__dropout": 0}
     scores, losses = {}, {}
-    for name, cut in (("whole", {}), ("cut", {"optimisation__max_length": 9})):
-        finetune(small_config(*setup, tmp_path / name, **more, **cut))
+    for name, limit in (("whole", {}), ("cut", {"optimisation__max_length": 9})):
+        finetune(small_config(*setup, tmp_path / name, **extra, **limit))
         manifest = Manifest.read(tmp_path / name / "checkpoints" / "epoch-1")
         assert manifest.encoder.max_length == 24
         losses[name] = losses_of(tmp_path / name)
-        scores[name] = [one.val for one in Report.read(tmp_path / name).training.history]
+        scores[name] = [epoch.val for epoch in Report.read(tmp_path / name).training.history]
     # Step 0 and what is mined are read whole; what is trained on is not.
     assert scores["whole"][0] == scores["cut"][0]
     mined = [(tmp_path / name / "mined.jsonl").read_bytes() for name in losses]
@@ -96,7 +96,7 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
     assert losses["whole"][0] != pytest.approx(losses["cut"][0], rel=1e-3)
     with pytest.raises(UserError, match="optimisation.max_length: 25 .* model.max_length .24"):
         finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=25))
-    prefix = {"model__template__source": "one two three four five six seven ", **more}
+    prefix = {"model__template__source": "one two three four five six seven ", **extra}
     with pytest.raises(UserError, match="optimisation.max_length: 8 .*the source's template"):
         finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=8, **prefix))
     assert not (tmp_path / "long").exists()
@@ -118,8 +118,8 @@ def test_csv_has_a_line_a_step_and_a_curve_from_before_training(finished: Path) 
         assert 0 <= real <= padded + 1e-6
     steps, warmup = len(rows), round(0.3 * len(rows))
     assert warmup >= 2 and steps - warmup >= 6
-    found = [float(row["learning_rate"]) for row in rows]
-    assert found == pytest.approx([rate(k, warmup, steps) for k in range(steps)], abs=1e-9)
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx([rate(k, warmup, steps) for k in range(steps)], abs=1e-9)
     scored = logged_steps(finished, "val/macro/mrr@5")
     history = json.loads((finished / "run.json").read_text())["history"]
     assert [float(row["epoch"]) for row in scored] == [0, 1, 2, 3]
@@ -135,7 +135,7 @@ def test_a_batch_is_overfitted(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "data__limit": 6,
         "data__repeat": 25,
         "optimisation__batch_size": 6,
@@ -144,7 +144,7 @@ def test_a_batch_is_overfitted(
         "optimisation__dropout": 0.0,
         "optimisation__learning_rate": 1e-2,
     }
-    finetune(small_config(*setup, tmp_path / "run", **more))
+    finetune(small_config(*setup, tmp_path / "run", **extra))
     losses = losses_of(tmp_path / "run")
     assert len(losses) == 25 and losses[-1] < losses[0] / 10, losses
     output = capsys.readouterr().out
@@ -153,8 +153,8 @@ def test_a_batch_is_overfitted(
     assert f"epoch 1: loss {losses[0]:.4g} to {losses[-1]:.4g}, val MRR@5" in output
     # The small val is said, with how little it tells.
     numbers = r"mrr@5 is (\S+) with a 95 % interval from (\S+) to (\S+), (\S+) wide"
-    (found,) = re.findall(f"are too few to choose by .*{numbers}", caplog.text)
-    score, low, high, width = map(float, found)
+    (numbers_found,) = re.findall(f"are too few to choose by .*{numbers}", caplog.text)
+    score, low, high, width = map(float, numbers_found)
     assert low <= score <= high and width == pytest.approx(high - low, abs=2e-4) and width > 0.05
 
 
@@ -176,7 +176,7 @@ def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("_sigint")
 @pytest.mark.parametrize(
-    ("tuning", "batches", "accumulation", "cut"),
+    ("tuning", "batches", "accumulation", "end"),
     [
         ("lora", 2, 2, "SIGTERM"),
         pytest.param("full", 3, 1, "power", marks=pytest.mark.slow),
@@ -185,35 +185,35 @@ def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None
     ],
 )
 def test_resuming_gives_the_same_losses_and_weights(
-    tuning: str, batches: int, accumulation: int, cut: str, setup: tuple[Path, Path], tmp_path: Path
+    tuning: str, batches: int, accumulation: int, end: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """After a power cut in a save, and after a signal: the step is finished, then saved.
 
     Without `save_every` an epoch is saved at its last step, and again when it is scored.
     """
-    every = 1 if cut == "power" else 0
-    more: dict[str, Any] = {
+    interval = 1 if end == "power" else 0
+    extra: dict[str, Any] = {
         "tuning": tuning,
         # The state is written beside the training: a busy machine may take an epoch's steps first.
         "optimisation__epochs": 3,
         "lora__r": 4,
         "optimisation__accumulation": accumulation,
-        "optimisation__save_every": every,
+        "optimisation__save_every": interval,
     }
-    finetune(small_config(*setup, tmp_path / "whole", **more))
+    finetune(small_config(*setup, tmp_path / "whole", **extra))
     saves: list[int] = []
 
     def ends(state: TrainingState) -> bool:
         saves.append(state.steps_done)
-        if len(saves) == batches and cut != "power":
-            os.kill(os.getpid(), signal.Signals[cut])
-        return len(saves) == batches and cut == "power"
+        if len(saves) == batches and end != "power":
+            os.kill(os.getpid(), signal.Signals[end])
+        return len(saves) == batches and end == "power"
 
-    stopped = nullcontext() if cut == "power" else pytest.raises(Stopped)
-    with power_cut(ends, expected=cut == "power"), stopped as raised:
-        finetune(small_config(*setup, tmp_path / "cut", **more))
+    stopped = nullcontext() if end == "power" else pytest.raises(Stopped)
+    with power_cut(ends, expected=end == "power"), stopped as raised:
+        finetune(small_config(*setup, tmp_path / "cut", **extra))
     if raised is not None:
-        assert raised.value.signal == signal.Signals[cut]
+        assert raised.value.signal == signal.Signals[end]
         assert str(raised.value) == f"stopped at step {saves[-1]}; continue with --resume"
         # Written while the next step is taken, or the one after it.
         assert saves[-1] > saves[-2], "no later step was saved"
@@ -222,10 +222,10 @@ def test_resuming_gives_the_same_losses_and_weights(
     assert not (tmp_path / "cut" / LOCK_FILE).exists()
     # The RNG state must come from the saved state, not from this process.
     torch.manual_seed(999)
-    finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
-    whole, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")
-    assert len(whole) > saves[-1]
-    assert whole == resumed
+    finetune(small_config(*setup, tmp_path / "cut", resume=True, **extra))
+    expected, resumed = losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")
+    assert len(expected) > saves[-1]
+    assert expected == resumed
     same_weights(tmp_path / "whole", tmp_path / "cut")
     history = [json.loads((tmp_path / n / "run.json").read_text()) for n in ("whole", "cut")]
     assert history[0] == history[1]
@@ -237,12 +237,12 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     epoch: int, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saved only at the ends of epochs, with dropout, and mined again in between."""
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "optimisation__epochs": 2,
         "optimisation__save_every": 0,
         "optimisation__remine_every": 1,
     }
-    finetune(small_config(*setup, tmp_path / "whole", **more))
+    finetune(small_config(*setup, tmp_path / "whole", **extra))
     real, calls = evaluate.score_on_val, []
 
     def evaluate_then_stop(*arguments: Any, **settings: Any) -> Any:
@@ -253,14 +253,14 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
 
     monkeypatch.setattr(evaluate, "score_on_val", evaluate_then_stop)
     with pytest.raises(Stopped, match="stopped at step"):
-        finetune(small_config(*setup, tmp_path / "cut", **more))
+        finetune(small_config(*setup, tmp_path / "cut", **extra))
     state = TrainingState.load(tmp_path / "cut" / "state.pt")
     steps = len(losses_of(tmp_path / "whole"))
     assert state.epoch_open and state.steps_done == epoch * steps // 2
-    finetune(small_config(*setup, tmp_path / "cut", resume=True, **more))
+    finetune(small_config(*setup, tmp_path / "cut", resume=True, **extra))
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
-    whole, resumed = (without_costs(Report.read(tmp_path / name)) for name in ("whole", "cut"))
-    assert whole == resumed
+    expected, resumed = (without_costs(Report.read(tmp_path / name)) for name in ("whole", "cut"))
+    assert expected == resumed
 
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
@@ -269,28 +269,28 @@ def test_a_finished_run_keeps_no_states_and_chooses_again(
 ) -> None:
     """Resumed, nothing is trained, logged or mined; another choice is reported."""
     model, data = (Path(shutil.copytree(old, tmp_path / old.name)) for old in setup)
-    out, more = tmp_path / "run", {"tuning": tuning, "optimisation__epochs": 2}
-    finetune(small_config(model, data, out, **more))
+    out, extra = tmp_path / "run", {"tuning": tuning, "optimisation__epochs": 2}
+    finetune(small_config(model, data, out, **extra))
     assert not list(out.glob("*state*"))
     texts = [path for path in out.rglob("*") if path.suffix in (".safetensors", ".csv", ".jsonl")]
     before = {path: path.read_bytes() for path in texts}
     report = Report.read(out)
     capsys.readouterr()
-    again = finetune(small_config(model, data, out, resume=True, choose="last", **more))
+    resumed = finetune(small_config(model, data, out, resume=True, choose="last", **extra))
     assert "the run is finished: nothing is trained" in capsys.readouterr().out
-    assert report.training is not None and again is not None and again.training is not None
-    assert again.training.chosen_epoch == 2 and again.training.choose == "last"
-    assert again.training.history == report.training.history
+    assert report.training is not None and resumed is not None and resumed.training is not None
+    assert resumed.training.chosen_epoch == 2 and resumed.training.choose == "last"
+    assert resumed.training.history == report.training.history
     assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-2"
-    finetune(small_config(model, data, out, resume=True, **more))
+    finetune(small_config(model, data, out, resume=True, **extra))
     assert without_costs(Report.read(out)) == without_costs(report)
     assert {path: path.read_bytes() for path in out.rglob("*") if path in before} == before
     with pytest.raises(ConfigError, match="optimisation.epochs: 3 .*2, with which the run was"):
-        finetune(small_config(model, data, out, resume=True, **more | {"optimisation__epochs": 3}))
+        finetune(small_config(model, data, out, resume=True, **extra | {"optimisation__epochs": 3}))
     queries = data / "queries.jsonl"
     queries.write_text(queries.read_text(encoding="utf-8").replace("wow", "hm"), encoding="utf-8")
     with pytest.raises(UserError, match=r"^the (training|val) data is not the one that the run"):
-        finetune(small_config(model, data, out, resume=True, **more))
+        finetune(small_config(model, data, out, resume=True, **extra))
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
     saved: list[int] = []
 
-    def dropped(run: RunFolder, chosen: int) -> None:
+    def dropped(run: RunFolder, epoch: int) -> None:
         saved.append(TrainingState.load(run.state).batches_done)
 
     monkeypatch.setattr(RunFolder, "prune", dropped)
@@ -331,32 +331,32 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     assert len(saved) == 2 and saved[1] == 2 * saved[0] == len(losses_of(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("what", ["base model", "val data", "training data", "teacher's run"])
+@pytest.mark.parametrize("change", ["base model", "val data", "training data", "teacher's run"])
 def test_a_run_is_not_resumed_on_something_else(
-    what: str, setup: tuple[Path, Path], tmp_path: Path
+    change: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """What lies outside the run's folder and is not what its settings say is refused."""
     model, data = (Path(shutil.copytree(old, tmp_path / old.name)) for old in setup)
     train, val = carve_val(load(str(data), "train"), 0.2)
     teacher = tmp_path / "teacher.trec"
     write_trec_run(Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in train.claims}), teacher)
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "tuning": "lora",
         "optimisation__epochs": 1,
         "losses__distillation__weight": 0.5,
         "losses__distillation__scores": teacher,
     }
     with power_cut():
-        finetune(small_config(model, data, tmp_path / "run", **more))
+        finetune(small_config(model, data, tmp_path / "run", **extra))
     before = (tmp_path / "run" / "state.pt").read_bytes()
-    if what == "base model":
+    if change == "base model":
         weights = load_file(model / "model.safetensors")
         weights["embeddings.word_embeddings.weight"][999] += 1
         save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    elif what == "teacher's run":
+    elif change == "teacher's run":
         write_trec_run(Run.from_lists({c.id: [(c.golds[0], 2.0)] for c in train.claims}), teacher)
     else:
-        changed = (val if what == "val data" else train).claims[0]
+        changed = (val if change == "val data" else train).claims[0]
         file = data / "queries.jsonl"
         old, new = (
             json.dumps(text, ensure_ascii=False)[1:-1]
@@ -365,8 +365,8 @@ def test_a_run_is_not_resumed_on_something_else(
         text = file.read_text(encoding="utf-8")
         assert text.count(f'"{old}"') == 1
         file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
-    with pytest.raises(UserError, match=f"^the {what} is not the one that the run began with"):
-        finetune(small_config(model, data, tmp_path / "run", resume=True, **more))
+    with pytest.raises(UserError, match=f"^the {change} is not the one that the run began with"):
+        finetune(small_config(model, data, tmp_path / "run", resume=True, **extra))
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
 
 
@@ -394,8 +394,8 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     assert file_hash(setup[0] / "model.safetensors") == before
     base = resolve(out / "checkpoints" / "epoch-0").encoder.model.state_dict()
     for name, weight in seen["base"].items():
-        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
-        assert torch.equal(weight, base[plain]), name
+        key = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert torch.equal(weight, base[key]), name
     folder = out / "checkpoints" / "epoch-2"
     loaded, _ = resolve(folder).encoder.encode(["some post"], "claim")
     assert loaded == pytest.approx(seen["vectors"], abs=1e-6)
@@ -409,27 +409,27 @@ def test_vectors_of_an_epoch_do_not_depend_on_the_precision_of_its_steps(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Epochs are scored within a step, in its mixed precision; what is stored must not be."""
-    more: dict[str, Any] = {"optimisation__precision": "bf16", "optimisation__epochs": 1}
-    config = small_config(*setup, tmp_path / "run", tuning=tuning, **more)
+    extra: dict[str, Any] = {"optimisation__precision": "bf16", "optimisation__epochs": 1}
+    config = small_config(*setup, tmp_path / "run", tuning=tuning, **extra)
     config = replace(config, store=tmp_path / "store")
     finetune(config)
     encoder = resolve(tmp_path / "run" / "checkpoints" / "epoch-1").encoder
     texts = config.rendering.source_texts(load(str(setup[1]), "train").sources)
-    stored, cost = encoder.encode(texts, "source", store=Store(tmp_path / "store"))
+    vectors, cost = encoder.encode(texts, "source", store=Store(tmp_path / "store"))
     fresh, _ = encoder.encode(texts, "source")
     assert cost.reused == len(texts)
-    assert abs(stored - fresh).max() < 1e-6
+    assert abs(vectors - fresh).max() < 1e-6
 
 
 @pytest.mark.slow
 def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
-    kept = {path.name for path in (out / "checkpoints").iterdir()}
+    names = {path.name for path in (out / "checkpoints").iterdir()}
     scores = [entry.val["macro"]["mrr@5"] for entry in report.training.history]
     best = scores.index(max(scores[1:]), 1)
-    needed = {"epoch-0", f"epoch-{report.training.chosen_epoch}", f"epoch-{best}", "epoch-4"}
-    assert needed <= kept and len(kept) < 5
+    required = {"epoch-0", f"epoch-{report.training.chosen_epoch}", f"epoch-{best}", "epoch-4"}
+    assert required <= names and len(names) < 5
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ PORTS = iter(range(29611, 29700))
 
 
 @pytest.fixture(scope="module")
-def alone(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reference(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One process, two whole batches at once: what every other way must equal."""
     return gradients(setup, 1, "none", tmp_path_factory.mktemp("alone") / "out.pt")
 
@@ -54,26 +54,26 @@ def gradients(
         for rank in range(world)
     ]
     for process in processes:
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said[-3000:]
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-3000:]
     return torch.load(out, weights_only=True)
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert other["terms"]["loss"] == pytest.approx(one["terms"]["loss"], rel=1e-5)
-    assert one["gradients"].keys() == other["gradients"].keys()
-    size = sum(float(g.square().sum()) for g in one["gradients"].values())
+def require_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert second["terms"]["loss"] == pytest.approx(first["terms"]["loss"], rel=1e-5)
+    assert first["gradients"].keys() == second["gradients"].keys()
+    size = sum(float(g.square().sum()) for g in first["gradients"].values())
     gap = sum(
-        float((g - other["gradients"][n]).square().sum()) for n, g in one["gradients"].items()
+        float((g - second["gradients"][n]).square().sum()) for n, g in first["gradients"].items()
     )
     assert size > 1e-6
     assert (gap / size) ** 0.5 < 1e-5
 
 
 @pytest.mark.slow
-def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
+def test_every_loss_takes_part(reference: dict[str, Any]) -> None:
     """Or comparing their gradients would compare nothing."""
-    assert alone["terms"].keys() == {
+    assert reference["terms"].keys() == {
         "info_nce",
         "matryoshka",
         "distillation",
@@ -81,7 +81,7 @@ def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
         "consistency",
         "loss",
     }
-    assert all(value > 1e-4 for value in alone["terms"].values())
+    assert all(value > 1e-4 for value in reference["terms"].values())
     assert PER_BATCH % 4 == 0
 
 
@@ -90,9 +90,9 @@ def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
     ("world", "chunk"), [(1, "7"), (2, "none"), (2, "5"), (4, "none"), (4, "3")]
 )
 def test_processes_and_chunks_change_no_gradient(
-    world: int, chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
+    world: int, chunk: str, reference: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    same(alone, gradients(setup, world, chunk, tmp_path / "out.pt"))
+    require_same(reference, gradients(setup, world, chunk, tmp_path / "out.pt"))
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_frozen_weights_have_no_gradient(
     frozen = [
         gradients(setup, world, chunk, tmp_path / f"{world}.pt", "embeddings") for world in (1, 2)
     ]
-    same(*frozen)
+    require_same(*frozen)
 
 
 def test_one_process_gathers_nothing() -> None:

@@ -77,11 +77,11 @@ def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], 
 
 
 def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> Encoder:
-    said = ModelConfig(name=str(folder), pooling="mean", max_length=24)
+    spec = ModelConfig(name=str(folder), pooling="mean", max_length=24)
     if json.loads((folder / "config.json").read_text())["model_type"] == "mistral":
         template = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
-        said = replace(said, max_length=160, template=template, bidirectional=True)
-    encoder = resolve(said, "cpu").encoder
+        spec = replace(spec, max_length=160, template=template, bidirectional=True)
+    encoder = resolve(spec, "cpu").encoder
     if lora:
         from peft import LoraConfig, get_peft_model
 
@@ -109,7 +109,7 @@ def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def gradients(
-    way: Callable[..., Forward],
+    forward: Callable[..., Forward],
     encoder: Encoder,
     encode: Callable[[Encoder, list[Tokens]], torch.Tensor],
     tokens: list[Tokens],
@@ -126,25 +126,25 @@ def gradients(
         return encode(encoder, [tokens[row] for row in rows])
 
     # A weight's cast that all chunks of the plain pass share would sum its gradient in bf16.
-    cached = way is chunked_forward
-    inside: Any = (
+    cached = forward is chunked_forward
+    context: Any = (
         torch.autocast("cpu", torch.bfloat16, cache_enabled=cached) if autocast else nullcontext()
     )
-    with inside:
-        passed = way(chunks, vectors, loss_of(temperature))
+    with context:
+        passed = forward(chunks, vectors, loss_of(temperature))
         passed.backward(passed.loss)
-    found = {
+    gradient_of = {
         name: weight.grad.clone()
         for name, weight in encoder.model.named_parameters()
         if weight.grad is not None
     }
-    return float(passed.loss), found
+    return float(passed.loss), gradient_of
 
 
-def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys() and one
-    difference = sum(float((one[name] - other[name]).square().sum()) for name in one)
-    size = sum(float(one[name].square().sum()) for name in one)
+def distance(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    assert first.keys() == second.keys() and first
+    difference = sum(float((first[name] - second[name]).square().sum()) for name in first)
+    size = sum(float(first[name].square().sum()) for name in first)
     assert size > 1e-8, "no gradient: nothing is compared"
     return (difference / size) ** 0.5
 
@@ -158,16 +158,16 @@ def test_gradients_are_the_plain_ones_with_dropout(
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
-    plain = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
+    reference = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
     chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature)
-    assert chunked[0] == pytest.approx(plain[0], rel=1e-6)
-    assert distance(plain[1], chunked[1]) < 1e-5
+    assert chunked[0] == pytest.approx(reference[0], rel=1e-6)
+    assert distance(reference[1], chunked[1]) < 1e-5
     # The RNG state is that after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
     # Dropout is on, and it matters: another RNG state gives other gradients.
-    other = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature, seed=6)
-    assert distance(plain[1], other[1]) > 1e-2
+    reseeded = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature, seed=6)
+    assert distance(reference[1], reseeded[1]) > 1e-2
 
 
 ALWAYS = [(True, True, True), (False, False, True)]
@@ -186,33 +186,33 @@ def test_with_checkpointing_adapters_and_autocast(
     encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], 3)
-    plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    reference = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
     # BERT's pooler takes no part.
-    assert {n for n in trained if "pooler" not in n} == plain[1].keys()
-    assert distance(plain[1], chunked[1]) < 1e-5
+    assert {n for n in trained if "pooler" not in n} == reference[1].keys()
+    assert distance(reference[1], chunked[1]) < 1e-5
     # Dropout is on, in a decoder too: another RNG state gives other gradients.
-    other = gradients(
+    reseeded = gradients(
         chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
     )
-    assert distance(plain[1], other[1]) > 1e-2
+    assert distance(reference[1], reseeded[1]) > 1e-2
 
 
 def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], 3)
-    asked: list[list[int]] = []
+    calls: list[list[int]] = []
 
     def encode(rows: Sequence[int]) -> torch.Tensor:
-        asked.append(list(rows))
+        calls.append(list(rows))
         return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
     passed = chunked_forward(chunks, encode, loss_of(0.05))
-    assert asked == chunks
+    assert calls == chunks
     passed.backward(passed.loss)
-    assert asked == [*chunks, *chunks[:-1]] and len(chunks) == 4
+    assert calls == [*chunks, *chunks[:-1]] and len(chunks) == 4
     longest = sorted(len(text.ids) for text in tokens)[-3:]
     assert [len(tokens[row].ids) for row in chunks[-1]] == longest
 
@@ -245,25 +245,25 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], 1)
-    kept: weakref.WeakSet[Saved] = weakref.WeakSet()
+    tensors: weakref.WeakSet[Saved] = weakref.WeakSet()
 
     def pack(tensor: torch.Tensor) -> Saved:
-        kept.add(saved := Saved(tensor))
+        tensors.add(saved := Saved(tensor))
         return saved
 
-    def most_kept(way: Callable[..., Forward]) -> int:
+    def most_kept(forward: Callable[..., Forward]) -> int:
         """Most tensors that are kept while another chunk is encoded."""
         before: list[int] = []
 
         def vectors(rows: Sequence[int]) -> torch.Tensor:
-            before.append(len(kept))
+            before.append(len(tensors))
             return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-            passed = way(chunks, vectors, loss_of(0.05))
+            passed = forward(chunks, vectors, loss_of(0.05))
             passed.backward(passed.loss)
         del passed
-        assert not kept and len(before) >= len(chunks)
+        assert not tensors and len(before) >= len(chunks)
         return max(before)
 
     # What keeps the graphs of all chunks is seen to keep them.

@@ -36,21 +36,21 @@ OTHER: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 5}
 
 def record(data: Path, val_share: float, val_seed: int, **options: Any) -> DataRecord:
     rest, val = carve_val(load(data, "train"), val_share, val_seed)
-    given = {"dataset": str(data), "train_split": "train", **options}
+    values = {"dataset": str(data), "train_split": "train", **options}
     prints = {"train_sha256": rest.fingerprint, "val_sha256": val.fingerprint}
-    return DataRecord(val_share=val_share, val_seed=val_seed, **given, **prints)
+    return DataRecord(val_share=val_share, val_seed=val_seed, **values, **prints)
 
 
 def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **options: Any) -> str:
     """Write the manifest of a trained retriever: nothing else is read of it here."""
     weights, settings = Weights("full", "0"), EncoderSettings("mean", max_length=24)
-    plain: dict[str, Any] = {"epoch": 1, "data": data}
+    defaults: dict[str, Any] = {"epoch": 1, "data": data}
     manifest = Manifest(
         base=Base(base, None, "0"),
         weights=weights,
         encoder=settings,
         rendering=Rendering(),
-        **plain | options,
+        **defaults | options,
     )
     folder.mkdir(parents=True)
     manifest.write(folder)
@@ -74,9 +74,9 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
     known = checkpoint(tmp_path / "seed5", record(data, **OTHER))
     _, val = carve_val(load(data, "train"), 0.4, 13)
     trained, _ = carve_val(load(data, "train"), 0.2, 5)
-    both = {claim.id for claim in val.claims} & {claim.id for claim in trained.claims}
-    said = (
-        f"was trained on {len(both)} of its {len(val.claims)}: set data.val_share 0.2, "
+    overlap = {claim.id for claim in val.claims} & {claim.id for claim in trained.claims}
+    message = (
+        f"was trained on {len(overlap)} of its {len(val.claims)}: set data.val_share 0.2, "
         "data.val_seed 5 and data.val_seen_share 0"
     )
     view = LearnedView("c", ViewConfig(score="cosine", model=ModelConfig("away")), "", 1.0, 1.0)
@@ -95,17 +95,17 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
     rest, _ = carve_val(load(data, "train"), 0.4, 13)
     mined = tmp_path / "mined.jsonl"
     write_mined([mined_row(rest.claims[0].id, rest.claims[0].golds[0], "s35")], mined)
-    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model, "mined": mined}
-    asked: list[tuple[str, dict[str, Any]]] = [
+    dirs = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model, "mined": mined}
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("model.name", {"model__name": known}),
         ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),
     ]
     for system in ("dense", "fused", "staged", "asked", "learned"):
         first = {"first__system": system, "first__files": f'["{files}"]'}
-        asked.append(("first.system", first))
-    for key, more in asked:
-        with pytest.raises(ConfigError, match=rf"config: {key}: .*seed5.*{said}"):
-            finetune_reranker(reranker_config(made, tmp_path / "out", **more))
+        cases.append(("first.system", first))
+    for key, extra in cases:
+        with pytest.raises(ConfigError, match=rf"config: {key}: .*seed5.*{message}"):
+            finetune_reranker(reranker_config(dirs, tmp_path / "out", **extra))
     teacher = {"teacher__name": known, "optimisation__train": "query_only"}
     with pytest.raises(ConfigError, match=r"config: teacher\.name: .*seed5.*data\.val_seed 5"):
         finetune(small_config(model, data, tmp_path / "out", **teacher))
@@ -130,8 +130,8 @@ def test_what_was_trained_on_other_claims_is_free(
     untrained = checkpoint(tmp_path / "step0", record(data, **OTHER), epoch=0)
     phase = checkpoint(tmp_path / "phase", record(tmp_path / "pairs", **OTHER))
     # Another data set, which is not here any more.
-    gone = record(tmp_path / "pairs", **OTHER, dataset="elsewhere/pairs")
-    away = checkpoint(tmp_path / "away", gone)
+    missing_data = record(tmp_path / "pairs", **OTHER, dataset="elsewhere/pairs")
+    away = checkpoint(tmp_path / "away", missing_data)
     for name in (held_out, untrained, phase, away, "hub/model", str(setup[0])):
         assert refused(setup, name) == "", name
     # More was held out there: what val has of it is new to the model.
@@ -150,11 +150,11 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
     data = setup[1]
-    other = record(data, **OTHER)
+    other_record = record(data, **OTHER)
     # The same data set at another place, and one that has changed since.
-    moved = checkpoint(tmp_path / "moved", replace(other, dataset="was/at/work"))
-    assert "val_seed 5" in refused(setup, moved)
-    changed = checkpoint(tmp_path / "changed", replace(other, val_sha256="0"))
+    renamed = checkpoint(tmp_path / "moved", replace(other_record, dataset="was/at/work"))
+    assert "val_seed 5" in refused(setup, renamed)
+    changed = checkpoint(tmp_path / "changed", replace(other_record, val_sha256="0"))
     assert "of this data set, and held out others" in refused(setup, changed)
     # A part of the data set, under its own name.
     train = load(data, "train")
@@ -163,13 +163,13 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     assert "was trained on" in refused(setup, part)
     # Mixed with another, which puts names before ids.
     mix([str(data), str(tmp_path / "part")], tmp_path / "mixed")
-    mixed = checkpoint(tmp_path / "of mixed", record(tmp_path / "mixed", **OTHER))
-    assert "was trained on" in refused(setup, mixed)
+    mixed_checkpoint = checkpoint(tmp_path / "of mixed", record(tmp_path / "mixed", **OTHER))
+    assert "was trained on" in refused(setup, mixed_checkpoint)
     assert "was trained on" in refused((setup[0], tmp_path / "mixed"), part)
     # An export says it too; and so does what a checkpoint was trained from, or encodes with.
     export = tmp_path / "export"
     export.mkdir()
-    seed5 = Manifest.read(checkpoint(tmp_path / "seed5", other))
+    seed5 = Manifest.read(checkpoint(tmp_path / "seed5", other_record))
     seed5.write_export(export)
     assert "val_seed 5" in refused(setup, str(export))
     pairs = DataRecord("pairs", "train", 0.1, 13, val_sha256="0")
@@ -181,14 +181,14 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     assert "seed5, which was trained on" in refused(setup, student)
     reranker = RerankerManifest(
         base=Base("hub/base", None, "0"), weights=Weights("full", "0"), rendering=Rendering(),
-        reranker=RerankerSettings("cross_encoder"), depth=10, epoch=1, data=other,
+        reranker=RerankerSettings("cross_encoder"), depth=10, epoch=1, data=other_record,
     )  # fmt: skip
     (tmp_path / "reranker").mkdir()
     reranker.write(tmp_path / "reranker")
     assert "val_seed 5" in refused(setup, str(tmp_path / "reranker")) and not caplog.records
     # One that does not say what it was trained on is warned of, in one line.
-    place = export / "claim2source.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"data": {}}))
+    record_file = export / "claim2source.json"
+    record_file.write_text(json.dumps(json.loads(record_file.read_text()) | {"data": {}}))
     assert refused(setup, str(export)) == ""
     (warned,) = caplog.messages
     assert "model.name" in warned and str(export) in warned and "\n" not in warned

@@ -34,8 +34,8 @@ def unit(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.normalize(torch.randn(*shape, generator=draw), dim=-1)
 
 
-def dot(one: list[float], other: list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def dot(first: list[float], second: list[float]) -> float:
+    return sum(a * b for a, b in zip(first, second, strict=True))
 
 
 def softmax(scores: list[float]) -> list[float]:
@@ -53,8 +53,8 @@ def by_hand(
     total = 0.0
     for i, claim in enumerate(claims.tolist()):
         scores = [dot(claim, source) / temperature for source in sources.tolist()]
-        kept = [s for j, s in enumerate(scores) if not masked[i][j]]
-        total += math.log(sum(math.exp(s) for s in kept)) - scores[positives[i]]
+        unmasked = [s for j, s in enumerate(scores) if not masked[i][j]]
+        total += math.log(sum(math.exp(s) for s in unmasked)) - scores[positives[i]]
     return total / len(claims)
 
 
@@ -86,8 +86,8 @@ def test_kl_to_the_teacher(teacher_temperature: float) -> None:
         if len(scored) < 2:
             continue
         wished = softmax([row[j] / teacher_temperature for j in scored])
-        given = softmax([dot(claims[i].tolist(), sources[j].tolist()) / 0.1 for j in scored])
-        expected += sum(w * math.log(w / g) for w, g in zip(wished, given, strict=True))
+        student = softmax([dot(claims[i].tolist(), sources[j].tolist()) / 0.1 for j in scored])
+        expected += sum(w * math.log(w / g) for w, g in zip(wished, student, strict=True))
     loss = distillation(
         claims,
         sources,
@@ -180,8 +180,8 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
         ConsistencyConfig(5.0),
         MatryoshkaConfig((4, 2)),
     )
-    given = inputs()
-    total, terms = combined(given, config, 0.05)
+    values = inputs()
+    total, terms = combined(values, config, 0.05)
     weights = {
         "info_nce": 0.5,
         "distillation": 2,
@@ -195,10 +195,10 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
     assert float(total) == pytest.approx(expected, rel=1e-5)
     short = [
         by_hand(
-            shortened(given.claims, d),
-            shortened(given.sources, d),
+            shortened(values.claims, d),
+            shortened(values.sources, d),
             [0, 1, 2],
-            given.masked.tolist(),
+            values.masked.tolist(),
             0.05,
         )
         for d in (4, 2)

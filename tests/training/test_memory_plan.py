@@ -39,19 +39,19 @@ from tests.training.small import losses_of, power_cut, small_config, small_setup
 IDS = torch.randint(0, 100, (4, 128), generator=torch.Generator().manual_seed(0))
 
 
-def kept(
+def storages(
     model: PreTrainedModel, ids: torch.Tensor, autocast: bool, copies: bool = True
 ) -> dict[int, tuple[int, torch.dtype, tuple[int, ...]]]:
     """Bytes, type and shape of each storage that autograd keeps beside the weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, tuple[int, torch.dtype, tuple[int, ...]]] = {}
+    sizes: dict[int, tuple[int, torch.dtype, tuple[int, ...]]] = {}
     tensors: list[torch.Tensor] = []  # a freed address would be used again
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             tensors.append(tensor)
-            found[storage.data_ptr()] = storage.nbytes(), tensor.dtype, tuple(tensor.shape)
+            sizes[storage.data_ptr()] = storage.nbytes(), tensor.dtype, tuple(tensor.shape)
         return tensor
 
     with (
@@ -61,13 +61,14 @@ def kept(
     ):
         output = model(input_ids=ids).last_hidden_state
     assert output.requires_grad
-    return found
+    return sizes
 
 
 def a_layer(make: Any, autocast: bool, copies: bool = True) -> float:
     """Bytes of a token in one layer: the difference of three layers and one."""
     sums = [
-        sum(size for size, _, _ in kept(make(n), IDS, autocast, copies).values()) for n in (1, 3)
+        sum(size for size, _, _ in storages(make(n), IDS, autocast, copies).values())
+        for n in (1, 3)
     ]
     return (sums[1] - sums[0]) / 2 / IDS.numel()
 
@@ -116,9 +117,9 @@ def test_a_decoders_layer_keeps_what_is_said(dropout: float, autocast: bool) -> 
     config = lora_config(dropout)
     if not autocast:
         config = replace(config, optimisation=OptimisationConfig())
-    found = a_layer(lambda layers: mistral(layers, dropout), autocast, copies=False)
-    said = bytes_per_token(MistralModel(mistral(1, 0.0).config), config)
-    assert said == pytest.approx(found, rel=0.03)
+    measured = a_layer(lambda layers: mistral(layers, dropout), autocast, copies=False)
+    predicted = bytes_per_token(MistralModel(mistral(1, 0.0).config), config)
+    assert predicted == pytest.approx(measured, rel=0.03)
 
 
 def test_an_encoders_layer_keeps_what_is_said() -> None:
@@ -133,18 +134,18 @@ def gradients(checkpointing: bool, copies: bool) -> tuple[float, dict[str, torch
     with torch.autocast("cpu", torch.bfloat16), nullcontext() if copies else without_copies(model):
         loss = model(input_ids=IDS).last_hidden_state.float().sin().mean()
         loss.backward()
-    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert found and all("lora_" in name for name in found)
-    return float(loss.detach()), found
+    gradient_of = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert gradient_of and all("lora_" in name for name in gradient_of)
+    return float(loss.detach()), gradient_of
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_without_copies_loss_and_gradients_are_the_same_bits(checkpointing: bool) -> None:
-    loss, plain = gradients(checkpointing, True)
-    found, ours = gradients(checkpointing, False)
-    assert loss == found
-    assert all(torch.equal(plain[name], ours[name]) for name in plain)
-    assert any(gradient.abs().max() > 0 for gradient in plain.values())
+    loss, expected = gradients(checkpointing, True)
+    loss_without, ours = gradients(checkpointing, False)
+    assert loss == loss_without
+    assert all(torch.equal(expected[name], ours[name]) for name in expected)
+    assert any(gradient.abs().max() > 0 for gradient in expected.values())
 
 
 def test_outside_of_autocast_adapters_get_their_inputs_in_fp32() -> None:
@@ -164,60 +165,60 @@ def gritlm() -> PreTrainedModel:
         return MistralModel(MistralConfig(**SHAPES["GritLM/GritLM-7B"][1]))
 
 
-def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfig:
-    more = {"batch_size": 64, "negatives": 7} | more
+def auto(chunk: Any = "auto", checkpointing: Any = "auto", **extra: Any) -> FinetuneConfig:
+    extra = {"batch_size": 64, "negatives": 7} | extra
     chunks = {"chunk_tokens": chunk} if chunk == "auto" else {"chunk_size": chunk}
-    return lora_config(gradient_checkpointing=again, **chunks | more)
+    return lora_config(gradient_checkpointing=checkpointing, **chunks | extra)
 
 
-def chosen(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
+def plan_of(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
     """Texts and tokens of a chunk, and checkpointing; what fits is what is said to fit."""
     found = plan_memory(config, model, 512, gib * GIB)
     train = found.config.optimisation
     assert found.fits is (found.memory.total <= USABLE * gib * GIB)
-    again = train.gradient_checkpointing
-    assert isinstance(again, bool) and train.chunk_tokens != "auto"
-    return train.chunk_size, train.chunk_tokens, again
+    checkpointing = train.gradient_checkpointing
+    assert isinstance(checkpointing, bool) and train.chunk_tokens != "auto"
+    return train.chunk_size, train.chunk_tokens, checkpointing
 
 
 def test_chunks_or_checkpointing_by_the_devices_memory(gritlm: PreTrainedModel) -> None:
     # 64 x 9 texts of 512 tokens take 1,620 GiB.
-    assert chosen(gritlm, auto(), 2000) == (None, None, False)
-    assert chosen(gritlm, auto(), 131) == (None, 18_432, False)
-    assert chosen(gritlm, auto(), 24) == (None, 1024, False)
+    assert plan_of(gritlm, auto(), 2000) == (None, None, False)
+    assert plan_of(gritlm, auto(), 131) == (None, 18_432, False)
+    assert plan_of(gritlm, auto(), 24) == (None, 1024, False)
     # 1,024 tokens do not fit beside the weights: layers are computed again.
     tight = (13.8 + 900 * 5.625 / 1024) / USABLE
-    texts, tokens, again = chosen(gritlm, auto(), tight)
-    assert again and texts is None and tokens > LEAST_CHUNK
+    texts, tokens, checkpointing = plan_of(gritlm, auto(), tight)
+    assert checkpointing and texts is None and tokens > LEAST_CHUNK
     # A small batch fits as a whole with checkpointing.
     finetune_config = auto(batch_size=2, negatives=1)
-    assert chosen(gritlm, finetune_config, tight) == (None, None, True)
-    assert chosen(gritlm, finetune_config, 131) == (None, None, False)
+    assert plan_of(gritlm, finetune_config, tight) == (None, None, True)
+    assert plan_of(gritlm, finetune_config, 131) == (None, None, False)
 
 
 def test_what_is_asked_for_is_left(gritlm: PreTrainedModel) -> None:
     # Checkpointing, so that much larger chunks fit; a fixed chunk, and then checkpointing.
-    texts, tokens, again = chosen(gritlm, auto(again=True), 131)
-    assert texts is None and tokens > 200_000 and again
-    assert chosen(gritlm, auto(chunk=16), 131) == (16, None, False)
-    assert chosen(gritlm, auto(chunk=64), 131) == (64, None, True)
-    assert chosen(gritlm, auto(chunk=None, chunk_tokens=32_768), 131) == (None, 32_768, True)
+    texts, tokens, checkpointing = plan_of(gritlm, auto(checkpointing=True), 131)
+    assert texts is None and tokens > 200_000 and checkpointing
+    assert plan_of(gritlm, auto(chunk=16), 131) == (16, None, False)
+    assert plan_of(gritlm, auto(chunk=64), 131) == (64, None, True)
+    assert plan_of(gritlm, auto(chunk=None, chunk_tokens=32_768), 131) == (None, 32_768, True)
     # Both, where both are asked for.
-    assert chosen(gritlm, auto(chunk=16, again=True), 131) == (16, None, True)
+    assert plan_of(gritlm, auto(chunk=16, checkpointing=True), 131) == (16, None, True)
     # No checkpointing: a chunk is one text at least, if that fits or not.
-    assert chosen(gritlm, auto(again=False), 14) == (None, 512, False)
-    assert not plan_memory(auto(again=False), gritlm, 512, 14 * GIB).fits
+    assert plan_of(gritlm, auto(checkpointing=False), 14) == (None, 512, False)
+    assert not plan_memory(auto(checkpointing=False), gritlm, 512, 14 * GIB).fits
 
 
 def test_smaller_weights(gritlm: PreTrainedModel) -> None:
     def memory(**changes: Any) -> Memory:
-        config = replace(auto(chunk=16, again=False), **changes)
+        config = replace(auto(chunk=16, checkpointing=False), **changes)
         return Memory.of(gritlm, config, tokens_at_once(config, 512))
 
-    plain = memory()
+    full = memory()
     four = memory(tuning="qlora", model=ModelConfig("x", dtype="bfloat16"))
     linear = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
-    assert plain.weights - four.weights == pytest.approx((2 - 0.56) * linear)
+    assert full.weights - four.weights == pytest.approx((2 - 0.56) * linear)
 
 
 def test_processes_share_the_machines_memory(
@@ -227,8 +228,8 @@ def test_processes_share_the_machines_memory(
     found = plan_memory_here(auto(), gritlm, 512, processes=2)
     assert found.config.optimisation.chunk_tokens == 18_432
     assert found.auto == ("chunk_tokens", "gradient_checkpointing")
-    again = plan_memory_here(found.config, gritlm, 512, 20)
-    assert (again.config, again.auto) == (found.config, ())
+    rerun = plan_memory_here(found.config, gritlm, 512, 20)
+    assert (rerun.config, rerun.auto) == (found.config, ())
     with pytest.raises(ConfigError, match=r"optimisation\.chunk_tokens: 'auto' .*of 13\.1 GiB"):
         plan_memory_here(auto(), gritlm, 512, processes=20)
 
@@ -239,20 +240,20 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
 ) -> None:
     """A machine with little memory trains in chunks; the losses are those of whole batches."""
     model, data = small_setup(tmp_path)
-    same: dict[str, Any] = {"optimisation__batch_size": 38, "optimisation__dropout": 0}
-    finetune(small_config(model, data, tmp_path / "plain", **same))
+    extra: dict[str, Any] = {"optimisation__batch_size": 38, "optimisation__dropout": 0}
+    finetune(small_config(model, data, tmp_path / "plain", **extra))
     assert "memory: " not in capsys.readouterr().out
-    same |= {"optimisation__chunk_tokens": "auto", "optimisation__gradient_checkpointing": "auto"}
+    extra |= {"optimisation__chunk_tokens": "auto", "optimisation__gradient_checkpointing": "auto"}
     # The weights with AdamW's means, and 1,100 tokens in two layers.
     a_token = 2 * 4 * (32 * 6 + 2 * 64 + 2 * 32)
     weights = sum(p.numel() for p in BertModel.from_pretrained(model).parameters())
     device = (weights * 16 + 1100 * a_token) / USABLE
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: int(device))
-    finetune(small_config(model, data, tmp_path / "auto", **same))
+    finetune(small_config(model, data, tmp_path / "auto", **extra))
     output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: ")]
     assert len(output) == 1 and "chunks of 1,024 tokens, no checkpointing" in output[0]
-    plain, ours = losses_of(tmp_path / "plain"), losses_of(tmp_path / "auto")
-    assert len(plain) > 2 and ours == pytest.approx(plain, rel=1e-4)
+    expected, ours = losses_of(tmp_path / "plain"), losses_of(tmp_path / "auto")
+    assert len(expected) > 2 and ours == pytest.approx(expected, rel=1e-4)
     record = json.loads(
         (tmp_path / "auto" / "checkpoints" / "epoch-1" / "manifest.json").read_text()
     )
@@ -260,9 +261,9 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     assert "chunk_tokens: auto" in (tmp_path / "auto" / "config.yaml").read_text()
     # It goes on with other memory, too.
     with power_cut(lambda state: state.steps_done == 2):
-        finetune(small_config(model, data, tmp_path / "cut", **same))
+        finetune(small_config(model, data, tmp_path / "cut", **extra))
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
-    finetune(small_config(model, data, tmp_path / "cut", resume=True, **same))
+    finetune(small_config(model, data, tmp_path / "cut", resume=True, **extra))
     assert losses_of(tmp_path / "cut") == pytest.approx(ours, rel=1e-4)
 
 
@@ -273,11 +274,11 @@ def test_a_chunks_size_is_said_once() -> None:
 
 
 def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = core_memory.machine_memory()
-    assert whole > 2**28
+    machine_total = core_memory.machine_memory()
+    assert machine_total > 2**28
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(core_memory, "_LIMITS", (limit,))
-    for text, expected in (("max\n", whole), ("268435456\n", 2**28)):
+    for text, expected in (("max\n", machine_total), ("268435456\n", 2**28)):
         limit.write_text(text)
         assert core_memory.machine_memory() == expected or text == "max\n"
 

@@ -31,8 +31,8 @@ class Gradients(pl.Callback):
         self.steps: list[dict[str, torch.Tensor]] = []
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        named = module.model.named_parameters()
-        self.steps.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+        parameters = module.model.named_parameters()
+        self.steps.append({n: p.grad.clone() for n, p in parameters if p.grad is not None})
 
 
 def quiet_trainer(**options: Any) -> pl.Trainer:
@@ -59,22 +59,22 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     sampler = BatchSampler(pairs.groups(), 10, epochs=1, accumulation=3)
     plans = list(sampler)
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
-    alone = []
+    single_gradients = []
     for plan in plans:
         passed, _ = module.forward_pass(module.collate(replace(plan, window=1)))
         passed.backward(passed.loss)
-        alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
+        single_gradients.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
     module.window.terms.clear()
     gradients = Gradients()
     trainer = quiet_trainer(accumulate_grad_batches=3, callbacks=gradients)
     trainer.fit(module, BatchLoader(sampler, module.collate))
     assert module.steps_done == trainer.global_step == len(gradients.steps) == 2
-    for step, of in zip(gradients.steps, (alone[:3], alone[3:]), strict=True):
-        wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}
-        assert step.keys() == wanted.keys()
-        size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
-        gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
+    for step, of in zip(gradients.steps, (single_gradients[:3], single_gradients[3:]), strict=True):
+        mean_of = {n: sum(gradients_of[n] for gradients_of in of) / len(of) for n in of[0]}
+        assert step.keys() == mean_of.keys()
+        size = sum(float(g.square().sum()) for g in mean_of.values()) ** 0.5
+        gap = sum(float((g - mean_of[n]).square().sum()) for n, g in step.items()) ** 0.5
         assert size > 1e-3 and gap < 1e-5 * size
 
 
@@ -82,15 +82,15 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
 def test_the_first_step_moves_unless_an_older_schedule_is_asked_for(
     warmup: int, steps: int
 ) -> None:
-    found = [rate_at(step, warmup, steps, 1) for step in range(steps)]
+    rates = [rate_at(step, warmup, steps, 1) for step in range(steps)]
     rise = [(step + 1) / (warmup + 1) for step in range(warmup)]
-    assert found[: warmup + 1] == [*rise, 1.0] and min(found) > 0
+    assert rates[: warmup + 1] == [*rise, 1.0] and min(rates) > 0
     # As transformers' has it, to the bit.
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     theirs = get_cosine_schedule_with_warmup(optimizer, warmup, steps).lr_lambdas[0]
     older = [rate_at(step, warmup, steps, 0) for step in range(steps + 1)]
     assert older == [theirs(step) for step in range(steps + 1)]
-    assert found[warmup:] == older[warmup:-1]
+    assert rates[warmup:] == older[warmup:-1]
 
 
 class SmallMemory:
@@ -105,8 +105,8 @@ class SmallMemory:
         if batch.padded_tokens > (self.trained if graded else self.read):
             self.errors.append(graded)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        found: torch.Tensor = self.vectors(batch)
-        return found
+        vectors_read: torch.Tensor = self.vectors(batch)
+        return vectors_read
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
         trainer = quiet_trainer(callbacks=gradients)
         trainer.fit(module, BatchLoader(sampler, module.collate))
         ends.append((gradients, module, memory))
-    (plain, expected, _), (again, module, memory) = ends
+    (reference, expected, _), (repeated, module, memory) = ends
     # In the forward pass without gradients, or in the backward pass, where gradients were added.
     assert memory.errors and (read == 10**6 or False in memory.errors)
     assert module.losses == pytest.approx(expected.losses, rel=1e-5)
@@ -144,9 +144,9 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
     assert module.window.real == expected.window.real
     assert len(module.window.terms) == 1
     assert module.halvings > 0
-    for step, wanted in zip(again.steps, plain.steps, strict=True):
-        size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
-        gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
+    for step, expected_step in zip(repeated.steps, reference.steps, strict=True):
+        size = sum(float(g.square().sum()) for g in expected_step.values()) ** 0.5
+        gap = sum(float((g - expected_step[n]).square().sum()) for n, g in step.items()) ** 0.5
         assert size > 1e-3 and gap < 1e-4 * size
 
 

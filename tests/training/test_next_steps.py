@@ -27,8 +27,8 @@ CONFIG = FinetuneConfig(
 
 def commands(config: FinetuneConfig, trained: bool) -> list[list[str]]:
     text = next_steps(config, config.out / "checkpoints" / "epoch-1", trained)
-    _, chosen, following, *lines = text.split("\n")
-    assert chosen == f"chosen checkpoint: {config.out}/checkpoints/epoch-1"
+    _, checkpoint, following, *lines = text.split("\n")
+    assert checkpoint == f"chosen checkpoint: {config.out}/checkpoints/epoch-1"
     assert following == "next:" and len(lines) == 2
     return [shlex.split(line) for line in lines]
 
@@ -51,10 +51,10 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
 
 
 def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
-    folder, chosen = CONFIG.out / "evaluation", CONFIG.out / "checkpoints" / "epoch-1"
-    text = next_steps(CONFIG, chosen, True, evaluated=True)
+    folder, checkpoint = CONFIG.out / "evaluation", CONFIG.out / "checkpoints" / "epoch-1"
+    text = next_steps(CONFIG, checkpoint, True, evaluated=True)
     assert "evaluate.py" not in text and "merge.py" in text
     assert str(folder) in text and str(folder / "report.html") in text
     # Nothing is left to do where nothing was trained.
-    assert "next:" not in next_steps(CONFIG, chosen, False, evaluated=True)
-    assert "merge.py" not in next_steps(CONFIG, chosen, False)
+    assert "next:" not in next_steps(CONFIG, checkpoint, False, evaluated=True)
+    assert "merge.py" not in next_steps(CONFIG, checkpoint, False)

@@ -64,10 +64,10 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
             shutil.copy(path, tmp_path / "fourth.pt")
 
     monkeypatch.setattr(TrainingState, "save", remember)
-    more: dict[str, Any] = {"optimisation__epochs": 1, "tuning": "lora", "lora__r": 4}
+    extra: dict[str, Any] = {"optimisation__epochs": 1, "tuning": "lora", "lora__r": 4}
     spoil = {"callbacks": [{"class_path": f"{__name__}.Spoil"}]}
     out = tmp_path / "run"
-    config = replace(small_config(*setup, out, **more), trainer=spoil)
+    config = replace(small_config(*setup, out, **extra), trainer=spoil)
     state = out / "state.pt"
     with at_its_end():
         finetune(config)
@@ -75,13 +75,13 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert [math.isnan(loss) for loss in training_state.losses] == [i in SPOILT for i in range(5)]
     assert all(bool(weight.isfinite().all()) for weight in training_state.weights.values())
 
-    def moved(step: int) -> bool:
+    def has_moved(step: int) -> bool:
         return any(not torch.equal(saved[step][n], saved[step - 1][n]) for n in saved[step])
 
     # The first save is of the first step; the rate of a warm-up's first step is 0.
-    assert [moved(step) for step in (1, 2, 3, 4)] == [True, False, False, True]
-    said = f"; {len(SPOILT)} of 5 steps skipped (not finite)"
-    assert said in capsys.readouterr().out
+    assert [has_moved(step) for step in (1, 2, 3, 4)] == [True, False, False, True]
+    note = f"; {len(SPOILT)} of 5 steps skipped (not finite)"
+    assert note in capsys.readouterr().out
     assert [float(row["skipped_steps"]) for row in logged_steps(out)] == [1, 1, 2, 3, 3]
 
     # The last state is damaged: the run goes on from the one before, saved at the last step, when
@@ -119,13 +119,13 @@ def test_a_lost_training_stops_and_what_was_good_stays(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Weights of 1e9 after the first step: no gradient is finite from there on."""
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "optimisation__learning_rate": 1e9,
         "optimisation__warmup_ratio": 0,
         "optimisation__batch_size": 4,
     }
     with pytest.raises(UserError, match=r"5 steps in a row, to step 6.*learning_rate") as raised:
-        finetune(small_config(*setup, tmp_path / "run", **more))
+        finetune(small_config(*setup, tmp_path / "run", **extra))
     assert len(raised.value.lines) == 1 and MOST_SKIPPED == 5
     state = TrainingState.load(tmp_path / "run" / "state.pt")
     assert state.steps_done == 5 and all(map(math.isnan, state.losses[1:]))

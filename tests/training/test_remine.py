@@ -45,8 +45,8 @@ def named_file(kind: str, train: Dataset, path: Path) -> Path:
         claims = [claim for claim in train.claims if claim.lang == "en"]
     rows = []
     for claim in claims:
-        others = [s.id for s in train.sources if s.id not in claim.golds][:3]
-        rows.append(mined_row(claim.id, claim.golds[0], *others))
+        rest = [s.id for s in train.sources if s.id not in claim.golds][:3]
+        rows.append(mined_row(claim.id, claim.golds[0], *rest))
     write_mined(rows, path)
     return path
 
@@ -64,38 +64,38 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     languages: list[set[str]] = []
-    used: list[set[tuple[Negative, ...]]] = [set(), set(), set()]
+    negatives_of: list[set[tuple[Negative, ...]]] = [set(), set(), set()]
     real = TrainingPairs.batch
 
     def remember(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
         languages.append({self.languages[i] for i in plan.rows})
-        used[plan.epoch].add(tuple(n for row in self.rows for n in row.negatives))
+        negatives_of[plan.epoch].add(tuple(n for row in self.rows for n in row.negatives))
         # A new list begins at its hardest; near-duplicates are those of the run's mining.
         assert plan.turns == (0,) * len(plan.rows) and self.mining == config.mining
         return real(self, plan)
 
     monkeypatch.setattr(TrainingPairs, "batch", remember)
-    named, out = named_file(kind, train, tmp_path / "named.jsonl"), tmp_path / "run"
-    config = small_config(*setup, out, mined=named, **REMINED)
+    mined_file, out = named_file(kind, train, tmp_path / "named.jsonl"), tmp_path / "run"
+    config = small_config(*setup, out, mined=mined_file, **REMINED)
     finetune(config)
     assert all(len(language) == 1 for language in languages)
     assert set.union(*languages) == ({"en"} if kind == "subset" else {"en", "de"})
-    wanted = pairs_in(named, train)
+    expected = pairs_in(mined_file, train)
     for epoch in (1, 2):
-        assert pairs_in(out / f"mined-epoch-{epoch}.jsonl", train) == wanted
-    mined = [named, *(out / f"mined-epoch-{epoch}.jsonl" for epoch in (1, 2))]
+        assert pairs_in(out / f"mined-epoch-{epoch}.jsonl", train) == expected
+    mined = [mined_file, *(out / f"mined-epoch-{epoch}.jsonl" for epoch in (1, 2))]
     files = [tuple(n for r in read_mined(path, train) for n in r.negatives) for path in mined]
     assert files[0] != files[1] != files[2]
     # No batch, made ahead as they are, has negatives from before they were mined again.
-    assert used == [{negatives} for negatives in files]
+    assert negatives_of == [{negatives} for negatives in files]
 
 
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
     pairs = TrainingPairs(train, rows, encoder, Rendering(), 0)
-    for other in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
+    for new_rows in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
         with pytest.raises(ValueError, match="each in its place"):
-            pairs.use(other)
+            pairs.use(new_rows)
     negative = next(s.id for s in train.sources if s.id not in train.golds)
     pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])
     assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
@@ -105,18 +105,18 @@ def test_a_named_file_that_is_mined_anew_needs_enough_negatives(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """A file may hold more than the config mines, until the config mines again."""
-    more = {"mined": tmp_path / "named.jsonl", "optimisation__negatives": 4}
-    assert small_config(*setup, tmp_path / "run", **more).optimisation.negatives == 4
+    extra = {"mined": tmp_path / "named.jsonl", "optimisation__negatives": 4}
+    assert small_config(*setup, tmp_path / "run", **extra).optimisation.negatives == 4
     with pytest.raises(ConfigError, match=r"optimisation\.negatives.*at most.*\(3\)"):
-        small_config(*setup, tmp_path / "run", optimisation__remine_every=1, **more)
+        small_config(*setup, tmp_path / "run", optimisation__remine_every=1, **extra)
 
 
 @pytest.mark.parametrize(
-    ("every", "negatives", "expected"),
+    ("interval", "negatives", "expected"),
     [(0, 2, []), (1, 2, [1, 2, 3, 4, 5]), (2, 2, [2, 4]), (4, 2, [4]), (6, 2, []), (2, 0, [])],
 )
 def test_after_which_epochs_negatives_are_mined(
-    every: int,
+    interval: int,
     negatives: int,
     expected: list[int],
     setup: tuple[Path, Path],
@@ -128,7 +128,7 @@ def test_after_which_epochs_negatives_are_mined(
         *setup,
         tmp_path,
         optimisation__epochs=6,
-        optimisation__remine_every=every,
+        optimisation__remine_every=interval,
         optimisation__negatives=negatives,
     )
     assert [i for i in range(7) if mines_after(config.optimisation, i)] == expected
@@ -142,20 +142,20 @@ def test_nothing_is_encoded_twice_and_the_plan_counts_it(
     encoded: Counter[tuple[str, str, str]] = Counter()
     real = Encoder._encode_chunk
 
-    def counted(self: Encoder, texts: Sequence[Tokens], side: Side, *options: Any) -> Any:
+    def count_texts(self: Encoder, texts: Sequence[Tokens], side: Side, *options: Any) -> Any:
         assert self.weights is not None
         encoded.update((repr(sorted(self.weights.items())), side, repr(text)) for text in texts)
         return real(self, texts, side, *options)
 
-    monkeypatch.setattr(Encoder, "_encode_chunk", counted)
-    more = {"optimisation__train": train, "store": tmp_path / "store", "choose": "last"}
-    config = small_config(*setup, tmp_path / "run", **REMINED | more)
+    monkeypatch.setattr(Encoder, "_encode_chunk", count_texts)
+    extra = {"optimisation__train": train, "store": tmp_path / "store", "choose": "last"}
+    config = small_config(*setup, tmp_path / "run", **REMINED | extra)
     finetune(config)
     assert set(encoded.values()) == {1}
     # Step 0 and three epochs, of which the last mines nothing; the first and the last report.
     claims = Counter(model for model, side, _ in encoded if side == "claim")
     assert sorted(claims.values()) == [8 + 12, 48, 48, 48 + 12]
     held_out = replace(config, data=replace(config.data, val_share=8 / 48))
-    found = plan(held_out, Sizes(48, 12, 24, 36, claim_tokens=10.0, source_tokens=10.0))
-    texts = sum(part.texts for part in found.parts if not part.trains)
+    run_plan = plan(held_out, Sizes(48, 12, 24, 36, claim_tokens=10.0, source_tokens=10.0))
+    texts = sum(part.texts for part in run_plan.parts if not part.trains)
     assert texts == sum(encoded.values())

@@ -29,24 +29,24 @@ Make = Callable[..., FinetuneConfig]
 
 
 @pytest.fixture(scope="module")
-def plain(setup: tuple[Path, Path]) -> FinetuneConfig:
+def base_config(setup: tuple[Path, Path]) -> FinetuneConfig:
     """A run's config; parsing one takes longer than most of these tests."""
     return small_config(*setup, Path("run"))
 
 
 @pytest.fixture
-def make(plain: FinetuneConfig, tmp_path: Path) -> Make:
+def make(base_config: FinetuneConfig, tmp_path: Path) -> Make:
     """Configs of runs in `tmp_path / "run"`, with other values for some keys."""
 
-    def made(**options: Any) -> FinetuneConfig:
-        config = replace(plain, out=tmp_path / "run")
+    def make_config(**options: Any) -> FinetuneConfig:
+        config = replace(base_config, out=tmp_path / "run")
         for key, value in options.items():
             group, _, name = key.partition("__")
             inner = replace(getattr(config, group), **{name: value}) if name else value
             config = replace(config, **{group: inner})
         return config
 
-    return made
+    return make_config
 
 
 def begin(config: FinetuneConfig, scored: bool = True) -> None:
@@ -91,7 +91,7 @@ def test_a_folder_of_the_users_is_no_run(
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "message"),
     [
         ({"model__name": "no/such/model"}, "no/such/model"),
         ({"data__dataset": "no/such/data"}, "no/such/data"),
@@ -103,14 +103,14 @@ def test_a_folder_of_the_users_is_no_run(
     ],
 )
 def test_a_mistake_leaves_no_folder_and_the_old_run_as_it_was(
-    mistake: dict[str, Any], said: str, make: Make, tmp_path: Path
+    mistake: dict[str, Any], message: str, make: Make, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         finetune(make(**mistake))
     assert list(tmp_path.iterdir()) == []
     begin(make())
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         finetune(make(**mistake, overwrite=True))
     assert contents(tmp_path) == before
 
@@ -121,12 +121,12 @@ def test_a_replaced_run_is_moved_aside_once(
     begin(make())
     with pytest.raises(UserError, match="--resume, --overwrite"):
         begin(make())
-    kept = tmp_path / "run.replaced"
+    backup = tmp_path / "run.replaced"
     for turn in range(2):
         (tmp_path / "run" / "wandb.json").write_text(f"{turn}")
         begin(make(overwrite=True))
-        assert f"the earlier run is in {kept} now" in capsys.readouterr().out
-        assert (kept / "wandb.json").read_text() == f"{turn}"
+        assert f"the earlier run is in {backup} now" in capsys.readouterr().out
+        assert (backup / "wandb.json").read_text() == f"{turn}"
         assert not (tmp_path / "run" / "wandb.json").exists()
         assert {path.name for path in tmp_path.iterdir()} == {"run", "run.replaced"}
     # What no program of ours made goes along, and is never removed.
@@ -141,16 +141,16 @@ def test_a_replaced_run_is_moved_aside_once(
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_what_has_the_copys_name_and_is_no_run_stays(kind: str, make: Make, tmp_path: Path) -> None:
     begin(make())
-    kept, other = tmp_path / "run.replaced", tmp_path / "other"
-    other.mkdir()
-    (other / "mine.txt").write_text("mine")
+    backup, other_folder = tmp_path / "run.replaced", tmp_path / "other"
+    other_folder.mkdir()
+    (other_folder / "mine.txt").write_text("mine")
     if kind == "link":
-        begin(replace(make(), out=other / "run"))
-        kept.symlink_to(other / "run")
+        begin(replace(make(), out=other_folder / "run"))
+        backup.symlink_to(other_folder / "run")
     elif kind == "folder":
-        other.rename(kept)
+        other_folder.rename(backup)
     else:
-        kept.write_text("mine")
+        backup.write_text("mine")
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"run\.replaced: is not a training run of this program"):
         begin(make(overwrite=True))
@@ -170,11 +170,11 @@ def test_a_linked_folder_stays_linked(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["mined", "model__name", "data__dataset"])
 def test_an_input_is_not_moved_away_with_the_run(key: str, make: Make, tmp_path: Path) -> None:
     begin(make())
-    inside = tmp_path / "run" / "inside"
-    inside.mkdir()
+    subfolder = tmp_path / "run" / "inside"
+    subfolder.mkdir()
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"outside the run that is replaced"):
-        begin(make(**{key: inside if key == "mined" else str(inside), "overwrite": True}))
+        begin(make(**{key: subfolder if key == "mined" else str(subfolder), "overwrite": True}))
     assert contents(tmp_path) == before
 
 
@@ -182,11 +182,11 @@ def test_a_run_that_never_began_is_used_again(make: Make, tmp_path: Path) -> Non
     """With other settings, and a file of the user's beside it; `--resume` begins it too."""
     begin(make(), scored=False)
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    for more in ({"optimisation__epochs": 9}, {"optimisation__epochs": 7, "resume": True}):
+    for extra in ({"optimisation__epochs": 9}, {"optimisation__epochs": 7, "resume": True}):
         assert is_unbegun(tmp_path / "run") and not is_run(tmp_path / "run")
-        begin(make(**more), scored=False)
+        begin(make(**extra), scored=False)
         text = (tmp_path / "run" / "config.yaml").read_text()
-        assert f"epochs: {more['optimisation__epochs']}\n" in text
+        assert f"epochs: {extra['optimisation__epochs']}\n" in text
     assert {path.name for path in tmp_path.rglob("*")} == {
         *("run", "config.yaml", ".claim2source-run", "notes.txt")
     }
@@ -221,13 +221,13 @@ def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
     names = {".claim2source-run", ".env", "checkpoints", "config.yaml", "run.json"}
     assert {path.name for path in out.iterdir()} == names
     # A folder with nothing but leftovers is empty.
-    other = replace(make(), out=tmp_path / "other")
-    other.out.mkdir()
+    config = replace(make(), out=tmp_path / "other")
+    config.out.mkdir()
     for name in (".config.yaml.abcd_123.tmp", ".claim2source-lock"):
-        (other.out / name).write_text("half")
-    os.utime(other.out / ".claim2source-lock", (0, 0))  # else its holder is waited for
-    begin(other, scored=False)
-    assert {path.name for path in other.out.iterdir()} == {"config.yaml", ".claim2source-run"}
+        (config.out / name).write_text("half")
+    os.utime(config.out / ".claim2source-lock", (0, 0))  # else its holder is waited for
+    begin(config, scored=False)
+    assert {path.name for path in config.out.iterdir()} == {"config.yaml", ".claim2source-run"}
 
 
 DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
@@ -244,7 +244,7 @@ DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_a_damaged_run_is_not_resumed(damage: str, make: Make, tmp_path: Path) -> None:
     """In one line that names the file; nothing else in the folder changes."""
-    name, content, said = DAMAGES[damage]
+    name, content, message = DAMAGES[damage]
     begin(make())
     run = tmp_path / "run"
     (run / "state.pt").write_bytes(b"cut")
@@ -253,7 +253,7 @@ def test_a_damaged_run_is_not_resumed(damage: str, make: Make, tmp_path: Path) -
     else:
         (run / name).write_bytes(content)
     before = contents(run)
-    with pytest.raises(UserError, match=said) as raised:
+    with pytest.raises(UserError, match=message) as raised:
         finetune(make(resume=True))
     assert len(str(raised.value).splitlines()) == 1
     assert contents(run) == before

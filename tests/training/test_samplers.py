@@ -110,7 +110,7 @@ def reference_epoch(
         dealt = reference_deal(shuffled, group_of, -(-len(shuffled) // step), world)
         batches.extend([int(row) for row in draw.permutation(batch)] for batch in dealt)
 
-    together = [row for name in languages for row in rows_of[name]]
+    all_rows = [row for name in languages for row in rows_of[name]]
     if order == "language":
         rest: list[int] = []
         for name in languages:
@@ -119,7 +119,7 @@ def reference_epoch(
             rest += left
         deal(rest[: len(rest) // world * world])
     else:
-        deal(drawn(together)[0])
+        deal(drawn(all_rows)[0])
     return [batches[i] for i in draw.permutation(len(batches))]
 
 
@@ -137,7 +137,7 @@ def test_against_a_slow_reference(
 ) -> None:
     """Every process's rows of every batch of two epochs: every `world`-th, none more than others."""
     epochs = [reference_epoch(pairs, order, size, 7, epoch, alpha, world) for epoch in (0, 1)]
-    more = {"seed": 7, "alpha": alpha, "world_size": world, "gather": gather}
+    extra = {"seed": 7, "alpha": alpha, "world_size": world, "gather": gather}
     if alpha == world == 1:
         assert sorted(row for batch in epochs[0] for row in batch) == list(range(len(pairs)))
     shares = []
@@ -147,13 +147,13 @@ def test_against_a_slow_reference(
             hands[i % world].append(row)
         shares.append(tuple(tuple(hand) for hand in hands))
     for rank in range(world):
-        batch_sampler = sampler(pairs, order, size, rank=rank, **more)
+        batch_sampler = sampler(pairs, order, size, rank=rank, **extra)
         plans = list(batch_sampler)[: len(shares)]
         assert [plan.rows for plan in plans] == [hands[rank] for hands in shares]
         assert [plan.epoch for plan in plans] == [0] * len(epochs[0]) + [1] * len(epochs[1])
-        together = gather and world > 1
-        assert [plan.shares for plan in plans] == (shares if together else [()] * len(shares))
-        assert {plan.rank for plan in plans} == {rank if together else 0}
+        is_shared = gather and world > 1
+        assert [plan.shares for plan in plans] == (shares if is_shared else [()] * len(shares))
+        assert {plan.rank for plan in plans} == {rank if is_shared else 0}
         for epoch in (0, 1):
             left = sum(batch_sampler.quotas.values()) - sum(map(len, epochs[epoch]))
             assert batch_sampler.left_out(epoch) == left <= world - 1
@@ -184,16 +184,16 @@ def test_few_pairs_are_left_out_for_many_processes(order: str) -> None:
 def test_going_on_from_any_position(
     pairs: list[tuple[int, str]], order: str, remine_every: int, repeat: int, data: st.DataObject
 ) -> None:
-    more: dict[str, Any] = {"alpha": 0.5, "remine_every": remine_every, "repeat": repeat}
-    batch_sampler = sampler(pairs, order, 3, **more)
-    whole = list(batch_sampler)
-    start = data.draw(st.integers(0, len(whole) - 1))
+    extra: dict[str, Any] = {"alpha": 0.5, "remine_every": remine_every, "repeat": repeat}
+    batch_sampler = sampler(pairs, order, 3, **extra)
+    plans = list(batch_sampler)
+    start = data.draw(st.integers(0, len(plans) - 1))
     epoch, first = divmod(start, batch_sampler.batches)
-    resumed = sampler(pairs, order, 3, **more)
+    resumed = sampler(pairs, order, 3, **extra)
     rest = [*resumed.plans(epoch, first)]
     for later in range(epoch + 1, batch_sampler.epochs):
         rest += resumed.plans(later)
-    assert rest == whole[start:]
+    assert rest == plans[start:]
 
 
 @pytest.mark.parametrize("gather", [True, False])
@@ -203,15 +203,15 @@ def test_every_use_of_a_pair_is_its_next_turn(
 ) -> None:
     """Within an epoch too, where alpha or `repeat` uses a pair again; a new list begins at 0."""
     pairs = [(i, "en" if i < 20 else "de") for i in range(25)]
-    more: dict[str, Any] = {"alpha": 0.5, "gather": gather, "world_size": world}
-    more |= {"repeat": repeat, "remine_every": remine_every}
-    ranks = [list(sampler(pairs, "mixed", 3, rank=rank, **more)) for rank in range(world)]
-    used: Counter[int] = Counter()
-    most = 0
+    extra: dict[str, Any] = {"alpha": 0.5, "gather": gather, "world_size": world}
+    extra |= {"repeat": repeat, "remine_every": remine_every}
+    ranks = [list(sampler(pairs, "mixed", 3, rank=rank, **extra)) for rank in range(world)]
+    uses: Counter[int] = Counter()
+    maximum = 0
     for plans in zip(*ranks, strict=True):
         epoch, index = plans[0].epoch, plans[0].index
         if remine_every and index == 0 and epoch % remine_every == 0:
-            used.clear()
+            uses.clear()
         rows = [row for plan in plans for row in plan.rows]
         if gather:
             assert all(plan.turns == plans[0].turns for plan in plans)
@@ -220,8 +220,8 @@ def test_every_use_of_a_pair_is_its_next_turn(
             turns = tuple(turn for plan in plans for turn in plan.turns)
         expected = []
         for row in rows:
-            expected.append(used[row % 25])
-            used[row % 25] += 1
+            expected.append(uses[row % 25])
+            uses[row % 25] += 1
         assert list(turns) == expected
-        most = max(most, *turns) if epoch == 0 else most
-    assert most >= repeat
+        maximum = max(maximum, *turns) if epoch == 0 else maximum
+    assert maximum >= repeat

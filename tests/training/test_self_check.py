@@ -64,22 +64,22 @@ def test_texts_are_as_long_as_in_the_training(
     check_training(encoder, config, CLAIMS, GOLDS)
     assert max(lengths) > 8
     lengths.clear()
-    cut = replace(config, optimisation=replace(config.optimisation, max_length=8))
-    check_training(encoder, cut, CLAIMS, GOLDS)
+    head = replace(config, optimisation=replace(config.optimisation, max_length=8))
+    check_training(encoder, head, CLAIMS, GOLDS)
     assert max(lengths) == 8
 
 
 def test_the_cut_model_attends_as_the_whole_one(encoder: Encoder) -> None:
-    cut = cut_encoder(encoder)
-    assert cut.model.config.num_hidden_layers == 2
-    assert getattr(cut.model.config, "is_causal", None) is getattr(
+    head = cut_encoder(encoder)
+    assert head.model.config.num_hidden_layers == 2
+    assert getattr(head.model.config, "is_causal", None) is getattr(
         encoder.model.config, "is_causal", None
     )
     ids = torch.tensor([[5, 6, 7, 8]])
-    first = [cut.model(input_ids=row).last_hidden_state[0, 0] for row in (ids, ids.flip(1))]
+    first = [head.model(input_ids=row).last_hidden_state[0, 0] for row in (ids, ids.flip(1))]
     # Both ways: the first token sees those behind it.
-    other = cut.model(input_ids=torch.tensor([[5, 9, 9, 9]])).last_hidden_state[0, 0]
-    assert not torch.allclose(first[0], other, atol=1e-4)
+    output = head.model(input_ids=torch.tensor([[5, 9, 9, 9]])).last_hidden_state[0, 0]
+    assert not torch.allclose(first[0], output, atol=1e-4)
 
 
 @pytest.mark.parametrize("wrong", ["attention", "positions", "gradient"])
@@ -98,8 +98,8 @@ def test_a_wrong_way_of_computing_stops_the_training(
             batch = replace(batch, groups=groups)
         if wrong == "positions":
             batch = replace(batch, positions=batch.positions // 2)
-        found = hidden(model, batch)
-        return found.detach() / 2 + found / 2 if wrong == "gradient" else found
+        states = hidden(model, batch)
+        return states.detach() / 2 + states / 2 if wrong == "gradient" else states
 
     monkeypatch.setattr("claim2source.models.encoder.packed_hidden", spoilt)
     with pytest.raises(UserError, match="self check: packed against padded"):

@@ -67,8 +67,8 @@ def run(
 ) -> tuple[Path, Path]:
     """A finished run, and its store."""
     folder = tmp_path_factory.mktemp("run")
-    more = taught(teacher, optimisation__epochs=4, optimisation__learning_rate=1e-2)
-    finetune(small_config(*setup, folder / "run", store=folder / "store", choose="last", **more))
+    extra = taught(teacher, optimisation__epochs=4, optimisation__learning_rate=1e-2)
+    finetune(small_config(*setup, folder / "run", store=folder / "store", choose="last", **extra))
     return folder / "run", folder / "store"
 
 
@@ -101,9 +101,9 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     assert isinstance(sources, LateEncoder) and resolved.encoder.dimensions == 48
     expected = Report.read(folder).systems["chosen"].macro["mrr@5"]
     # A copy elsewhere, where the teacher is not: the store has its vectors.
-    copy, moved = tmp_path / "copy", tmp_path / "moved"
+    copy, moved_teacher = tmp_path / "copy", tmp_path / "moved"
     shutil.copytree(folder / "checkpoints" / "epoch-4", copy)
-    shutil.move(teacher, moved)
+    shutil.move(teacher, moved_teacher)
     try:
         dense = Dense(str(copy), store=Store(store)).index(dev.sources)
         result = dense.search(dev.claims)
@@ -117,14 +117,14 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
         with pytest.raises(UserError, match="teacher"):
             Dense(str(copy)).index(dev.sources).search(dev.claims)
     finally:
-        shutil.move(moved, teacher)
+        shutil.move(moved_teacher, teacher)
     vectors, _ = sources.encode(["Effect of masks on health"], "source")
     assert vectors == pytest.approx(
         as_read(teacher).encode(["Effect of masks on health"], "source")[0]
     )
     # A store of its own: the teacher is loaded, and gives the same ranking.
-    again = Dense(str(copy)).index(dev.sources).search(dev.claims)
-    assert ranking(again.run) == ranking(result.run)
+    rerun = Dense(str(copy)).index(dev.sources).search(dev.claims)
+    assert ranking(rerun.run) == ranking(result.run)
     # An index is read with the student alone.
     dense.save(tmp_path / "index")
     from claim2source.retrieve import load_index
@@ -169,8 +169,8 @@ def test_it_is_exported_with_its_projection(
     with pytest.raises(UserError, match="projection"):
         merge(MergeConfig([str(checkpoint)], tmp_path / "half", scales=[0.5]))
     with pytest.raises(UserError, match="projection"):
-        other = str(run[0] / "checkpoints" / "epoch-3")
-        merge(MergeConfig([str(checkpoint), other], tmp_path / "sum"))
+        second = str(run[0] / "checkpoints" / "epoch-3")
+        merge(MergeConfig([str(checkpoint), second], tmp_path / "sum"))
 
 
 @pytest.mark.slow
@@ -178,17 +178,17 @@ def test_it_is_exported_with_its_projection(
 def test_a_stopped_run_goes_on_to_the_same_losses(
     tuning: str, setup: tuple[Path, Path], teacher: Path, tmp_path: Path
 ) -> None:
-    more = taught(teacher, tuning=tuning, optimisation__epochs=2, store=tmp_path / "store")
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finetune(small_config(*setup, whole, **more))
+    extra = taught(teacher, tuning=tuning, optimisation__epochs=2, store=tmp_path / "store")
+    full, early = tmp_path / "whole", tmp_path / "cut"
+    finetune(small_config(*setup, full, **extra))
     with power_cut(lambda state: state.steps_done >= 7):
-        finetune(small_config(*setup, cut, **more))
-    finetune(small_config(*setup, cut, resume=True, **more))
-    assert losses_of(whole) == losses_of(cut)
-    ours, theirs = (resolve(out / "checkpoints" / "epoch-2").encoder for out in (whole, cut))
+        finetune(small_config(*setup, early, **extra))
+    finetune(small_config(*setup, early, resume=True, **extra))
+    assert losses_of(full) == losses_of(early)
+    ours, theirs = (resolve(out / "checkpoints" / "epoch-2").encoder for out in (full, early))
     assert (ours.encode(FRESH, "claim")[0] == theirs.encode(FRESH, "claim")[0]).all()
-    moved = resolve(whole / "checkpoints" / "epoch-0").encoder
-    assert abs(moved.encode(FRESH, "claim")[0] - ours.encode(FRESH, "claim")[0]).max() > 1e-3
+    untrained = resolve(full / "checkpoints" / "epoch-0").encoder
+    assert abs(untrained.encode(FRESH, "claim")[0] - ours.encode(FRESH, "claim")[0]).max() > 1e-3
 
 
 def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) -> None:
@@ -199,8 +199,8 @@ def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) ->
     # Each once, and no headings of one word.
     texts = ["Masks", "We saw 9 of 10.", "Tea does not help anyone."]
     assert pool_texts(sources, None, 0) == texts
-    few = pool_texts(sources, 2, 0)
-    assert len(few) == 2 and few == pool_texts(sources, 2, 0)
+    fewer = pool_texts(sources, 2, 0)
+    assert len(fewer) == 2 and fewer == pool_texts(sources, 2, 0)
     assert {tuple(pool_texts(sources, 1, seed)) for seed in range(20)} == {(t,) for t in texts}
 
 
@@ -210,7 +210,7 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
     student = resolve(ModelConfig(str(setup[0]), pooling="mean", max_length=24)).encoder
     encoder, texts = as_read(teacher), [f"text {n}" for n in range(7)]
     aligned = AlignedTexts(texts, student, encoder, Store(tmp_path), 5, 3)
-    known = dict(
+    vector_of = dict(
         zip(student.tokenize(texts, "claim"), encoder.encode(texts, "claim")[0], strict=True)
     )
     seen = []
@@ -218,10 +218,10 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
         tokens, vectors = aligned.batch(0, index)
         assert len(tokens) == 3
         for text, vector in zip(tokens, vectors.numpy(), strict=True):
-            assert vector == pytest.approx(known[text], abs=1e-6)
+            assert vector == pytest.approx(vector_of[text], abs=1e-6)
         seen += tokens
     # All of them in an epoch, then from the beginning; the next epoch in another order.
-    assert set(seen) == set(known) and seen[7:] == seen[:2]
+    assert set(seen) == set(vector_of) and seen[7:] == seen[:2]
     assert [t for i in range(3) for t in aligned.batch(1, i)[0]] != seen
     assert len(AlignedTexts([], student, encoder, Store(tmp_path), 5, 3).batch(0, 0)[0]) == 0
 
@@ -229,13 +229,13 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
 def test_settings_that_contradict_a_teacher_are_refused(
     setup: tuple[Path, Path], teacher: Path, tmp_path: Path
 ) -> None:
-    for more, key in (
+    for extra, key in (
         ({"optimisation__train": "both"}, "optimisation.train"),
         ({"losses__keep_base__weight": 1.0}, "losses.keep_base.weight"),
         ({"losses__alignment__most": 0}, "losses.alignment.most"),
     ):
         with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
-            small_config(*setup, tmp_path / "run", **taught(teacher, **more))
+            small_config(*setup, tmp_path / "run", **taught(teacher, **extra))
     with pytest.raises(ConfigError, match=r"losses\.alignment\.weight.*without a `teacher`"):
         small_config(*setup, tmp_path / "run", losses__alignment__weight=1.0)
     config = small_config(*setup, tmp_path / "run", **taught(tmp_path / "none"))

@@ -15,17 +15,17 @@ from claim2source.training.negatives import first_loss_sentences, temperature_se
 from tests.training.small import small_config
 
 
-def said(deviation: float, temperature: float) -> str:
+def warning_of(deviation: float, temperature: float) -> str:
     return "".join(temperature_sentences(RandomBaseline(0.5, deviation, 99), temperature))
 
 
 def test_flat_and_sharp_ones_are_warned_of_with_one_that_fits() -> None:
     """E5's cosines at the temperature of others, and others' at E5's; each at its own is fine."""
-    flat, sharp = said(0.02, 0.02), said(0.1, 0.01)
+    flat, sharp = warning_of(0.02, 0.02), warning_of(0.1, 0.01)
     assert "0.02 is flat" in flat and "about 0.01 would" in flat
     assert "0.01 is sharp" in sharp and "about 0.05 would" in sharp
     for deviation, temperature in ((0.1, 0.05), (0.02, 0.01), (0.06, 0.02), (0.014, 0.01)):
-        assert said(deviation, temperature) == ""
+        assert warning_of(deviation, temperature) == ""
     assert temperature_sentences(None, 0.02) == []
     assert temperature_sentences(RandomBaseline(0.0, 0.0, 0), 0.02) == []
 
@@ -36,7 +36,7 @@ def test_the_share_is_that_of_the_perplexity(ratio: float) -> None:
     chances = np.exp(scores - scores.max())
     chances /= chances.sum()
     perplexity = float(np.exp(-(chances * np.log(chances)).sum()))
-    percent = re.search(r"over (\d+)% of", said(0.02, 0.02 / ratio))
+    percent = re.search(r"over (\d+)% of", warning_of(0.02, 0.02 / ratio))
     assert percent is not None
     assert int(percent[1]) == pytest.approx(100 * perplexity / len(scores), abs=1)
 
@@ -51,30 +51,32 @@ def test_a_first_loss_far_above_chance_is_warned_of() -> None:
     assert first_loss_sentences(0.0, 1, 0.05) == []
 
 
-@pytest.mark.parametrize("way", ["no negatives", "a mined file", "mined here, by shares of scores"])
+@pytest.mark.parametrize(
+    "case", ["no negatives", "a mined file", "mined here, by shares of scores"]
+)
 def test_every_run_looks_at_random_pairs_and_at_its_first_loss(
-    way: str,
+    case: str,
     setup: tuple[Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Dot products of a random BERT's vectors, whose length is no 1."""
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "no negatives": {"optimisation__negatives": 0},
         "a mined file": {"mined": tmp_path / "mined.jsonl"},
         "mined here, by shares of scores": {},
-    }[way]
-    more |= {"optimisation__epochs": 1, "optimisation__save_every": 0, "optimisation__seed": 1}
-    if "mined" in more:
-        finetune(small_config(*setup, tmp_path / "before", **more | {"mined": "null"}))
+    }[case]
+    extra |= {"optimisation__epochs": 1, "optimisation__save_every": 0, "optimisation__seed": 1}
+    if "mined" in extra:
+        finetune(small_config(*setup, tmp_path / "before", **extra | {"mined": "null"}))
         (tmp_path / "before" / "mined.jsonl").rename(tmp_path / "mined.jsonl")
         capsys.readouterr()
         caplog.clear()
-    for normalize in (False, True)[: 2 if way == "no negatives" else 1]:
+    for normalize in (False, True)[: 2 if case == "no negatives" else 1]:
         config = small_config(
             *setup, tmp_path / str(normalize), model__normalize=str(normalize).lower(),
-            optimisation__temperature=0.002 if not normalize else 0.05, **more,
+            optimisation__temperature=0.002 if not normalize else 0.05, **extra,
         )  # fmt: skip
         finetune(config)
         wrong = not normalize

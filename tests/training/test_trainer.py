@@ -19,15 +19,15 @@ from claim2source.training.trainer import REFUSED, trainer_arguments
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
 
 
-def named(path: str, **init: Any) -> dict[str, Any]:
+def entry(path: str, **init: Any) -> dict[str, Any]:
     """An object of Lightning's as a config names it."""
     return {"class_path": f"pytorch_lightning.{path}", "init_args": init}
 
 
-EARLY = named(
+EARLY = entry(
     "callbacks.EarlyStopping", monitor="val/macro/mrr@5", mode="max", patience=1, min_delta=2.0
 )
-DOUBLE = named("plugins.precision.DoublePrecision")
+DOUBLE = entry("plugins.precision.DoublePrecision")
 
 
 class Seen(pl.Callback):
@@ -59,9 +59,9 @@ def test_what_contradicts_the_run_is_refused_with_the_reason(name: str) -> None:
 def test_every_other_argument_of_the_trainer_is_known() -> None:
     """Refused names are arguments of the Trainer that is installed."""
     assert REFUSED.keys() <= signature(pl.Trainer.__init__).parameters.keys()
-    made = trainer_arguments({"callbacks": [EARLY], "profiler": "simple", "max_steps": 5})
-    assert isinstance(made["callbacks"][0], pl.callbacks.EarlyStopping)
-    assert made["callbacks"][0].patience == 1 and made["max_steps"] == 5 and len(made) == 3
+    args = trainer_arguments({"callbacks": [EARLY], "profiler": "simple", "max_steps": 5})
+    assert isinstance(args["callbacks"][0], pl.callbacks.EarlyStopping)
+    assert args["callbacks"][0].patience == 1 and args["max_steps"] == 5 and len(args) == 3
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ KEYS = {
 
 
 def made_by_path(name: str) -> dict[str, Any]:
-    return named(f"callbacks.{name}", **GIVEN.get(name, {}))
+    return entry(f"callbacks.{name}", **GIVEN.get(name, {}))
 
 
 class Doubled(pl.callbacks.GradientAccumulationScheduler):
@@ -140,39 +140,39 @@ def test_callbacks_that_contradict_the_run_are_refused_with_its_key(name: str) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "error"),
     [
         ({"callbacks": [{"class_path": f"{__name__}.Doubled"}]}, r"callbacks: .*accumulation"),
         ({"plugins": [DOUBLE]}, r"plugins: 'DoublePrecision' .*optimisation\.precision"),
-        ({"plugins": named("plugins.io.TorchCheckpointIO")}, r"plugins: 'Torch.* .*save_every"),
-        ({"plugins": [named("plugins.environments.LightningEnvironment")]}, r"plugins: .*launcher"),
+        ({"plugins": entry("plugins.io.TorchCheckpointIO")}, r"plugins: 'Torch.* .*save_every"),
+        ({"plugins": [entry("plugins.environments.LightningEnvironment")]}, r"plugins: .*launcher"),
         (
-            {"strategy": named("strategies.DDPStrategy", model_averaging_period=4)},
+            {"strategy": entry("strategies.DDPStrategy", model_averaging_period=4)},
             r"strategy: 'model_averaging_period' .*merge",
         ),
         (
-            {"strategy": named("strategies.DDPStrategy", precision_plugin=DOUBLE)},
+            {"strategy": entry("strategies.DDPStrategy", precision_plugin=DOUBLE)},
             r"strategy: 'DoublePrecision' .*optimisation\.precision",
         ),
     ],
 )
-def test_other_back_doors_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.{said}"):
+def test_other_back_doors_are_refused(settings: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{error}"):
         trainer_arguments(settings)
 
 
 def test_the_other_callbacks_change_nothing_in_a_run(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    more: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
-    trained(setup, tmp_path / "plain", {}, **more)
+    extra: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
+    trained(setup, tmp_path / "plain", {}, **extra)
     callbacks = [made_by_path(name) for name in WORKING]
-    trained(setup, tmp_path / "all", {"callbacks": callbacks}, **more)
+    trained(setup, tmp_path / "all", {"callbacks": callbacks}, **extra)
     files = [tmp_path / n / "checkpoints/epoch-1/model.safetensors" for n in ("plain", "all")]
     assert files[0].read_bytes() == files[1].read_bytes()
     with pytest.raises(ConfigError, match="GradientAccumulationScheduler"):
         accumulated = {"callbacks": [made_by_path("GradientAccumulationScheduler")]}
-        trained(setup, tmp_path / "refused", accumulated, **more)
+        trained(setup, tmp_path / "refused", accumulated, **extra)
     assert not (tmp_path / "refused").exists()
 
 
@@ -193,8 +193,8 @@ def test_early_stopping_ends_a_run_that_does_not_improve(
     Seen.found.clear()
     mine = {"class_path": f"{__name__}.Seen", "init_args": {"mark": 7}}
     out, settings = tmp_path / "run", {"callbacks": [EARLY, mine]}
-    more: dict[str, Any] = {"optimisation__epochs": 9, "optimisation__save_every": 0}
-    report = trained(setup, out, settings, **more)
+    extra: dict[str, Any] = {"optimisation__epochs": 9, "optimisation__save_every": 0}
+    report = trained(setup, out, settings, **extra)
     assert report.training is not None
     assert [entry.epoch for entry in report.training.history] == [0, 1, 2]
     assert "epoch 2 was the last, of 9 planned" in caplog.text
@@ -206,21 +206,21 @@ def test_early_stopping_ends_a_run_that_does_not_improve(
     # So it does where a process ends between its last state and its report.
     Seen.found.clear()
     with power_cut(lambda state: state.ended and not state.epoch_open):
-        trained(setup, tmp_path / "cut", settings, **more)
+        trained(setup, tmp_path / "cut", settings, **extra)
     for folder in (tmp_path / "cut", out):
-        again = trained(setup, folder, settings, resume=True, **more)
-        assert again.training == report.training and losses_of(folder) == losses_of(out)
+        rerun = trained(setup, folder, settings, resume=True, **extra)
+        assert rerun.training == report.training and losses_of(folder) == losses_of(out)
     assert len(Seen.found) == 2
 
 
 @pytest.mark.slow
 def test_patience_goes_on_where_a_run_resumes(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed within the second epoch: the callback's count is Lightning's checkpoint's."""
-    more: dict[str, Any] = {"optimisation__epochs": 9}
-    trained(setup, tmp_path / "whole", {"callbacks": [EARLY]}, **more)
+    extra: dict[str, Any] = {"optimisation__epochs": 9}
+    trained(setup, tmp_path / "whole", {"callbacks": [EARLY]}, **extra)
     with power_cut(lambda state: state.steps_done == 7):
-        trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, **more)
-    trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, resume=True, **more)
+        trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, **extra)
+    trained(setup, tmp_path / "cut", {"callbacks": [EARLY]}, resume=True, **extra)
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
     assert len(losses_of(tmp_path / "cut")) == 10
 
@@ -249,15 +249,15 @@ def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
 
 @pytest.mark.slow
 def test_fewer_batches_and_the_same_ones(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    more: dict[str, Any] = {"optimisation__dropout": 0.0, "optimisation__epochs": 2}
-    trained(setup, tmp_path / "whole", {}, **more)
-    trained(setup, tmp_path / "part", {"limit_train_batches": 0.5}, **more)
-    part, whole = losses_of(tmp_path / "part"), losses_of(tmp_path / "whole")
+    extra: dict[str, Any] = {"optimisation__dropout": 0.0, "optimisation__epochs": 2}
+    trained(setup, tmp_path / "whole", {}, **extra)
+    trained(setup, tmp_path / "part", {"limit_train_batches": 0.5}, **extra)
+    part, full = losses_of(tmp_path / "part"), losses_of(tmp_path / "whole")
     # The first batch is the same, and its step does not depend on the rate's plan.
-    assert len(part) == 4 and len(whole) == 10 and part[0] == pytest.approx(whole[0], rel=1e-6)
-    more |= {"optimisation__epochs": 12, "optimisation__save_every": 0}
-    more |= {"optimisation__warmup_from_zero": True}
-    trained(setup, tmp_path / "same", {"overfit_batches": 1}, **more)
+    assert len(part) == 4 and len(full) == 10 and part[0] == pytest.approx(full[0], rel=1e-6)
+    extra |= {"optimisation__epochs": 12, "optimisation__save_every": 0}
+    extra |= {"optimisation__warmup_from_zero": True}
+    trained(setup, tmp_path / "same", {"overfit_batches": 1}, **extra)
     losses = losses_of(tmp_path / "same")
     # One batch again and again; so the rate of the first step is 0.
     assert len(losses) == 12 and losses[0] == losses[1] and losses[-1] < 0.6 * losses[0]

@@ -36,20 +36,20 @@ def test_a_runs_files_have_the_umask_and_its_checkpoints_no_paths(
     assert {path.name for path in points} >= {"manifest.json"}
     for path in points:
         assert str(tmp_path).encode() not in path.read_bytes(), path
-    moved = tmp_path / "elsewhere" / "run"
-    moved.parent.mkdir()
-    run.rename(moved)
+    new_folder = tmp_path / "elsewhere" / "run"
+    new_folder.parent.mkdir()
+    run.rename(new_folder)
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "another store"))
     for epoch in ("epoch-0", "epoch-1"):
-        resolve(moved / "checkpoints" / epoch)
-    assert Manifest.read(moved / "checkpoints" / "epoch-1").data.dataset == str(data)
+        resolve(new_folder / "checkpoints" / epoch)
+    assert Manifest.read(new_folder / "checkpoints" / "epoch-1").data.dataset == str(data)
     # Apart from its run the user's cache knows the base; then it may lie beside it.
     name = "epoch-1" if tuning == "lora" else "epoch-0"
-    alone = Path(shutil.copytree(moved / "checkpoints" / name, tmp_path / "alone" / name))
+    single = Path(shutil.copytree(new_folder / "checkpoints" / name, tmp_path / "alone" / name))
     with pytest.raises(InputError, match=r"no such folder on this machine: 'model'"):
-        resolve(alone)
+        resolve(single)
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "store"))
-    resolve(alone)
+    resolve(single)
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "another store"))
-    (alone.parent / "model").symlink_to(model)
-    resolve(alone)
+    (single.parent / "model").symlink_to(model)
+    resolve(single)

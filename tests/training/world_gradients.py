@@ -93,12 +93,12 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         use_distributed_sampler=False,
     )
     trainer.fit(module, BatchLoader(sampler, module.collate))
-    (taken,) = gradients.steps
-    assert (frozen.grad is None) and ("embeddings.word_embeddings.weight" in taken) is (
+    (values,) = gradients.steps
+    assert (frozen.grad is None) and ("embeddings.word_embeddings.weight" in values) is (
         freeze != "embeddings"
     )
     if rank == 0:
-        torch.save({"gradients": taken, "terms": dict(module.step.terms)}, out)
+        torch.save({"gradients": values, "terms": dict(module.step.terms)}, out)
     if world > 1 and dist.is_initialized():
         dist.destroy_process_group()
 

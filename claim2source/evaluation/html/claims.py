@@ -13,8 +13,8 @@ from claim2source.evaluation.compare import ScoredRuns
 
 SEVERAL, NOBODY = "several", "nobody"
 # What became of a claim's first gold, from the first stage to the last.
-TO_FIRST, ROSE, SAME, FELL, ABSENT = "to rank 1", "promoted", "same rank", "demoted", "not found"
-OUTCOMES = (TO_FIRST, ROSE, SAME, FELL, ABSENT)
+TO_FIRST, ROSE, EQUAL, FELL, ABSENT = "to rank 1", "promoted", "same rank", "demoted", "not found"
+OUTCOMES = (TO_FIRST, ROSE, EQUAL, FELL, ABSENT)
 # The first sources that are listed of each system, and of each stage.
 _OF_SYSTEM, _OF_STAGE = 5, 10
 
@@ -32,11 +32,11 @@ class Candidate:
 class ClaimEntry:
     """Hold a claim as a page shows it; `golds` are the ranks of its first gold, 0 if absent.
 
-    `place` is the claim's number, which links name; `tag` what it is filtered by: the system that
+    `number` is the claim's number, which links name; `tag` what it is filtered by: the system that
     wins it, or what the stages did to its gold.
     """
 
-    place: int
+    number: int
     claim: Claim
     golds: list[int]
     candidates: list[Candidate]
@@ -54,7 +54,7 @@ def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
     order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:limit].tolist()
     rows = {scored.claim_ids[i]: i for i in order}
     entries = _entries(scored.runs, scored.dataset, rows, _OF_SYSTEM)
-    return [replace(e, tag=_winner(list(scored.runs), values[:, e.place])) for e in entries]
+    return [replace(e, tag=_winner(list(scored.runs), values[:, e.number])) for e in entries]
 
 
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
@@ -119,7 +119,7 @@ def _outcome(before: int, after: int) -> str:
         return FELL if before else ABSENT
     if after == 1 and before != 1:
         return TO_FIRST
-    return SAME if before == after else ROSE if not before or after < before else FELL
+    return EQUAL if before == after else ROSE if not before or after < before else FELL
 
 
 def _reciprocal_rank_change(entry: ClaimEntry) -> float:

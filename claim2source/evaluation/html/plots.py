@@ -70,7 +70,7 @@ class Spot(NamedTuple):
 
     x: float
     bar: Bar
-    named: bool = True
+    has_label: bool = True
 
 
 class _Drawing:
@@ -276,7 +276,7 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     """Draw one point a system with its interval, x on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    highlighted = [name for name, spot in spots.items() if spot.named]
+    highlighted = [name for name, spot in spots.items() if spot.has_label]
     drawing, axes, room = _begin_plot(highlighted, x, y)
     axes.set_xscale("log")
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())

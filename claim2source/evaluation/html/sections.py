@@ -409,7 +409,7 @@ def _cost(compared: PageData) -> Section:
         all_spots = list(spots.values())
         for name, spot in spots.items():
             beaten = any(o.x <= spot.x and o.bar.value > spot.bar.value for o in all_spots)
-            spots[name] = spot._replace(named=not beaten)
+            spots[name] = spot._replace(has_label=not beaten)
     if any(cost and cost.reused for cost in costs.values()):
         notes.append(
             "Hollow and >: some vectors were in the store already, so the whole cost is higher."

@@ -8,7 +8,7 @@ from itertools import combinations
 from claim2source.core.report import Comparison
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.compare import ScoredRuns
-from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family
+from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
 from claim2source.evaluation.html.plots import Bar
 from claim2source.metrics.metrics import language_masks, language_strata
 
@@ -47,7 +47,7 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         + (
             " Inside the noise: these claims cannot tell the two apart, which does not say that "
             "they are equal."
-            if any(pair.verdict == INSIDE for pair in own)
+            if any(pair.verdict == WITHIN_NOISE for pair in own)
             else ""
         ),
     ]
@@ -78,7 +78,7 @@ def _wins(own: Sequence[Comparison]) -> str:
 
 def _ties(own: Sequence[Comparison]) -> str:
     parts = []
-    for kind, words in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
+    for kind, words in ((WITHIN_NOISE, WITHIN_NOISE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:
             remainder = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             parts.append(f"against {', '.join(names[:_MOST_NAMED])}{remainder} {words}")

@@ -166,5 +166,5 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
 def _logits(stage: LocalReranker, pairs: Sequence[Pair]) -> np.ndarray:
     logits = np.zeros(len(pairs))
     for scored in stage.score(pairs):
-        logits[list(scored.places)] = scored.scores
+        logits[list(scored.positions)] = scored.scores
     return logits

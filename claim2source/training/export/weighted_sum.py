@@ -102,7 +102,7 @@ class ScaledCheckpoint:
 
             with torch.no_grad():
                 live = self.encoder.model.state_dict()
-                for name, value in self._mixed(scale):
+                for name, value in self._weights_at(scale):
                     live[name].copy_(value)
         self.encoder.weights = self.identity(scale)
 
@@ -129,7 +129,7 @@ class ScaledCheckpoint:
             self.set(scale)
             yield from _merged_weights(self.encoder.model)
         elif self.kind == "full":
-            yield from self._mixed(scale)
+            yield from self._weights_at(scale)
         else:
             yield from self.encoder.model.state_dict().items()
 
@@ -171,7 +171,7 @@ class ScaledCheckpoint:
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
-    def _mixed(self, scale: float) -> Iterator[tuple[str, Tensor]]:
+    def _weights_at(self, scale: float) -> Iterator[tuple[str, Tensor]]:
         tuned = self._trained_weights
         if scale == 1:
             # The base is not needed, and may be missing.

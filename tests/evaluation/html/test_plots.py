@@ -15,7 +15,7 @@ NAMES = ["_hidden", 'a$b$<i>&"', "x" * 80 + "end", "検索" * 9, "\x1b[2J\x00\ne
 TICK = re.compile(r"[-−]?[\d.,]+")
 
 
-def drawn(kind: str, names: list[str] = NAMES) -> str:
+def draw(kind: str, names: list[str] = NAMES) -> str:
     bars = {name: Bar(0.1 * i, 0.1 * i - 0.05, 0.1 * i + 0.05) for i, name in enumerate(names)}
     if kind == "interval":
         return interval_plot({"en": bars, "d$e$": bars}, names, "mrr@5")
@@ -35,29 +35,29 @@ def texts(svg: str) -> list[tuple[str, float, float, str]]:
 
 @pytest.mark.parametrize("kind", ["interval", "line", "scatter"])
 def test_every_name_is_shown_as_text_and_apart(kind: str) -> None:
-    svg = drawn(kind)
-    shown = [text for text in texts(svg) if text[0] and not TICK.fullmatch(text[0])]
-    said = {text for text, *_ in shown}
-    assert {"_hidden", 'a$b$<i>&"', "\\x1b[2J\\x00 end"} <= said
-    assert any("…" in text and text.endswith("end") for text in said)
-    assert any(text.startswith("検索") and "…" in text for text in said)
+    svg = draw(kind)
+    parts = [text for text in texts(svg) if text[0] and not TICK.fullmatch(text[0])]
+    names = {text for text, *_ in parts}
+    assert {"_hidden", 'a$b$<i>&"', "\\x1b[2J\\x00 end"} <= names
+    assert any("…" in text and text.endswith("end") for text in names)
+    assert any(text.startswith("検索") and "…" in text for text in names)
     assert "x" * 80 + "end" in unescape(svg)  # whole in the tooltip
     assert "<i>" not in svg and "mathdefault" not in svg and "\x1b" not in svg
-    heights = sorted(y for text, _, y, _ in shown if text in said - {"x", "y", "s", "en", "d$e$"})
+    heights = sorted(y for text, _, y, _ in parts if text in names - {"x", "y", "s", "en", "d$e$"})
     assert all(b - a >= 14 for a, b in zip(heights, heights[1:], strict=False))
-    for text, x, _, anchor in shown:
+    for text, x, _, anchor in parts:
         wide = 7 * len(text)
         assert anchor == "middle" or (x - wide >= 0 if anchor == "end" else x + wide <= WIDTH)
 
 
 @pytest.mark.parametrize("kind", ["interval", "line", "scatter"])
 def test_nothing_is_loaded_or_styled_and_the_same_plot_is_the_same_text(kind: str) -> None:
-    svg = drawn(kind)
-    assert svg == drawn(kind)
+    svg = draw(kind)
+    assert svg == draw(kind)
     root = ElementTree.fromstring(svg)
     tags = {element.tag for element in root.iter()}
     assert tags <= {"svg", "g", "defs", "path", "use", "text", "title", "clipPath", "rect"}
-    values = [(name, value) for one in root.iter() for name, value in one.attrib.items()]
+    values = [(name, value) for element in root.iter() for name, value in element.attrib.items()]
     assert not [name for name, _ in values if name == "style" or name.startswith("on")]
     assert all(value.startswith("#") for name, value in values if "href" in name)
     # Every colour is a variable of the page: light or dark.
@@ -66,9 +66,9 @@ def test_nothing_is_loaded_or_styled_and_the_same_plot_is_the_same_text(kind: st
     # Ids are of what is referred to alone, and no other plot of a page has them.
     ids = [value for name, value in values if name == "id"]
     assert len({*ids}) == len(ids)
-    assert all(f"#{one}" in svg for one in ids)
-    other = "line" if kind != "line" else "interval"
-    assert not {*re.findall(r' id="([^"]+)"', drawn(other))} & {*ids}
+    assert all(f"#{key}" in svg for key in ids)
+    other_kind = "line" if kind != "line" else "interval"
+    assert not {*re.findall(r' id="([^"]+)"', draw(other_kind))} & {*ids}
     for text in root.iter("text"):
         assert (text.get("fill") or "").startswith("var(--")
 
@@ -79,9 +79,9 @@ def test_panels_have_every_system_and_stay_within_the_plot(systems: int, groups:
     bars = {f"system {i}": Bar(0.3, 0.2, 0.9) for i in range(systems)}
     svg = interval_plot({f"l{g}": bars for g in range(groups)}, list(bars), "m", zero=True)
     height = float(re.findall(r'viewBox="0 0 800 (\d+)"', svg)[0])
-    shown = texts(svg)
-    assert all(0 < y < height and 0 <= x <= WIDTH for _, x, y, _ in shown)
-    assert {f"l{g}" for g in range(groups)} <= {text for text, *_ in shown}
+    parts = texts(svg)
+    assert all(0 < y < height and 0 <= x <= WIDTH for _, x, y, _ in parts)
+    assert {f"l{g}" for g in range(groups)} <= {text for text, *_ in parts}
     tips = re.findall(r"<title>system \d+, l\d: 0.3000 \[0.2000, 0.9000\]</title>", svg)
     assert len({*tips}) == systems * groups
 
@@ -95,7 +95,7 @@ def test_a_significant_dot_is_filled_and_one_that_is_not_is_hollow() -> None:
 
 
 def test_nine_systems_have_nine_marks_of_another_shape_each() -> None:
-    svg = drawn("line", [f"system {i}" for i in range(9)])
+    svg = draw("line", [f"system {i}" for i in range(9)])
     shapes = re.findall(r'<path (?:id="[^"]+" )?d="([^"]+)"', svg)
     marks = {
         (href, fill)

@@ -24,8 +24,8 @@ def scored(values: dict[str, np.ndarray], languages: tuple[str, ...] = ("en",)) 
     sources = tuple(Source(f"p{i}", "Title") for i in range(CLAIMS))
     dataset = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
     scores = {
-        name: Scores(tuple(c.id for c in claims), {"mrr@5": np.asarray(found, float)})
-        for name, found in values.items()
+        name: Scores(tuple(c.id for c in claims), {"mrr@5": np.asarray(ranks, float)})
+        for name, ranks in values.items()
     }
     return ScoredRuns(dataset, "mrr@5", next(iter(values)), {}, scores)
 
@@ -40,8 +40,8 @@ def test_the_best_beats_one_and_is_inside_the_noise_of_another() -> None:
     values["dense"][:9] = 0.0
     values["dense"][45:53] = 1.0
     first, score, how = verdict(scored(values), BEST, 2_000, 0)
-    plain = first.replace("\N{NO-BREAK SPACE}", " ")
-    assert plain == "hybrid beats bm25 by 0.500, p = 0.001; against dense inside the noise."
+    sentence = first.replace("\N{NO-BREAK SPACE}", " ")
+    assert sentence == "hybrid beats bm25 by 0.500, p = 0.001; against dense inside the noise."
     assert score == "Its mrr@5 is 0.500 (95 % interval 0.400 to 0.600)."
     assert "Holm over all 3 pairs" in how and "picked on these claims" in how
     assert "does not say that they are equal" in how
@@ -65,5 +65,5 @@ def test_one_system_and_two_languages() -> None:
     assert only == "bm25 has mrr@5 0.500 (95 % interval 0.400 to 0.600), the mean of en, de."
     # The best is the best on the macro average: half of each language counts, not of all claims.
     values = {"first": wins(30), "second": wins(31)}
-    found = verdict(scored(values, ("en", "de")), BEST, 50, 0)
-    assert found[0].startswith("second") and "over one pair." in found[2]
+    sentences = verdict(scored(values, ("en", "de")), BEST, 50, 0)
+    assert sentences[0].startswith("second") and "over one pair." in sentences[2]

@@ -24,10 +24,10 @@ def test_a_snapshot_is_written_while_the_weights_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second save waits for the first: no more than one copy is held."""
-    real, go, begun = TrainingState.save, threading.Event(), []
+    real, go, steps_begun = TrainingState.save, threading.Event(), []
 
     def slowly(self: TrainingState, path: Path) -> None:
-        begun.append(self.steps_done)
+        steps_begun.append(self.steps_done)
         assert go.wait(30)
         real(self, path)
 
@@ -39,11 +39,11 @@ def test_a_snapshot_is_written_while_the_weights_move(
     second = threading.Thread(target=file.save_checkpoint, args=(checkpoint(2, weight), path))
     second.start()
     second.join(0.2)
-    assert second.is_alive() and begun in ([], [1])
+    assert second.is_alive() and steps_begun in ([], [1])
     go.set()
     second.join(30)
     file.teardown()
-    assert begun == [1, 2]
+    assert steps_begun == [1, 2]
     for saved, steps in ((previous_state(path), 1), (path, 2)):
         state = TrainingState.load(saved)
         assert state.steps_done == steps and state.weights["weight"].tolist() == [float(steps)] * 3

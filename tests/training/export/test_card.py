@@ -74,7 +74,7 @@ def serving(hub: Hub) -> Iterator[str]:
                 hub.visibility = json.loads(body).get("visibility")
                 self.reply({"url": f"{host}/me/model", "id": "me/model"})
             elif "/preupload/" in self.path:
-                files = [one["path"] for one in json.loads(body)["files"]]
+                files = [file["path"] for file in json.loads(body)["files"]]
                 kinds = {True: "lfs", False: "regular"}
                 sent = [
                     {
@@ -88,10 +88,10 @@ def serving(hub: Hub) -> Iterator[str]:
             elif self.path.endswith("/objects/batch"):
                 objects = [
                     {
-                        **one,
-                        "actions": {"upload": {"href": f"{host}/lfs/{one['oid']}", "header": {}}},
+                        **entry,
+                        "actions": {"upload": {"href": f"{host}/lfs/{entry['oid']}", "header": {}}},
                     }
-                    for one in json.loads(body)["objects"]
+                    for entry in json.loads(body)["objects"]
                 ]
                 self.reply({"transfer": "basic", "objects": objects})
             elif "/commit/" in self.path:
@@ -115,9 +115,9 @@ def serving(hub: Hub) -> Iterator[str]:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    found = Hub()
-    with serving(found) as found.address:
-        yield found
+    fake_hub = Hub()
+    with serving(fake_hub) as fake_hub.address:
+        yield fake_hub
 
 
 def merged(hub: Hub, point: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -154,9 +154,9 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     merge(MergeConfig([str(point)], out, scales=[0.0, 1.0]))
     text = (out / "README.md").read_text(encoding="utf-8")
     card = ModelCard.load(str(out / "README.md"))
-    said = card.data.to_dict()
-    assert said["library_name"] == "sentence-transformers" and said["language"] == ["de", "en"]
-    assert "license" not in said
+    data = card.data.to_dict()
+    assert data["library_name"] == "sentence-transformers" and data["language"] == ["de", "en"]
+    assert "license" not in data
     assert str(tmp_path) not in text
     assert "no verdict" in text and "not evaluated" not in text
     results = card.data.eval_results
@@ -179,8 +179,8 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
 def test_the_card_names_what_the_export_reads_otherwise(tmp_path: Path, point: Path) -> None:
     """A special token's name in a post is one in the export, where a prefix has such tokens."""
     model, _ = small_setup(tmp_path / "again")
-    one = config(model, template=replace(TEMPLATE, claim="[SEP] q: ", source=""), max_length=40)
-    write_point(one, tmp_path / "special", "full")
+    spec = config(model, template=replace(TEMPLATE, claim="[SEP] q: ", source=""), max_length=40)
+    write_point(spec, tmp_path / "special", "full")
     merge(MergeConfig([str(tmp_path / "special")], tmp_path / "out"))
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "the name of a special token in a source is special" in card
@@ -196,19 +196,19 @@ def test_an_export_is_uploaded_where_that_is_wanted(hub: Hub, point: Path, tmp_p
     out = tmp_path / "out"
     assert merged(hub, point, out).returncode == 0
     assert hub.requests == []
-    done = merged(hub, point, out, "--push_to_hub", "me/model", "--overwrite")
-    assert done.returncode == 0, done.stderr
+    proc = merged(hub, point, out, "--push_to_hub", "me/model", "--overwrite")
+    assert proc.returncode == 0, proc.stderr
     files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert hub.files == files and "model.safetensors" in files
     assert hub.tokens == {"Bearer hf_secret"} and hub.visibility == "private"
     assert 'SentenceTransformer("me/model")' in files["README.md"].decode()
-    assert "me/model" in done.stdout and "hf_secret" not in done.stdout + done.stderr
+    assert "me/model" in proc.stdout and "hf_secret" not in proc.stdout + proc.stderr
 
 
 @pytest.mark.slow
 def test_what_the_hub_refuses_leaves_the_folder(hub: Hub, point: Path, tmp_path: Path) -> None:
     hub.refuses = True
-    done = merged(hub, point, tmp_path / "out", "--push_to_hub", "me/model")
-    assert done.returncode == 2 and "not uploaded to me/model" in done.stderr
-    assert "hf_secret" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    proc = merged(hub, point, tmp_path / "out", "--push_to_hub", "me/model")
+    assert proc.returncode == 2 and "not uploaded to me/model" in proc.stderr
+    assert "hf_secret" not in proc.stdout + proc.stderr and "Traceback" not in proc.stderr
     assert (tmp_path / "out" / "model.safetensors").is_file()

@@ -72,9 +72,9 @@ def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_pa
     out = export(tmp_path / "point", tmp_path / "out")
     expected = vectors(encoder)
     assert np.abs(their_vectors(out) - expected).max() < 1e-5
-    found = resolve(out, "cpu").encoder
-    assert found.settings == encoder.settings and found.settings.bidirectional
-    assert np.abs(vectors(found) - expected).max() < 1e-5
+    exported = resolve(out, "cpu").encoder
+    assert exported.settings == encoder.settings and exported.settings.bidirectional
+    assert np.abs(vectors(exported) - expected).max() < 1e-5
     # Looking back only, or pooling the instruction, gives other vectors there.
     for name, key, value in (
         ("config.json", "is_causal", True),
@@ -115,16 +115,16 @@ def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
     encoder = write_point(model, tmp_path / "point", "lora", move=0.1, lora_dropout=0.0)
     wrapped = {m.parameter_name for m in encoder.model.modules() if hasattr(m, "parameter_name")}
     assert wrapped >= {"gate_up_proj", "down_proj"}
-    plain = vectors(resolve(model, "cpu").encoder)
-    assert np.abs(plain - vectors(encoder)).max() > 1e-2
+    base_vectors = vectors(resolve(model, "cpu").encoder)
+    assert np.abs(base_vectors - vectors(encoder)).max() > 1e-2
     set_adapter_scale(encoder.model, 0.5)
     out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
     assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
     assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
     with pytest.raises(InputError, match="target_parameters are no sum"):
-        other = write_point(model, tmp_path / "other", "lora", move=0.2, lora_dropout=0.0)
-        assert other is not encoder
+        second = write_point(model, tmp_path / "other", "lora", move=0.2, lora_dropout=0.0)
+        assert second is not encoder
         write_sum(read_parts([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
 
 
@@ -136,15 +136,15 @@ def test_lora_is_the_base_plus_scaled_delta(
     out = export(tmp_path / "point", tmp_path / "out", scale=scale)
     adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
-    plain, merged = weights_of(base), weights_of(out)
-    used = 1.0 if scale is None else scale
-    expected = plain[f"{LAYER}.weight"] + used * (8 / 2) * (b @ a)
+    base_weights, merged = weights_of(base), weights_of(out)
+    factor = 1.0 if scale is None else scale
+    expected = base_weights[f"{LAYER}.weight"] + factor * (8 / 2) * (b @ a)
     assert torch.allclose(merged[f"{LAYER}.weight"], expected, atol=1e-6)
     assert (b @ a).abs().max() > 1e-2
-    assert merged.keys() == plain.keys()
-    assert torch.equal(merged[f"{LAYER}.bias"], plain[f"{LAYER}.bias"])
+    assert merged.keys() == base_weights.keys()
+    assert torch.equal(merged[f"{LAYER}.bias"], base_weights[f"{LAYER}.bias"])
     record = json.loads((out / "claim2source.json").read_text())
-    assert record["scale"] == record["weights"]["scale"] == used
+    assert record["scale"] == record["weights"]["scale"] == factor
 
 
 def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
@@ -170,15 +170,15 @@ def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path
     before = hashes(base), hashes(tmp_path / "point")
     scaled = ScaledCheckpoint(tmp_path / "point", "cpu", "float32")
     model = scaled.encoder.model
-    plain = {n: v.clone() for n, v in model.state_dict().items()}
+    values_before = {n: v.clone() for n, v in model.state_dict().items()}
     for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
         scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
         fresh = export(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
-        found, alone = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
-        assert all(torch.equal(found[name], alone[name]) for name in alone)
+        in_turn, by_itself = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
+        assert all(torch.equal(in_turn[name], by_itself[name]) for name in by_itself)
         assert (hashes(base), hashes(tmp_path / "point")) == before
         now = model.state_dict()
-        assert all(torch.equal(now[name], value) for name, value in plain.items())
+        assert all(torch.equal(now[name], value) for name, value in values_before.items())
 
 
 def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path: Path) -> None:
@@ -192,14 +192,14 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
     assert a.dtype == torch.float32
     exact = weights_of(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
     out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    found = weights_of(out)[f"{LAYER}.weight"]
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, exact.to(torch.bfloat16))
+    weight = weights_of(out)[f"{LAYER}.weight"]
+    assert weight.dtype == torch.bfloat16
+    assert torch.equal(weight, exact.to(torch.bfloat16))
     naive = weights_of(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
-    assert not torch.equal(found, naive)
+    assert not torch.equal(weight, naive)
     full = export(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
-    kept = weights_of(full)[f"{LAYER}.weight"]
-    assert kept.dtype == torch.float32 and torch.allclose(kept, exact, atol=1e-7)
+    full_weight = weights_of(full)[f"{LAYER}.weight"]
+    assert full_weight.dtype == torch.float32 and torch.allclose(full_weight, exact, atol=1e-7)
     assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
     assert json.loads((out / "claim2source.json").read_text())["encoder"]["dtype"] == "bfloat16"
 
@@ -207,15 +207,15 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
 def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_path: Path) -> None:
     """Into the base's own weights, in float32, and the export says nothing of 4 bits."""
     write_point(config(base), tmp_path / "point", "lora")
-    plain = export(tmp_path / "point", tmp_path / "plain", scale=0.5)
+    half = export(tmp_path / "point", tmp_path / "plain", scale=0.5)
     manifest = Manifest.read(tmp_path / "point")
     four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
     four.write(tmp_path / "point")
     lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
     assert any("nf4" in line and "own weights" in line for line in lines)
-    found, expected = weights_of(tmp_path / "out"), weights_of(plain)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    merged, expected = weights_of(tmp_path / "out"), weights_of(half)
+    assert merged.keys() == expected.keys()
+    assert all(torch.equal(merged[name], expected[name]) for name in expected)
     assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
     assert resolve(tmp_path / "out", "cpu").encoder.settings.quantization is None
     record = json.loads((tmp_path / "out" / "claim2source.json").read_text())
@@ -250,12 +250,12 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
     half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
     half.write(tmp_path / "point")
     out = export(tmp_path / "point", tmp_path / "out")
-    point, found = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
-    assert np.abs(vectors(found) - vectors(point)).max() < 1e-5
-    plain = resolve(config(base), "cpu").encoder
-    assert np.abs(found.encode(TEXTS, "source")[0] - plain.encode(TEXTS, "source")[0]).max() == 0
-    assert np.abs(found.encode(TEXTS, "claim")[0] - plain.encode(TEXTS, "claim")[0]).max() > 1e-2
-    assert found.source_encoder is not None and found.source_encoder.key() == plain.key()
+    point, merged = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
+    assert np.abs(vectors(merged) - vectors(point)).max() < 1e-5
+    before = resolve(config(base), "cpu").encoder
+    assert np.abs(merged.encode(TEXTS, "source")[0] - before.encode(TEXTS, "source")[0]).max() == 0
+    assert np.abs(merged.encode(TEXTS, "claim")[0] - before.encode(TEXTS, "claim")[0]).max() > 1e-2
+    assert merged.source_encoder is not None and merged.source_encoder.key() == before.key()
     save_tiny(base, seed=5)
     with pytest.raises(InputError, match=r"claim2source\.json.*base\.sha256"):
         resolve(out, "cpu")
@@ -268,8 +268,8 @@ def test_the_base_is_hashed_again_once_all_is_written(
     write_point(config(base), tmp_path / "full", "full")
 
     def line(point: str, **options: Any) -> str:
-        done = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **options))
-        return next(line for line in done if line.startswith("base "))
+        lines = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **options))
+        return next(line for line in lines if line.startswith("base "))
 
     assert "unchanged: hashed again" in line("point")
     assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
@@ -328,10 +328,10 @@ def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
     """The space that closes the prefix belongs to the word after it in this tokenizer."""
     (base / "tokenizer.json").unlink()
     byte_level(base, join="A", pad=True)
-    said = json.loads((base / "config.json").read_text()) | {"vocab_size": 300}
+    values = json.loads((base / "config.json").read_text()) | {"vocab_size": 300}
     from transformers import BertConfig, BertModel
 
-    BertModel(BertConfig(**said)).save_pretrained(base)
+    BertModel(BertConfig(**values)).save_pretrained(base)
     for name, template in (
         ("bad", Template("q: ", "", False)),
         ("good", Template("q:", "", False)),

@@ -28,83 +28,83 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from safetensors.torch import load_file, save_file
 
-    made = small_rerankers(tmp_path_factory.mktemp("small"))
+    dirs = small_rerankers(tmp_path_factory.mktemp("small"))
     for kind, head in (("cross_encoder", "classifier.weight"), ("yes_no", "lm_head.weight")):
-        file = made[kind] / "model.safetensors"
+        file = dirs[kind] / "model.safetensors"
         # Logits that spread: near 0 a wrong export would pass.
         state = load_file(file)
         save_file(state | {head: state[head] * 20}, file, {"format": "pt"})
-    return made
+    return dirs
 
 
 def logits_of(stage: CrossEncoder | YesNo) -> np.ndarray:
-    found = np.zeros(len(PAIRS))
-    for one in stage.with_runtime(None, "cpu").score(PAIRS):
-        found[list(one.places)] = one.scores
-    return found
+    logits = np.zeros(len(PAIRS))
+    for batch in stage.with_runtime(None, "cpu").score(PAIRS):
+        logits[list(batch.positions)] = batch.scores
+    return logits
 
 
 @pytest.mark.parametrize(
     ("kind", "tuning"), [("cross_encoder", "lora"), ("cross_encoder", "full"), ("yes_no", "lora")]
 )
 def test_an_exported_reranker_gives_the_checkpoints_logits(
-    kind: str, tuning: str, made: dict[str, Path], tmp_path: Path
+    kind: str, tuning: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
     run, out = tmp_path / "run", tmp_path / "out"
-    base = weights_hash(made[kind])
-    more = {"model__kind": kind, "tuning": tuning, "optimisation__learning_rate": 3e-3}
-    finetune_reranker(small_config(made, run, **more, optimisation__save_every=0))
-    chosen = run / "checkpoints" / "epoch-2"
-    stage = (CrossEncoder if kind == "cross_encoder" else YesNo)(model=str(chosen))
+    base = weights_hash(tiny[kind])
+    extra = {"model__kind": kind, "tuning": tuning, "optimisation__learning_rate": 3e-3}
+    finetune_reranker(small_config(tiny, run, **extra, optimisation__save_every=0))
+    checkpoint = run / "checkpoints" / "epoch-2"
+    stage = (CrossEncoder if kind == "cross_encoder" else YesNo)(model=str(checkpoint))
     expected = logits_of(stage)
     assert np.ptp(expected) > 1
-    lines = merge(MergeConfig([str(chosen)], out))
+    lines = merge(MergeConfig([str(checkpoint)], out))
     assert any("CrossEncoder" in line for line in lines)
     theirs = Theirs(str(out), device="cpu", local_files_only=True)
-    found = theirs.predict([tuple(pair) for pair in PAIRS])
-    assert found == pytest.approx(expected, abs=1e-5 * max(1.0, float(np.abs(expected).max())))
+    predicted = theirs.predict([tuple(pair) for pair in PAIRS])
+    assert predicted == pytest.approx(expected, abs=1e-5 * max(1.0, float(np.abs(expected).max())))
     # The base alone would give others.
-    alone = logits_of((CrossEncoder if kind == "cross_encoder" else YesNo)(model=str(made[kind])))
-    assert np.abs(alone - expected).max() > 0.01
-    assert weights_hash(made[kind]) == base
+    before = logits_of((CrossEncoder if kind == "cross_encoder" else YesNo)(model=str(tiny[kind])))
+    assert np.abs(before - expected).max() > 0.01
+    assert weights_hash(tiny[kind]) == base
     # What it was trained on is known of the export too, so that nothing is chosen on it.
     manifest = manifest_of(str(out))
     assert isinstance(manifest, RerankerManifest)
-    assert manifest.data.train_sha256 == RerankerManifest.read(chosen).data.train_sha256
+    assert manifest.data.train_sha256 == RerankerManifest.read(checkpoint).data.train_sha256
     assert not (out / "adapter_config.json").exists()
     assert str(tmp_path) not in json.dumps(json.loads((out / "config.json").read_text()))
 
 
-def test_rerankers_are_not_summed(made: dict[str, Path], tmp_path: Path) -> None:
+def test_rerankers_are_not_summed(tiny: dict[str, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    finetune_reranker(small_config(made, run, optimisation__epochs=1, optimisation__save_every=0))
-    place = str(run / "checkpoints" / "epoch-1")
+    finetune_reranker(small_config(tiny, run, optimisation__epochs=1, optimisation__save_every=0))
+    checkpoint = str(run / "checkpoints" / "epoch-1")
     with pytest.raises(ConfigError, match="checkpoints"):
-        merge(MergeConfig([place, place], tmp_path / "out"))
+        merge(MergeConfig([checkpoint, checkpoint], tmp_path / "out"))
     with pytest.raises(ConfigError, match="scales"):
-        merge(MergeConfig([place], tmp_path / "out", scales=[0.5, 1.0]))
+        merge(MergeConfig([checkpoint], tmp_path / "out", scales=[0.5, 1.0]))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_generative_models_prompt_is_its_chat_template(
-    made: dict[str, Path], tmp_path: Path
+    tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """With a tokenizer that reads line ends, which a template would drop, and special tokens."""
     from sentence_transformers import CrossEncoder as Theirs
 
     run, out = tmp_path / "run", tmp_path / "out"
-    more = {"model__name": shared("vllm/model"), "model__instruction": 'Say {{ "yes" }}\n{% x %}'}
+    extra = {"model__name": shared("vllm/model"), "model__instruction": 'Say {{ "yes" }}\n{% x %}'}
     epochs = {"optimisation__epochs": 1, "optimisation__save_every": 0}
-    config = small_config(made, run, model__kind="yes_no", **more, **epochs)
+    config = small_config(tiny, run, model__kind="yes_no", **extra, **epochs)
     finetune_reranker(config)
-    chosen = run / "checkpoints" / "epoch-1"
-    lines = merge(MergeConfig([str(chosen)], out))
+    checkpoint = run / "checkpoints" / "epoch-1"
+    lines = merge(MergeConfig([str(checkpoint)], out))
     assert any("special token" in line for line in lines)
-    model, stage = Theirs(str(out), device="cpu"), YesNo(model=str(chosen))
+    model, stage = Theirs(str(out), device="cpu"), YesNo(model=str(checkpoint))
     for pair, ids in zip(PAIRS, stage.with_runtime(None, "cpu").tokens(PAIRS), strict=True):
         assert model.preprocess([tuple(pair)])["input_ids"][0].tolist() == ids

@@ -33,8 +33,8 @@ def base(tmp_path: Path, save_tiny: Callable[..., Path]) -> Path:
     return folder
 
 
-def say(folder: Path, file: str = "tokenizer_config.json", **said: Any) -> None:
-    write_json(folder / file, json.loads((folder / file).read_text()) | said)
+def say(folder: Path, file: str = "tokenizer_config.json", **values: Any) -> None:
+    write_json(folder / file, json.loads((folder / file).read_text()) | values)
 
 
 def exported(model: ModelConfig, tmp_path: Path, kind: str = "full") -> tuple[Path, list[str]]:
@@ -46,14 +46,14 @@ def exported(model: ModelConfig, tmp_path: Path, kind: str = "full") -> tuple[Pa
     assert np.abs(expected[0] - encoder.encode(TEXTS, "claim")[0]).max() < 1e-5
     lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out"))
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    found = [theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)]
+    vectors = [theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)]
     if encoder.settings.truncate_dim:
-        found = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in found]
-    again = resolve(tmp_path / "out", "cpu").encoder
-    assert again.settings == encoder.settings
-    for side, theirs_, wanted in zip(SIDES, found, expected, strict=True):
-        assert np.abs(theirs_ - wanted).max() < 1e-4, side
-        assert np.abs(again.encode(TEXTS, side)[0] - wanted).max() < 1e-5, side
+        vectors = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in vectors]
+    reread = resolve(tmp_path / "out", "cpu").encoder
+    assert reread.settings == encoder.settings
+    for side, theirs_, wanted_vectors in zip(SIDES, vectors, expected, strict=True):
+        assert np.abs(theirs_ - wanted_vectors).max() < 1e-4, side
+        assert np.abs(reread.encode(TEXTS, side)[0] - wanted_vectors).max() < 1e-5, side
     return tmp_path / "out", lines
 
 
@@ -121,13 +121,13 @@ def test_an_end_that_was_appended_is_in_the_exports_tokenizer(
 
 def test_special_tokens_of_a_prefix_stay_special(base: Path, tmp_path: Path) -> None:
     """On one side alone: then a post's are too, which one tokenizer cannot tell apart; said."""
-    both = Template("</s>q: ", "</s>p: ", True)
-    out, lines = exported(config(base, template=both, max_length=40), tmp_path)
+    template = Template("</s>q: ", "</s>p: ", True)
+    out, lines = exported(config(base, template=template, max_length=40), tmp_path)
     assert not any("special token" in line for line in lines)
     shutil.rmtree(tmp_path / "point")
     shutil.rmtree(out)
-    one = config(base, template=replace(both, source=""), max_length=40)
-    write_point(one, tmp_path / "point", "full")
+    spec = config(base, template=replace(template, source=""), max_length=40)
+    write_point(spec, tmp_path / "point", "full")
     lines = merge(MergeConfig([str(tmp_path / "point")], out))
     assert any("special token in a source" in line for line in lines)
     assert not any("special token in a claim" in line for line in lines)
@@ -146,25 +146,25 @@ def test_the_check_fails_for_a_folder_that_gives_other_vectors(base: Path, tmp_p
     merge(MergeConfig([str(tmp_path / "point")], out := tmp_path / "out"))
     assert check_export(out, encoder, "bfloat16") == check_export(out, encoder, "float32") == []
     tokenizer, pooling = "tokenizer_config.json", "1_Pooling/config.json"
-    sbert, whole = "sentence_bert_config.json", "config_sentence_transformers.json"
+    sbert, settings_file = "sentence_bert_config.json", "config_sentence_transformers.json"
     harms: list[tuple[Any, str, dict[str, Any]]] = [
         ("bfloat16", tokenizer, {"padding_side": "left"}),
         ("bfloat16", tokenizer, {"truncation_side": "left"}),
         ("bfloat16", tokenizer, {"split_special_tokens": False}),
         ("bfloat16", sbert, {"do_lower_case": True}),
         ("bfloat16", sbert, {"max_seq_length": 41}),
-        ("bfloat16", whole, {"prompts": {"query": "q: ", "document": ""}}),
-        ("bfloat16", whole, {"truncate_dim": 8}),
+        ("bfloat16", settings_file, {"prompts": {"query": "q: ", "document": ""}}),
+        ("bfloat16", settings_file, {"truncate_dim": 8}),
         ("bfloat16", pooling, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}),
         ("float32", "config.json", {"hidden_act": "relu"}),
         ("float32", "modules.json", {}),
     ]
-    for dtype, file, said in harms:
+    for dtype, file, values in harms:
         before = (out / file).read_text()
         if file == "modules.json":
             write_json(out / file, json.loads(before)[:-1])
         else:
-            say(out, file, **said)
+            say(out, file, **values)
         with pytest.raises(UserError, match="sentence-transformers would make|in sentence-transf"):
             check_export(out, encoder, dtype)
         (out / file).write_text(before)

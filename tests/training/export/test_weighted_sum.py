@@ -57,30 +57,30 @@ def test_a_sum_names_its_parts_and_of_the_same_weights_is_these_to_the_bit(
     assert manifest == Manifest.read(tmp_path / "soup") and manifest.epoch == 2
     assert len(manifest.soup) == 2 and manifest.scores == {}
     # Also of three.
-    same = [saved(model, tmp_path / f"same-{i}", "full", 1) for i in range(3)]
-    write_sum(read_parts(same), tmp_path / "equal")
-    hashes = [file_hash(f / "model.safetensors") for f in (same[0], tmp_path / "equal")]
+    equal_folders = [saved(model, tmp_path / f"same-{i}", "full", 1) for i in range(3)]
+    write_sum(read_parts(equal_folders), tmp_path / "equal")
+    hashes = [file_hash(f / "model.safetensors") for f in (equal_folders[0], tmp_path / "equal")]
     assert hashes[0] == hashes[1]
 
 
 def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path: Path) -> None:
-    one = saved(model, tmp_path / "one", "lora", 1, r=4, lora_alpha=8)
+    tuned = saved(model, tmp_path / "one", "lora", 1, r=4, lora_alpha=8)
     two = saved(model, tmp_path / "two", "lora", 2, r=6, lora_alpha=6)
     scaled = Manifest.read(two)
     replace(scaled, weights=replace(scaled.weights, scale=0.5)).write(two)
-    write_sum(read_parts([one, two]), tmp_path / "soup")
-    parts, found = [deltas(folder) for folder in (one, two)], deltas(tmp_path / "soup")
-    assert found.keys() == parts[0].keys() and len(found) > 4
-    for name, value in found.items():
+    write_sum(read_parts([tuned, two]), tmp_path / "soup")
+    parts, delta = [deltas(folder) for folder in (tuned, two)], deltas(tmp_path / "soup")
+    assert delta.keys() == parts[0].keys() and len(delta) > 4
+    for name, value in delta.items():
         assert torch.allclose(value, (parts[0][name] + parts[1][name]) / 2, atol=1e-6)
     assert json.loads((tmp_path / "soup" / "adapter_config.json").read_text())["r"] == 10
     # It loads, and its vectors are those of the base with the mean of the deltas.
     encoder = resolve(str(tmp_path / "soup"), "cpu").encoder
     merged = encoder.model.merge_and_unload().state_dict()
     base = resolve(config(model), "cpu").encoder.model.state_dict()
-    name = next(iter(found))
-    plain = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
-    assert torch.allclose(merged[plain], base[plain] + found[name], atol=1e-6)
+    name = next(iter(delta))
+    start = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
+    assert torch.allclose(merged[start], base[start] + delta[name], atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [None, (0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
@@ -88,21 +88,21 @@ def test_weights_that_do_not_sum_to_1_leave_or_take_the_rest_of_the_base(
     weights: tuple[float, float] | None, model: Path, tmp_path: Path
 ) -> None:
     """Without any it is the mean."""
-    plain = load_file(model / "model.safetensors")
+    start = load_file(model / "model.safetensors")
     parts = [saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2)]
     tuned = [load_file(folder / "model.safetensors") for folder in parts]
     write_sum(read_parts(parts), tmp_path / "full", weights)
-    used = weights or (0.5, 0.5)
-    found = load_file(tmp_path / "full" / "model.safetensors")
-    for name, base in plain.items():
-        pairs = zip(used, tuned, strict=True)
-        moved = sum((weight * (one[name] - base) for weight, one in pairs), torch.zeros(()))
-        assert torch.allclose(found[name], base + moved, atol=1e-6), name
+    w = weights or (0.5, 0.5)
+    total = load_file(tmp_path / "full" / "model.safetensors")
+    for name, base in start.items():
+        pairs = zip(w, tuned, strict=True)
+        delta = sum((weight * (tuned[name] - base) for weight, tuned in pairs), torch.zeros(()))
+        assert torch.allclose(total[name], base + delta, atol=1e-6), name
     one, two = (saved(model, tmp_path / f"lora-{i}", "lora", i) for i in (1, 2))
     write_sum(read_parts([one, two]), tmp_path / "lora", weights)
     first, second = deltas(one), deltas(two)
     for name, value in deltas(tmp_path / "lora").items():
-        expected = used[0] * first[name] + used[1] * second[name]
+        expected = w[0] * first[name] + w[1] * second[name]
         assert torch.allclose(value, expected, atol=1e-5)
 
 
@@ -111,7 +111,7 @@ def point(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Path:
     return saved(model, tmp_path / request.param, request.param, 1)
 
 
-def alone(model: Path, point: Path, scale: float, folder: Path) -> Encoder:
+def encoder_at(model: Path, point: Path, scale: float, folder: Path) -> Encoder:
     """The encoder of one scale, made from the checkpoint's files without any scaling in place."""
     if point.name == "lora":
         shutil.copytree(point, folder)
@@ -119,9 +119,9 @@ def alone(model: Path, point: Path, scale: float, folder: Path) -> Encoder:
         replace(manifest, weights=replace(manifest.weights, scale=scale)).write(folder)
         return resolve(folder, "cpu").encoder
     encoder = resolve(point, "cpu").encoder
-    plain, tuned = (load_file(f / "model.safetensors") for f in (model, point))
+    start, tuned = (load_file(f / "model.safetensors") for f in (model, point))
     for name, value in encoder.model.named_parameters():
-        value.data = plain[name] + scale * (tuned[name] - plain[name])
+        value.data = start[name] + scale * (tuned[name] - start[name])
     return encoder
 
 
@@ -130,18 +130,18 @@ def test_every_scale_is_computed_afresh_in_any_order(
 ) -> None:
     scaled = ScaledCheckpoint(point, "cpu")
     expected = {
-        scale: alone(model, point, scale, tmp_path / str(scale)).encode(TEXTS, "claim")[0]
+        scale: encoder_at(model, point, scale, tmp_path / str(scale)).encode(TEXTS, "claim")[0]
         for scale in (0.0, 0.25, 0.5, 1.0)
     }
     assert np.abs(expected[0.25] - expected[0.5]).max() > 1e-3
     ends = (config(model), point)
     for scale, name in zip((0.0, 1.0), ends, strict=True):
-        found, _ = resolve(name, "cpu").encoder.encode(TEXTS, "claim")
-        assert np.abs(expected[scale] - found).max() < 1e-6
+        vectors, _ = resolve(name, "cpu").encoder.encode(TEXTS, "claim")
+        assert np.abs(expected[scale] - vectors).max() < 1e-6
     for scale in (0.5, 0.25, 0.5, 0.0, 1.0, 0.25, 1.0, 0.0):
         scaled.set(scale)
-        found, _ = scaled.encoder.encode(TEXTS, "claim")
-        assert np.abs(found - expected[scale]).max() < 1e-6, scale
+        vectors, _ = scaled.encoder.encode(TEXTS, "claim")
+        assert np.abs(vectors - expected[scale]).max() < 1e-6, scale
 
 
 def test_scales_have_keys_of_their_own_and_the_ends_are_shared(model: Path, point: Path) -> None:
@@ -163,18 +163,18 @@ def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
         read_parts([full, lora])
     with pytest.raises(UserError, match="two or more"):
         read_parts([full, full])
-    other = saved(model, tmp_path / "other", "full", 2)
-    manifest = Manifest.read(other)
-    replace(manifest, base=replace(manifest.base, sha256="0")).write(other)
+    second = saved(model, tmp_path / "other", "full", 2)
+    manifest = Manifest.read(second)
+    replace(manifest, base=replace(manifest.base, sha256="0")).write(second)
     with pytest.raises(UserError, match="base is not that of"):
-        read_parts([full, other])
-    replace(manifest, data=replace(manifest.data, val_sha256="w")).write(other)
+        read_parts([full, second])
+    replace(manifest, data=replace(manifest.data, val_sha256="w")).write(second)
     with pytest.raises(UserError, match="val is not that of"):
-        read_parts([full, other])
-    manifest.write(other)
-    (other / "model.safetensors").write_bytes(b"damaged")
+        read_parts([full, second])
+    manifest.write(second)
+    (second / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="sha256"):
-        read_parts([full, other])
+        read_parts([full, second])
     # An adapter of other layers, whichever is named first.
     wide, narrow = (
         saved(model, tmp_path / name, "lora", 1, target_modules=targets)

@@ -18,39 +18,39 @@ from train.mine import main as mine
 def small_rerankers(folder: Path) -> dict[str, Path]:
     """Write the data, an encoder, a cross-encoder and a generative model, all of random weights."""
     model, data = small_setup(folder)
-    made = {"data": data, "encoder": model}
+    dirs = {"data": data, "encoder": model}
     for name in ("cross_encoder", "yes_no"):
-        made[name] = folder / name
-        shutil.copytree(model, made[name])
+        dirs[name] = folder / name
+        shutil.copytree(model, dirs[name])
         for file in ("model.safetensors", "config.json"):
-            (made[name] / file).unlink()
+            (dirs[name] / file).unlink()
     torch.manual_seed(0)
     shape = BertConfig.from_pretrained(model, num_labels=1, initializer_range=0.2)
-    BertForSequenceClassification(shape).save_pretrained(made["cross_encoder"])
+    BertForSequenceClassification(shape).save_pretrained(dirs["cross_encoder"])
     longer = SIZES | {"max_position_embeddings": 512}
     decoder = Qwen3Config(vocab_size=30522, head_dim=8, **longer)
-    Qwen3ForCausalLM(decoder).save_pretrained(made["yes_no"])
-    made["mined"] = folder / "mined.jsonl"
+    Qwen3ForCausalLM(decoder).save_pretrained(dirs["yes_no"])
+    dirs["mined"] = folder / "mined.jsonl"
     mine(
-        f"--out={made['mined']} --dataset={data} --first.system=BM25 --first.depth=10 "
+        f"--out={dirs['mined']} --dataset={data} --first.system=BM25 --first.depth=10 "
         "--val_share=0.4 --val_seen_share=0 --rendering.claims=bilingual --mining.last_rank=20 "
         "--mining.hard=6 --mining.random=4 --mining.pick=random --mining.max_share=null".split()
     )
-    return made
+    return dirs
 
 
-def arguments(made: dict[str, Path], out: Path, **options: object) -> list[str]:
+def arguments(dirs: dict[str, Path], out: Path, **options: object) -> list[str]:
     """The command line of a run of a few seconds."""
     kind = str(options.get("model__kind", "cross_encoder"))
     settings: dict[str, object] = {
-        "data.dataset": made["data"],
+        "data.dataset": dirs["data"],
         "data.val_share": 0.4,
         "data.val_seen_share": 0,
-        "model.name": made[kind],
+        "model.name": dirs[kind],
         "model.max_length": 200 if kind == "yes_no" else 48,
         "rendering.claims": "bilingual",
         "first.depth": 10,
-        "mined": made["mined"],
+        "mined": dirs["mined"],
         "optimisation.negatives": 4,
         "optimisation.epochs": 2,
         "optimisation.save_every": 1,
@@ -58,15 +58,15 @@ def arguments(made: dict[str, Path], out: Path, **options: object) -> list[str]:
         "wandb.mode": "off",
         "device": "cpu",
         "threads": 1,
-        "store": made["data"].parent / "store",
+        "store": dirs["data"].parent / "store",
         "out": out,
     }
     settings |= {key.replace("__", "."): value for key, value in options.items()}
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
-def small_config(made: dict[str, Path], out: Path, **options: object) -> RerankerConfig:
+def small_config(dirs: dict[str, Path], out: Path, **options: object) -> RerankerConfig:
     """The same as a config."""
     flags = [f"--{key}" for key in ("resume", "overwrite") if options.pop(key, False)]
-    words = [*arguments(made, out, **options), *flags]
+    words = [*arguments(dirs, out, **options), *flags]
     return read_config(RerankerConfig, words, program="t", description="t")

@@ -39,9 +39,9 @@ def test_a_teacher_decides_what_is_compared() -> None:
     def pairs(scores: dict[str, float]) -> RerankerPairs:
         return RerankerPairs(ONE, [row], Rendering(), 2, {"c": scores})
 
-    found = pairs({"s04": 0.5, "s01": 0.9, "s03": 0.1})
-    assert found.sources(0, 0) == ["s04", "s01", "s03"]
-    assert found.taught(0, ["s04", "s01", "s03"]) == [0.5, 0.9, 0.1]
+    reranker_pairs = pairs({"s04": 0.5, "s01": 0.9, "s03": 0.1})
+    assert reranker_pairs.sources(0, 0) == ["s04", "s01", "s03"]
+    assert reranker_pairs.taught(0, ["s04", "s01", "s03"]) == [0.5, 0.9, 0.1]
     # Without a score of the gold the candidates are compared with each other.
     assert pairs({"s00": 3.0, "s01": 2.0, "s03": 1.0}).sources(0, 0) == ["s00", "s01", "s03"]
     assert not pairs({"s04": 1.0}).rows and pairs({"s01": 1.0}).untaught == 1

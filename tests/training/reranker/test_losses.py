@@ -16,8 +16,8 @@ GOLDS = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0, 0], dtype=torch.bool)
 
 
 def logits(labels: int = 1) -> Tensor:
-    drawn = torch.randn(9, labels, generator=torch.Generator().manual_seed(3)) * 2
-    return drawn.requires_grad_()
+    values = torch.randn(9, labels, generator=torch.Generator().manual_seed(3)) * 2
+    return values.requires_grad_()
 
 
 def groups(values: Tensor) -> list[Tensor]:
@@ -25,13 +25,13 @@ def groups(values: Tensor) -> list[Tensor]:
 
 
 def test_listwise_is_the_softmax_over_each_group() -> None:
-    given = logits()
-    loss = GroupLoss(RerankerLossConfig("listwise"))(given, SIZES, GOLDS)
-    wanted = torch.stack([-one[:, 0].log_softmax(0)[0] for one in groups(given)]).mean()
-    assert torch.allclose(loss, wanted)
-    (found,) = torch.autograd.grad(loss, given)
-    (expected,) = torch.autograd.grad(wanted, given)
-    assert torch.allclose(found, expected, atol=1e-6) and found.abs().min() > 0
+    values = logits()
+    loss = GroupLoss(RerankerLossConfig("listwise"))(values, SIZES, GOLDS)
+    expected_loss = torch.stack([-group[:, 0].log_softmax(0)[0] for group in groups(values)]).mean()
+    assert torch.allclose(loss, expected_loss)
+    (gradient,) = torch.autograd.grad(loss, values)
+    (expected,) = torch.autograd.grad(expected_loss, values)
+    assert torch.allclose(gradient, expected, atol=1e-6) and gradient.abs().min() > 0
 
 
 @pytest.mark.parametrize("kind", ["listwise", "lambda"])
@@ -49,37 +49,37 @@ def test_lambda_punishes_only_what_stands_above_a_gold() -> None:
     right = torch.tensor([[3.0], [1.0], [0.0], [2.0], [0.0], [3.0], [2.0], [1.0], [0.0]])
     wrong = right.clone()
     wrong[0], wrong[1] = 1.0, 3.0
-    given = wrong.requires_grad_()
+    values = wrong.requires_grad_()
     assert float(loss(right, SIZES, GOLDS)) < float(loss(wrong.detach(), SIZES, GOLDS))
-    (gradient,) = torch.autograd.grad(loss(given, SIZES, GOLDS), given)
+    (gradient,) = torch.autograd.grad(loss(values, SIZES, GOLDS), values)
     assert gradient[0] < 0 < gradient[1]
 
 
 def test_bce_is_of_every_pair() -> None:
-    given = logits()
-    bce = GroupLoss(RerankerLossConfig("bce"))(given, SIZES, GOLDS)
-    probable = given[:, 0].sigmoid()
-    wanted = -torch.where(GOLDS, probable, 1 - probable).log().mean()
-    assert torch.allclose(bce, wanted)
+    values = logits()
+    bce = GroupLoss(RerankerLossConfig("bce"))(values, SIZES, GOLDS)
+    probable = values[:, 0].sigmoid()
+    expected = -torch.where(GOLDS, probable, 1 - probable).log().mean()
+    assert torch.allclose(bce, expected)
 
 
 def test_cross_entropy_is_of_irrelevant_and_relevant() -> None:
-    given = logits(2)
-    loss = GroupLoss(RerankerLossConfig("cross_entropy"), 2)(given, SIZES, GOLDS)
-    wanted = -given.log_softmax(1)[torch.arange(9), GOLDS.long()].mean()
-    assert torch.allclose(loss, wanted)
-    drawn = given.detach().abs() + 9
-    relevant = torch.stack([-drawn[:, 0], drawn[:, 1]], dim=1)
+    values = logits(2)
+    loss = GroupLoss(RerankerLossConfig("cross_entropy"), 2)(values, SIZES, GOLDS)
+    expected = -values.log_softmax(1)[torch.arange(9), GOLDS.long()].mean()
+    assert torch.allclose(loss, expected)
+    sizes = values.detach().abs() + 9
+    relevant = torch.stack([-sizes[:, 0], sizes[:, 1]], dim=1)
     sure = torch.where(GOLDS[:, None], relevant, relevant.flip(1))
     assert float(GroupLoss(RerankerLossConfig("cross_entropy"), 2)(sure, SIZES, GOLDS)) < 1e-6
 
 
 def test_margin_mse_is_of_the_first_of_a_group_against_the_others() -> None:
-    given, teacher = logits(), torch.tensor([5.0, 1, 2, 4, 0, 9, 8, 7, 6])
+    values, teacher = logits(), torch.tensor([5.0, 1, 2, 4, 0, 9, 8, 7, 6])
     loss = GroupLoss(RerankerLossConfig("margin_mse", scores="x"))  # type: ignore[arg-type]
-    parts = zip(groups(given[:, 0]), groups(teacher), strict=True)
-    squares = [((one[0] - one[1:]) - (t[0] - t[1:])).square().mean() for one, t in parts]
-    assert torch.allclose(loss(given, SIZES, GOLDS, teacher), torch.stack(squares).mean())
+    parts = zip(groups(values[:, 0]), groups(teacher), strict=True)
+    squares = [((group[0] - group[1:]) - (t[0] - t[1:])).square().mean() for group, t in parts]
+    assert torch.allclose(loss(values, SIZES, GOLDS, teacher), torch.stack(squares).mean())
     # The teacher's level does not matter, its margins do.
     level = (teacher + 3 * math.pi)[:, None]
     assert float(loss(level, SIZES, GOLDS, teacher)) < 1e-9

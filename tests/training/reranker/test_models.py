@@ -20,48 +20,48 @@ WHOLE = "config_sentence_transformers.json"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 def test_a_classifier_without_a_padding_token_is_trained_and_read(
-    made: dict[str, Path], tmp_path: Path
+    tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
     folder = save_qwen(tmp_path / "qwen", pads=False)
-    more: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
-    finetune_reranker(small_config(made, tmp_path / "run", model__name=folder, **more))
-    place = tmp_path / "run" / "checkpoints" / "epoch-1"
+    extra: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
+    finetune_reranker(small_config(tiny, tmp_path / "run", model__name=folder, **extra))
+    checkpoint = tmp_path / "run" / "checkpoints" / "epoch-1"
     # What is handed over pads too: a batch of pairs of unequal lengths.
     pairs = [("a", "b"), ("a", "b " * 20)]
-    model = Theirs(str(place), device="cpu", activation_fn=torch.nn.Identity())
-    alone = [float(model.predict([pair])[0]) for pair in pairs]
-    assert np.allclose(model.predict(pairs), alone, atol=1e-4)
+    model = Theirs(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())
+    predictions = [float(model.predict([pair])[0]) for pair in pairs]
+    assert np.allclose(model.predict(pairs), predictions, atol=1e-4)
 
 
-@pytest.mark.parametrize("named", ["Sigmoid", "Identity", "Tanh", None])
+@pytest.mark.parametrize("activation", ["Sigmoid", "Identity", "Tanh", None])
 def test_a_tuned_cross_encoder_keeps_its_bases_activation(
-    named: str | None, made: dict[str, Path], tmp_path: Path
+    activation: str | None, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """In both its configs, read by versions of sentence-transformers before and since 6."""
     from sentence_transformers import CrossEncoder as Theirs
 
-    base = Path(shutil.copytree(made["cross_encoder"], tmp_path / "base"))
-    path = None if named is None else getattr(torch.nn, named)
+    base = Path(shutil.copytree(tiny["cross_encoder"], tmp_path / "base"))
+    path = None if activation is None else getattr(torch.nn, activation)
     if path is not None:
         model = Theirs(str(base), device="cpu", activation_fn=path())
         model.save_pretrained(str(base))
     expected = Theirs(str(base), device="cpu").activation_fn
-    config = small_config(made, tmp_path / "run", model__name=base, optimisation__epochs=1)
+    config = small_config(tiny, tmp_path / "run", model__name=base, optimisation__epochs=1)
     reranker = load_to_train(config, ["a claim"])
     reranker.write_full(tmp_path / "tuned")
     tuned = Theirs(str(tmp_path / "tuned"), device="cpu")
     assert type(tuned.activation_fn) is type(expected) is (path or torch.nn.Sigmoid)
-    whole = f"{type(expected).__module__}.{type(expected).__name__}"
+    full_name = f"{type(expected).__module__}.{type(expected).__name__}"
     for file, part in (("config.json", "sentence_transformers"), (WHOLE, None)):
         record = json.loads((tmp_path / "tuned" / file).read_text())
-        assert (record if part is None else record[part])["activation_fn"] == whole
+        assert (record if part is None else record[part])["activation_fn"] == full_name
     # Training and our stages go by logits.
     pair = [("masks work", "a study of masks")]
     raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)

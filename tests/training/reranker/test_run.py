@@ -23,7 +23,7 @@ from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker
-from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
@@ -39,20 +39,20 @@ from tests.training.small import losses_of, power_cut, same_weights
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
-def trained(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    finetune_reranker(small_config(made, out, optimisation__epochs=3, rule="best"))
+    finetune_reranker(small_config(tiny, out, optimisation__epochs=3, rule="best"))
     return out
 
 
-def pipeline(made: dict[str, Path], stage: Reranker, part: str) -> float:
+def pipeline(tiny: dict[str, Path], stage: Reranker, part: str) -> float:
     """Score the first stage, re-ranked by a stage, on val or dev."""
-    data = load(str(made["data"]), "train" if part == "val" else part)
+    data = load(str(tiny["data"]), "train" if part == "val" else part)
     if part == "val":
         _, data = carve_val(data, 0.4, 13)
     first = BM25(BM25Config()).index(data.sources).search(data.claims)
@@ -65,7 +65,7 @@ def pipeline(made: dict[str, Path], stage: Reranker, part: str) -> float:
 
 
 def test_the_highest_score_of_the_whole_pipeline_is_chosen(
-    trained: Path, made: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    trained: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, history = Report.read(trained), read_history(trained)
     scores = [entry.score for entry in history]
@@ -77,46 +77,35 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
     # Each is that of the checkpoint, read by the stage that anyone uses.
     for number in (0, best):
         stage = CrossEncoder(model=str(trained / "checkpoints" / f"epoch-{number}"), depth=10)
-        assert pipeline(made, stage, "val") == pytest.approx(scores[number])
+        assert pipeline(tiny, stage, "val") == pytest.approx(scores[number])
         assert stage.trained is not None
         assert stage.trained[1].scores["val"]["macro"]["mrr@5"] == pytest.approx(scores[number])
     chosen = CrossEncoder(model=str(trained), depth=10)
-    assert pipeline(made, chosen, "dev") == pytest.approx(report.macro["mrr@5"])
+    assert pipeline(tiny, chosen, "dev") == pytest.approx(report.macro["mrr@5"])
     assert set(report.systems) == {"first stage", "step 0", "chosen"} and report.tests
     for name in ("first stage", "step 0"):
         assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
 
 
-def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
+def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     trained: Path, made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A view of a learned fusion, and what is chosen over a stage: a mix, an abstention."""
+    """A learned fusion of the candidates that it has re-ranked, and a mix."""
     train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
     _, val = carve_val(train, 0.4, 13)
-    views = {
-        "bm25": ViewConfig(),
-        "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
-    }
+    views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
     plain = System("S", BM25Node())
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
     settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
-    gathered = gather(views, Candidates(plain, 8), dev, settings, scorer)
-    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
-    # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
-    stage = CrossEncoder(model=str(trained), depth=8)
-    ranked = stage.apply(val.claims, val.sources, gathered.run).run
-    for claim, scores in zip(gathered.data.claims, gathered.columns["pairs"], strict=True):
-        asked = gathered.run.sources(claim.id)
-        assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
-    # Candidates that it has re-ranked are its own too.
-    lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
-    assert known_claims(lexical, Candidates(staged, 8), "dev", settings).val.claims == val.claims
-    # So is a view of a fusion whose model lies elsewhere now.
-    gone = replace(views["pairs"], model=ModelConfig("gone"))
+        assert known_claims(views, Candidates(system, 8), "dev", settings).val.claims == claims
+    gathered = gather(views, Candidates(staged, 8), dev, settings, scorer)
+    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
+    # So is what has a model that lies elsewhere now.
+    gone = ViewConfig(score="cosine", model=ModelConfig("gone"))
     fusion = tmp_path / "fusion.json"
     LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
     moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
@@ -125,7 +114,7 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
-    gathered = gather(views, Candidates(plain, 8), dev, other, scorer)
+    gathered = gather(views, Candidates(staged, 8), dev, other, scorer)
     held_out = {claim.id for claim in val.claims}
     mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
     assert [claim.id for claim in gathered.data.claims] == mine
@@ -133,25 +122,6 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         "that training on other data saw" in gathered.note and "its training" not in gathered.note
     )
     assert SystemRunner(dev, other).choosing_claims(staged).note == gathered.note
-    with pytest.raises(ConfigError, match="model.*a yes_no model"):
-        wrong = replace(views["pairs"], score="yes_no")
-        scorer.scores(wrong, dev.claims[:1], [["a"]])
-
-
-def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(made: dict[str, Path]) -> None:
-    """A claim that leaves no room for a source: no number that its place in a list could be."""
-    model = ModelConfig(str(made["yes_no"]), max_length=200)
-    # Without a length the stage has its own.
-    plain = read_stage({"rerank": "yes_no", "model": model.name}).stage
-    given = Models().stage(ViewConfig(score="yes_no", model=ModelConfig(model.name)))
-    assert isinstance(plain, YesNo) and given.max_length == plain.max_length
-    train = load(str(made["data"]), "train")
-    claims = [train.claims[0], replace(train.claims[1], text="masks " * 400, translation=None)]
-    asked = [[source.id for source in train.sources[:3]]] * 2
-    found, none = Scorer(train.sources).scores(
-        ViewConfig(score="yes_no", model=model), claims, asked
-    )
-    assert np.isfinite(found).all() and len(found) == len(none) == 3 and np.isnan(none).all()
 
 
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
@@ -171,8 +141,8 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
         _ = YesNo(model=str(trained)).trained
     with pytest.raises(InputError, match="re-ranker's checkpoint"):
         Manifest.read(trained / "checkpoints" / "epoch-1")
-    named = read_stage({"rerank": "cross_encoder", "model": str(trained)}).stage
-    assert named == stage
+    stage_read = read_stage({"rerank": "cross_encoder", "model": str(trained)}).stage
+    assert stage_read == stage
 
 
 def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
@@ -184,14 +154,14 @@ def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
     manifest = RerankerManifest.read(copy)
     half = replace(manifest.reranker, dtype="bfloat16")
     replace(manifest, reranker=half).write(copy)
-    for given, expected in (("float32", "bfloat16"), ("float16", "float16")):
-        _, identity, settings = CrossEncoder(model=str(copy), dtype=given).files
+    for dtype, expected in (("float32", "bfloat16"), ("float16", "float16")):
+        _, identity, settings = CrossEncoder(model=str(copy), dtype=dtype).files
         assert settings.dtype == identity["dtype"] == expected
     _, _, settings = CrossEncoder(model=str(trained)).files
     assert settings.dtype == "float32"
 
 
-def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_first_stage_keeps_its_own_stages(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Its scores are the learned fusion's, not those of its candidates."""
     fusion = tmp_path / "fusion.json"
     view = LearnedView("title", ViewConfig(part="title"), "", 1.0, 1.0)
@@ -201,38 +171,38 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
         "sparse: {retrieve: {bm25: {k1: 1.2}}}\n"
         f"learned: {{retrieve: sparse, stages: [{{rerank: learned, file: {fusion}}}]}}\n"
     )
-    data, found = load(str(made["data"]), "dev"), {}
+    data, runs = load(str(tiny["data"]), "dev"), {}
     for name in ("sparse", "learned"):
-        config = small_config(made, tmp_path, first__system=name, first__files=f'["{files}"]')
+        config = small_config(tiny, tmp_path, first__system=name, first__files=f'["{files}"]')
         first = FirstStage.of(config.first)
-        ranked = first.rank({"dev": data}, data, str(made["data"]), Store(tmp_path / "s"))
-        found[name] = ranked["dev"].run
-    before, after = found["sparse"], found["learned"]
+        ranked = first.rank({"dev": data}, data, str(tiny["data"]), Store(tmp_path / "s"))
+        runs[name] = ranked["dev"].run
+    before, after = runs["sparse"], runs["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
-        known, own = before.scored(claim.id), after.scored(claim.id)
-        common = {source: own[source] for source in known}
+        scores_before, own = before.scored(claim.id), after.scored(claim.id)
+        common = {source: own[source] for source in scores_before}
         assert common == pytest.approx(learned.scored(claim.id), abs=1e-5)
-        assert common != pytest.approx(known, abs=0.01)
+        assert common != pytest.approx(scores_before, abs=0.01)
 
 
 def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained / "checkpoints" / "epoch-1", copy)
-    other = trained / "checkpoints" / "epoch-2" / "model.safetensors"
-    shutil.copy(other, copy / "model.safetensors")
+    other_weights = trained / "checkpoints" / "epoch-2" / "model.safetensors"
+    shutil.copy(other_weights, copy / "model.safetensors")
     with pytest.raises(InputError, match="sha256"):
         CrossEncoder(model=str(copy)).files  # noqa: B018  it checks the hashes
 
 
 def test_one_table_has_first_stage_zero_shot_and_every_epoch(
-    made: dict[str, Path], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: dict[str, Path], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A finished run that is resumed prints its report again, of the same numbers."""
     assert not list(trained.glob("*state*"))
     capsys.readouterr()
     report = finetune_reranker(
-        small_config(made, trained, optimisation__epochs=3, rule="best", resume=True)
+        small_config(tiny, trained, optimisation__epochs=3, rule="best", resume=True)
     )
     output = capsys.readouterr().out
     assert report is not None and report.training is not None
@@ -247,7 +217,7 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"choose_by": "mmr@5"}, r"choose_by: .*mmr@5.*mrr@5"),
         ({"loss__kind": "margin_mse"}, "loss.scores"),
@@ -270,15 +240,15 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
     ],
 )
 def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
-    settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
+    settings: dict[str, Any], message: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        finetune_reranker(small_config(made, tmp_path / "run", **settings))
+    with pytest.raises(UserError, match=message):
+        finetune_reranker(small_config(tiny, tmp_path / "run", **settings))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "where"),
+    ("options", "phrase"),
     [
         ({}, "on val, after epoch 1"),
         # Dropout would make the scores differ in training.
@@ -289,32 +259,32 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     ],
 )
 def test_a_real_collapse_stops_the_run_and_says_so(
-    options: dict[str, Any], where: str, made: dict[str, Path], tmp_path: Path
+    options: dict[str, Any], phrase: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """Weights that are thrown far off give every pair the same score: val tells, or the steps."""
     absurd = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
     absurd |= {"optimisation__epochs": 1, **options}
     with pytest.raises(UserError, match="has collapsed.*same score.*learning_rate") as stopped:
-        finetune_reranker(small_config(made, tmp_path / "run", **absurd))
-    assert where in str(stopped.value) and "\n" not in str(stopped.value)
+        finetune_reranker(small_config(tiny, tmp_path / "run", **absurd))
+    assert phrase in str(stopped.value) and "\n" not in str(stopped.value)
     assert not (tmp_path / "run" / "report.json").exists()
 
 
-def test_a_first_stage_of_runs_and_a_teacher(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_first_stage_of_runs_and_a_teacher(tiny: dict[str, Path], tmp_path: Path) -> None:
     """BM25's own ranking as files is re-ranked alike; its scores teach by margins."""
     folder = tmp_path / "runs"
     folder.mkdir()
     for split in ("train", "dev"):
-        data = load(str(made["data"]), split)
+        data = load(str(tiny["data"]), split)
         result = BM25(BM25Config()).index(data.sources).search(data.claims, 20)
         write_trec_run(result.run, folder / f"{split}.trec")
-    more: dict[str, Any] = {"optimisation__epochs": 1}
+    extra: dict[str, Any] = {"optimisation__epochs": 1}
     taught = small_config(
-        made, tmp_path / "taught", first__run=f'["{folder}"]', loss__kind="margin_mse",
-        loss__scores=folder / "train.trec", **more,
+        tiny, tmp_path / "taught", first__run=f'["{folder}"]', loss__kind="margin_mse",
+        loss__scores=folder / "train.trec", **extra,
     )  # fmt: skip
     finetune_reranker(taught)
-    finetune_reranker(small_config(made, tmp_path / "plain", **more))
+    finetune_reranker(small_config(tiny, tmp_path / "plain", **extra))
     scores = [read_history(tmp_path / name)[0].score for name in ("taught", "plain")]
     assert scores[0] == scores[1]
     losses = [losses_of(tmp_path / name) for name in ("taught", "plain")]
@@ -346,15 +316,15 @@ def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> 
             AutoModelForCausalLM.from_pretrained(base), str(folder)
         ).eval()
         yes, no = stage.answers
-        found = []
+        differences = []
         for ids in stage.tokens(pairs):
             with torch.inference_mode():
                 logits = causal(torch.tensor([ids])).logits[0, -1]
-            found.append(float(logits[yes] - logits[no]))
-        return np.array(found)
+            differences.append(float(logits[yes] - logits[no]))
+        return np.array(differences)
     raw = torch.nn.Identity()
-    place = base if kind == "lora" else folder
-    theirs = Theirs(str(place), device="cpu", max_length=48, activation_fn=raw)
+    path = base if kind == "lora" else folder
+    theirs = Theirs(str(path), device="cpu", max_length=48, activation_fn=raw)
     if kind == "lora":
         PeftModel.from_pretrained(theirs[0].model, str(folder)).eval()
     given = theirs.predict([tuple(pair) for pair in pairs], convert_to_tensor=True)
@@ -364,12 +334,12 @@ def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_each_kind_is_read_by_its_stage_and_by_its_library(
-    kind: str, made: dict[str, Path], tmp_path: Path
+    kind: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    out, more = tmp_path / "run", {"optimisation__epochs": 1, **KINDS[kind]}
-    finetune_reranker(small_config(made, out, **more))
+    out, extra = tmp_path / "run", {"optimisation__epochs": 1, **KINDS[kind]}
+    finetune_reranker(small_config(tiny, out, **extra))
     name = "yes_no" if kind == "yes_no" else "cross_encoder"
-    data = load(str(made["data"]), "dev")
+    data = load(str(tiny["data"]), "dev")
     read = []
     for number, entry in enumerate(read_history(out)):
         folder = out / "checkpoints" / f"epoch-{number}"
@@ -377,7 +347,7 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
         assert isinstance(stage, Reranker)
         stage = stage.with_runtime(None, "cpu")
         # In training the weights that are there were scored, here those of the folder.
-        assert pipeline(made, stage, "val") == pytest.approx(entry.score)
+        assert pipeline(tiny, stage, "val") == pytest.approx(entry.score)
         claims = stage.rendering.claim_texts(data.claims[:2])
         sources = stage.rendering.source_texts(data.sources[:5])
         pairs = [Pair(claim, source) for claim in claims for source in sources]
@@ -389,13 +359,13 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
 
 @pytest.mark.slow
 def test_chunks_do_not_change_the_training(
-    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a device with memory for fewer pairs than were wanted at once."""
-    more: dict[str, Any] = {"optimisation__dropout": 0}
+    extra: dict[str, Any] = {"optimisation__dropout": 0}
     for name, size in (("whole", "null"), ("chunks", 7)):
         finetune_reranker(
-            small_config(made, tmp_path / name, optimisation__chunk_size=size, **more)
+            small_config(tiny, tmp_path / name, optimisation__chunk_size=size, **extra)
         )
     logits = CrossEncoderToTrain.logits
 
@@ -405,16 +375,16 @@ def test_chunks_do_not_change_the_training(
         return logits(self, features)
 
     monkeypatch.setattr(CrossEncoderToTrain, "logits", of_few)
-    finetune_reranker(small_config(made, tmp_path / "small", **more))
-    whole, chunks, small = (losses_of(tmp_path / name) for name in ("whole", "chunks", "small"))
-    assert chunks == pytest.approx(whole, rel=1e-3)
-    assert small == pytest.approx(whole, rel=1e-3)
-    assert len({round(loss, 4) for loss in whole}) == len(whole)
+    finetune_reranker(small_config(tiny, tmp_path / "small", **extra))
+    full, chunks, small = (losses_of(tmp_path / name) for name in ("whole", "chunks", "small"))
+    assert chunks == pytest.approx(full, rel=1e-3)
+    assert small == pytest.approx(full, rel=1e-3)
+    assert len({round(loss, 4) for loss in full}) == len(full)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    ("kind", "extra"),
     [
         ("cross_encoder", {"optimisation__chunk_size": 7}),
         ("cross_encoder", {"tuning": "lora", "loss__kind": "lambda"}),
@@ -422,20 +392,20 @@ def test_chunks_do_not_change_the_training(
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_weights(
-    kind: str, more: dict[str, Any], made: dict[str, Path], tmp_path: Path
+    kind: str, extra: dict[str, Any], tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """In the second epoch, between two saves; dropout is on, and negatives change with epochs."""
-    more = {"model__kind": kind, **more}
-    finetune_reranker(small_config(made, tmp_path / "whole", **more))
-    cut = tmp_path / "cut"
+    extra = {"model__kind": kind, **extra}
+    finetune_reranker(small_config(tiny, tmp_path / "whole", **extra))
+    early = tmp_path / "cut"
     with power_cut(lambda state: state.batches_done == 6):
-        finetune_reranker(small_config(made, cut, **more))
-    assert not (cut / "report.json").exists()
-    finetune_reranker(small_config(made, cut, resume=True, **more))
-    assert losses_of(tmp_path / "whole") == losses_of(cut) and len(losses_of(cut)) == 8
-    same_weights(tmp_path / "whole", cut)
+        finetune_reranker(small_config(tiny, early, **extra))
+    assert not (early / "report.json").exists()
+    finetune_reranker(small_config(tiny, early, resume=True, **extra))
+    assert losses_of(tmp_path / "whole") == losses_of(early) and len(losses_of(early)) == 8
+    same_weights(tmp_path / "whole", early)
     reports = [Report.read(tmp_path / run) for run in ("whole", "cut")]
     assert reports[0].macro == reports[1].macro
     # Other inputs are another training.
     with pytest.raises(ConfigError, match="optimisation.seed"):
-        finetune_reranker(small_config(made, cut, resume=True, optimisation__seed=1, **more))
+        finetune_reranker(small_config(tiny, early, resume=True, optimisation__seed=1, **extra))
