@@ -74,20 +74,6 @@ class PairScores:
     reused: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class SourceScores:
-    """Hold the scores of claims' sources, by claim: arrays [sources], NaN where none is known.
-
-    `why` has the reasons of each claim's pairs that could not be scored; `tokens` and `reused` are
-    those of `PairScores`.
-    """
-
-    scores: Sequence[np.ndarray]
-    why: Sequence[Sequence[str]]
-    tokens: int
-    reused: int
-
-
 @dataclass(frozen=True)
 class Runtime:
     """Set a re-ranker's store of scores, and its device."""
@@ -167,63 +153,37 @@ class Reranker(WithRuntime, ABC):
         """
         started = time.perf_counter()
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
-        judged = self.source_scores(claims, sources, candidates)
-        ranked, failures, notes = {}, [], {}
-        untranslated = set(missing_translations(claims, self.rendering.claims))
-        for claim, scores, why in zip(claims, judged.scores, judged.why, strict=True):
-            before = run.scored(claim.id)
-            ranked[claim.id] = self._rank(before, scores)
-            failures += [Failure(claim.id, reason) for reason in why]
-            notes[claim.id] = f"{len(scores)} of {len(before)} sources re-ranked"
-            if claim.id in untranslated:
-                notes[claim.id] += "; no translation: read as posted"
-        cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), judged.tokens, judged.reused
-        )
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
-
-    def source_scores(
-        self,
-        claims: Sequence[Claim],
-        sources: Sequence[Source],
-        candidates: Sequence[Sequence[str]],
-        *,
-        fresh: bool = False,
-    ) -> SourceScores:
-        """Score for each claim the sources `candidates`, by id; `fresh` as for `pair_scores`."""
-        rendering = self.rendering
         wanted_ids = {source for ids in candidates for source in ids}
-        ranked_sources = [source for source in sources if source.id in wanted_ids]
+        wanted = [source for source in sources if source.id in wanted_ids]
         texts = dict(
-            zip(
-                [source.id for source in ranked_sources],
-                rendering.source_texts(ranked_sources),
-                strict=True,
-            )
+            zip([source.id for source in wanted], self.rendering.source_texts(wanted), strict=True)
         )
         pairs: dict[Pair, int] = {}
         rows = [
             [pairs.setdefault(Pair(text, texts[source]), len(pairs)) for source in ids]
-            for text, ids in zip(rendering.claim_texts(claims), candidates, strict=True)
+            for text, ids in zip(self.rendering.claim_texts(claims), candidates, strict=True)
         ]
-        scored = self.pair_scores(list(pairs), fresh=fresh)
-        scores, why = scored.scores, scored.why
-        return SourceScores(
-            [scores[row].astype(np.float64) for row in rows],
-            [[why[i] for i in row if i in why] for row in rows],
-            scored.tokens,
-            scored.reused,
+        scored = self.pair_scores(list(pairs))
+        ranked, failures, notes = {}, [], {}
+        untranslated = set(missing_translations(claims, self.rendering.claims))
+        for claim, row in zip(claims, rows, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = self._rank(before, scored.scores[row])
+            failures += [Failure(claim.id, scored.why[pair]) for pair in row if pair in scored.why]
+            notes[claim.id] = f"{len(row)} of {len(before)} sources re-ranked"
+            if claim.id in untranslated:
+                notes[claim.id] += "; no translation: read as posted"
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(), scored.tokens, scored.reused
         )
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
-    def pair_scores(self, pairs: Sequence[Pair], *, fresh: bool = False) -> PairScores:
-        """Score distinct pairs, those that the store has not; new scores are written to it.
-
-        `fresh` scores all of them, without the store.
-        """
+    def pair_scores(self, pairs: Sequence[Pair]) -> PairScores:
+        """Score distinct pairs, those that the store has not; new scores are written to it."""
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
             return PairScores(scores, {})
-        store = None if fresh else self.runtime.store
+        store = self.runtime.store
         space = store.pair_scores(self.identity, self.label) if store is not None else None
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
@@ -258,10 +218,11 @@ class Reranker(WithRuntime, ABC):
 
     def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
+        scores = scores.astype(np.float64)
         good = np.flatnonzero(~np.isnan(scores))
         combined = np.full(len(scores), np.nan)
         if len(good):
-            combined[good] = self._mix_scores(first[good], scores[good].astype(np.float64))
+            combined[good] = self._mix_scores(first[good], scores[good])
         return ranked_by(before, combined)
 
     def _mix_scores(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
