@@ -31,7 +31,7 @@ def read_json(path: Path, *, ours: bool = True) -> object:
     return parsed_json(data, path, ours=ours)
 
 
-def parsed_json(data: bytes, path: Path, *, ours: bool = True) -> object:
+def parsed_json(data: bytes, path: str | Path, *, ours: bool = True) -> object:
     """Parse the JSON of a file; `path` is named in errors, as in `read_json`."""
     try:
         text = data.decode()
@@ -60,7 +60,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def validated(kind: type[Kind], values: object, path: Path, prefix: str = "") -> Kind:
+def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = "") -> Kind:
     """Make a dataclass of values, or strictly of a JSON text; `prefix` stands before the field.
 
     Raises `InputError` for a field that is missing, unknown or of another type.

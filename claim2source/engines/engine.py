@@ -260,8 +260,7 @@ class Engine(PaperTable):
             lock = self.files.lock()
             try:
                 self.refresh()  # another process may have built it since it was opened
-                if not self._seal:
-                    self._renew_indexes()
+                self._renew_indexes()
             except BaseException:
                 lock.release()
                 raise
@@ -346,6 +345,7 @@ class Engine(PaperTable):
 
     def share_lock(self, engine: Engine) -> None:
         """Write under the lock of another engine of the same index."""
+        self._renew_indexes()
         self._lock = engine._lock
 
     def stats(self) -> Stats:
@@ -371,8 +371,8 @@ class Engine(PaperTable):
         release_memory()  # of writing
         with self._with_named_errors():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
-        if self.manifest.partitions == 1:
-            # All vectors are compared meanwhile: LanceDB would divide a large partition.
+        if self.manifest.partitions == 1 or not self.manifest.trained:
+            # All vectors are compared meanwhile: LanceDB would divide a partition, or read damage.
             self.note(partitions=0, probes=0, trained=0)
             with self._with_named_errors():
                 if "vector" in (names := self._index_names()):
@@ -424,16 +424,17 @@ class Engine(PaperTable):
     def _renew_indexes(self) -> None:
         """Make search indexes anew where no note says that their files are whole.
 
-        A damaged one may name a paper twice, or stop LanceDB in the midst of a build.
+        A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
         """
+        if self.files.stamp(self._seal_file):
+            return
         with self._with_named_errors():
             names = self._index_names()
             for column in names.keys() & {"id", "terms", "names"}:
                 self._create_index(column)
-        if "vector" in names:
-            self.note(partitions=0, probes=0, trained=0)
-            with self._with_named_errors():
-                self._table.drop_index(names["vector"])
+        if names:
+            self.note(trained=0)
+        self._write_seal()
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]

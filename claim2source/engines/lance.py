@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -148,27 +147,19 @@ def expression(where: Where) -> Expr | None:
     return reduce(lambda a, b: a & b, parts) if parts else None
 
 
-def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
-    """Query each of the terms; a term that occurs n times counts n times."""
+def matching(column: str, words: Sequence[str]) -> Any:
+    """Query words, each once."""
     from lancedb.query import MatchQuery
 
-    by_count: dict[int, list[str]] = {}
-    for term, count in Counter(terms).items():
-        by_count.setdefault(count, []).append(term)
-    return [
-        MatchQuery(" ".join(words), column, boost=float(count * weight))
-        for count, words in by_count.items()
-    ]
+    return MatchQuery(" ".join(words), column)
 
 
-def any_of(queries: Sequence[Any]) -> Any:
-    from lancedb.query import BooleanQuery, Occur
+def filtered(query: Any, where: Where, rows: np.ndarray | None = None) -> Any:
+    """Restrict a query to some papers, and to those in rows of these numbers."""
+    from lancedb.expr import col
 
-    if len(queries) == 1:
-        return queries[0]
-    return BooleanQuery([(Occur.SHOULD, query) for query in queries])
-
-
-def filtered(query: Any, where: Where) -> Any:
     condition = expression(where)
+    if rows is not None:
+        listed = col("_rowid").isin(rows.tolist())
+        condition = listed if condition is None else condition & listed
     return query if condition is None else query.where(condition, prefilter=True)

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from claim2source.core.config import require
@@ -31,6 +30,13 @@ _WIDEST = 65_536
 # Their number is the root of the papers'.
 _MOST_PARTITIONS = 2**24
 _TABLE = re.compile(r"[a-z0-9-]{1,64}")
+
+
+def check_bm25(bm25: BM25Config) -> None:
+    """Raise `ConfigError` for settings that LanceDB's BM25 has not."""
+    require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
+    require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: LanceDB has no other")
+    require(bm25.b == B, "bm25.b", bm25.b, f"{B}: LanceDB has no other")
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,7 @@ class IndexManifest:
     format: Literal[2] = 2
 
     def __post_init__(self) -> None:
-        require(self.bm25.analysis == "terms", "bm25.analysis", self.bm25.analysis, "terms")
-        require(self.bm25.k1 == K1, "bm25.k1", self.bm25.k1, f"{K1}: LanceDB has no other")
-        require(self.bm25.b == B, "bm25.b", self.bm25.b, f"{B}: LanceDB has no other")
+        check_bm25(self.bm25)
         counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
         if min(counts) < 0 or not 0 < self.dimensions <= _WIDEST:
             raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
@@ -108,14 +112,14 @@ class IndexManifest:
     @classmethod
     def read(cls, files: IndexFiles, name: str = MANIFEST) -> Self:
         """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
-        data, path = files.read(name), Path(f"{files.uri}/{name}")
+        data, path = files.read(name), f"{files.uri}/{name}"
         if data is None:
             why = files.why_absent() or f"not an index: it has no {name}"
             raise InputError(files.uri, why=why)
         return cls.parsed(json.dumps(parsed_json(data, path)), path)
 
     @classmethod
-    def parsed(cls, text: str, path: Path) -> Self:
+    def parsed(cls, text: str, path: str) -> Self:
         """Read JSON; `path` is named in errors."""
         values = json.loads(text)
         if isinstance(values, dict) and values.get("format") == 1:

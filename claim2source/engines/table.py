@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import (
     Hits,
     among,
-    any_of,
     expression,
     filtered,
     matching,
@@ -34,6 +34,7 @@ from claim2source.engines.rows import (
     rows_of,
     vectors_of,
 )
+from claim2source.engines.sums import Ranked, Ranking, best_sums
 
 if TYPE_CHECKING:
     import pyarrow
@@ -150,18 +151,55 @@ class PaperTable:
         index's papers chose.
         """
         weight = self.manifest.names if weight is None else weight
-        fields = [("terms", terms, 1.0), ("names", names if weight else (), weight)]
-        queries = [
-            term_query
-            for name, words, boost in fields
-            for term_query in matching(name, words, boost)
-        ]
-        if not queries or k < 1 or where.ids == ():
+        counts = Counter(terms)
+        # Words that count more than once are a ranking more: LanceDB's own sums take longer.
+        parts: list[tuple[str, Sequence[str], float]] = []
+        if counts:
+            parts.append(("terms", list(counts), 1.0))
+        for count in {*counts.values()} - {1}:
+            repeated = [term for term in counts if counts[term] == count]
+            parts.append(("terms", repeated, count - 1.0))
+        if names and weight:
+            parts.append(("names", list(dict.fromkeys(names)), weight))
+        if not parts or k < 1 or where.ids == ():
+            return []
+        if len(parts) == 1:
+            column, words, weight = parts[0]
+            table = self._by_words(column, words, where, k, columns=("id",))
+            return self._hits(table, weight * numbers(table, "_score") / (K1 + 1))
+
+        def ranking(column: str, words: Sequence[str], weight: float) -> Ranking:
+            def rank(depth: int, rows: np.ndarray | None) -> Ranked:
+                table = self._by_words(column, words, where, depth, rows)
+                return table["_rowid"].to_numpy(), weight * numbers(table, "_score") / (K1 + 1)
+
+            return rank
+
+        rows, scores = best_sums([ranking(*part) for part in parts], k)
+        if not len(rows):
             return []
         with self._with_named_errors():
-            query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
-            rows = filtered(query.with_row_id(True), where).to_arrow()
-        return self._hits(rows, numbers(rows, "_score") / (K1 + 1))
+            table = self._table.take_row_ids(rows.tolist()).select(["id"]).with_row_id().to_arrow()
+        ids = dict(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+        self._row_numbers.update(zip(ids.values(), ids, strict=True))
+        return [
+            (ids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _by_words(
+        self,
+        column: str,
+        words: Sequence[str],
+        where: Where,
+        k: int,
+        rows: np.ndarray | None = None,
+        columns: Sequence[str] = (),
+    ) -> pyarrow.Table:
+        """Find the best `k` rows that hold one of the words, or score some rows."""
+        with self._with_named_errors():
+            query = self._table.search(matching(column, words)).limit(k)
+            query = query.select([*columns, "_score"]).with_row_id(True)
+            return filtered(query, where, rows).to_arrow()
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]

@@ -161,7 +161,7 @@ class AbstainModel:
         return values
 
     @classmethod
-    def of_json(cls, values: Mapping[str, object], path: Path) -> Self:
+    def of_json(cls, values: Mapping[str, object], path: str | Path) -> Self:
         """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 

@@ -27,7 +27,7 @@ from claim2source.engines.growing import (
     fill_store,
     re_encode,
 )
-from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.manifest import IndexManifest, check_bm25
 from claim2source.find.rankings import abstention_of
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model
@@ -116,6 +116,8 @@ class IndexProgramConfig(StoreOptions):
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
             shard_of(self.shard, {})
+        if self.bm25 is not None:
+            check_bm25(self.bm25)
         for key in ("ray", "workers"):
             value = getattr(self, key)
             good = value is None or self.launcher is not None
@@ -211,11 +213,13 @@ def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> No
 
 
 def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
-    """Raise `ConfigError` for settings that an index was made without."""
+    """Raise `UserError` for settings that an index was made without."""
     is_same = config.sources in (None, manifest.rendering.sources)
     require(is_same, "sources", config.sources, f"{manifest.rendering.sources}: the index's own")
     keeps = config.sentences or not manifest.sentences
     require(keeps, "sentences", False, "true: the index keeps them")
+    if config.bm25 is not None:
+        manifest.check_analyser(config.bm25, config.out)
 
 
 def model_of(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from claim2source.core.errors import InputError
 from claim2source.core.run import Result
 from claim2source.engines import Engine, SearchResults
@@ -32,7 +30,7 @@ def abstention_of(engine: Engine) -> AbstainModel | None:
 
     Raises `InputError` where the manifest holds something else.
     """
-    values, path = engine.manifest.abstain, Path(f"{engine.location}/{MANIFEST}")
+    values, path = engine.manifest.abstain, f"{engine.location}/{MANIFEST}"
     try:
         return None if values is None else AbstainModel.of_json(values, path)
     except InputError as error:

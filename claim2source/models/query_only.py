@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from claim2source.models.bfloat16 import computes_fast
 from claim2source.models.config import Identity
 from claim2source.models.encoder import Encoder
 from claim2source.models.manifest import SourceModel
@@ -75,6 +77,17 @@ class LateEncoder(Encoder):
     def config_hash(self) -> str:
         """Return the hash of the model's config, as it was recorded."""
         return self.record.config
+
+    def in_bfloat16(self) -> Encoder:
+        """Copy as `Encoder.in_bfloat16` does, without loading the model."""
+        settings = self.settings
+        exact = settings.dtype != "float32" or settings.own_code or torch.cuda.is_available()
+        if exact or not computes_fast():
+            return super().in_bfloat16()
+        record = replace(self.record, encoder=replace(settings, dtype="bfloat16"))
+        late = LateEncoder(record, lambda: self.loaded.in_bfloat16())
+        late.name = self.name
+        return late
 
     def __getattr__(self, name: str) -> Any:
         """Take the model, the tokenizer and the Dense layer from the loaded encoder."""

@@ -276,27 +276,6 @@ class TrainingPairs:
         """Count the pairs with fewer mined negatives than are trained on."""
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
-    def taught_sentences(self) -> list[str]:
-        """Describe how many of a pair's own sources the teacher scores in the first epoch."""
-        if self.teacher is None:
-            return []
-        counts: list[int] = []
-        untaught = 0
-        for row in self.rows:
-            scored = self._scores_of(row.claim)
-            own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
-            count = sum(source in scored for source in own)
-            untaught += row.positive not in scored
-            if count >= 2:
-                counts.append(count)
-        total = sum(len(scores) for scores in self.teacher.values())
-        missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []
-        return [
-            *missing,
-            f"the teacher teaches {len(counts)} of {len(self.rows)} pairs by their own sources, "
-            f"with {sum(counts)} of its {total} scores (other pairs' sources may add to them)",
-        ]
-
     @property
     def languages(self) -> list[str]:
         """List the rows' languages."""

@@ -157,9 +157,9 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         *measured,
         *unused_data(config, data.train, len(pairs)),
         *mined,
-        *module.summary(config, sampler),
+        *module.summary(config, sampler, len(data.train.claims)),
+        *([f"{pairs.short_rows} pairs have too few negatives"] if pairs.short_rows else []),
         *([] if data.teacher is None else data.teacher.sentences()),
-        *pairs.taught_sentences(),
     ]
     log_negatives(session, pairs.rows, data.train, optimisation.seed)
     fit(session, trainer, module, sampler.loader(module.collate), summary)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,14 +15,8 @@ from claim2source.training.resume import RandomState, random_state, restore_rand
 Chunks = Sequence[Sequence[int]]
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
-
-
-class BackwardContext(Protocol):
-    """Define a context for one backward pass from `output`; none follows the `last`."""
-
-    def __call__(self, output: Tensor, last: bool) -> AbstractContextManager[object]:
-        """Enter the context."""
-        ...
+# A context of one backward pass from an output; none follows where the flag says it is the last.
+BackwardContext = Callable[[Tensor, bool], AbstractContextManager[object]]
 
 
 @dataclass
@@ -42,14 +35,14 @@ class Forward:
     def backward(self, loss: Tensor, step_context: BackwardContext | None = None) -> None:
         """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
         context = step_context or _no_context
-        with context(loss, last=not self.repeats):
+        with context(loss, not self.repeats):
             loss.backward()  # type: ignore[no-untyped-call]
         while self.repeats:
             rows, state, leaf = self.repeats.pop(0)
             # Dropout must be that of the first pass.
             restore_random_state(state)
             vectors = self.encode(rows)
-            with context(vectors, last=not self.repeats):
+            with context(vectors, not self.repeats):
                 torch.autograd.backward(vectors, leaf.grad)
         if self.after is not None:
             restore_random_state(self.after)

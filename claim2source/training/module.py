@@ -22,7 +22,7 @@ from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.config import FinetuneConfig, OptimisationConfig, StepsConfig
+from claim2source.training.config import OptimisationConfig, RunConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
@@ -279,6 +279,29 @@ class TrainingModule(pl.LightningModule):
             name = differing[0].removeprefix("model.")
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
+    def summary(self, config: RunConfig, sampler: BatchSampler, claims: int) -> list[str]:
+        """Describe the training data, and the pairs that are left out."""
+        pairs, trained = self.pairs.rows, trainable_weights(self.model).values()
+        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
+        weights = sum(weight.numel() for weight in self.model.parameters())
+        lines = [
+            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
+            f"{self.optimizer_steps} optimizer steps; "
+            f"{sum(weight.numel() for weight in trained):,} of {weights:,} weights are trained",
+        ]
+        if config.data.limit is not None:
+            lines.append(f"data.limit: only {claims} claims are trained on")
+        if repeats := sampler.repeats():
+            lines.append(f"{repeats} pairs share a batch with their own paper (masked)")
+        if left_out := sampler.left_out():
+            lines.append(
+                f"{left_out} pairs are left out of an epoch, so that all processes get equally many"
+            )
+        if sampler.config.alpha != 1:
+            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
+            lines.append(f"pairs an epoch by language: {quotas}")
+        return lines
+
     def give_up(self, why: str) -> None:
         """Raise `UserError` in the first process; the others end with its exit code."""
         if not self.trainer.is_global_zero:
@@ -499,29 +522,3 @@ class RetrieverModule(TrainingModule):
             for value in [getattr(batch, spec.name)]
         }
         return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
-
-    def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
-        """Describe the training data, and the pairs that are left out."""
-        pairs, claims = self.pairs, self.pairs.dataset.claims
-        trained = sum(p.numel() for p in trainable_weights(self.model).values())
-        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
-        lines = [
-            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
-            f"{self.optimizer_steps} optimizer steps; "
-            f"{trained:,} of {self.encoder.parameters:,} weights are trained",
-        ]
-        if config.data.limit is not None:
-            lines.append(f"data.limit: only {len(claims)} claims are trained on")
-        if sampler.repeats():
-            lines.append(f"{sampler.repeats()} pairs share a batch with their own paper (masked)")
-        if sampler.left_out():
-            lines.append(
-                f"{sampler.left_out()} pairs are left out of an epoch, so that all processes get "
-                "equally many"
-            )
-        if pairs.short_rows:
-            lines.append(f"{pairs.short_rows} pairs have fewer negatives than configured")
-        if config.batches.alpha != 1:
-            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
-            lines.append(f"pairs an epoch by language: {quotas}")
-        return lines

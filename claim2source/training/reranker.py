@@ -13,6 +13,7 @@ from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
+from claim2source.text.views import untranslated_sentences
 from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
@@ -143,7 +144,13 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     reranker.adapt()
     sampler, steps = plan_batches(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
-    summary = module.summary(config, sampler, setup.data)
+    claims, left_out = setup.data.train.claims, pairs.untaught
+    summary = [
+        *untranslated_sentences(claims, config.rendering.claims),
+        *module.summary(config, sampler, len(claims)),
+        *([f"{left_out} pairs are left out: they have nothing to compare"] if left_out else []),
+        *([] if teacher is None else teacher.sentences()),
+    ]
     log_negatives(session, pairs.rows, setup.data.train, config.optimisation.seed)
     fit(session, setup.trainer, module, sampler.loader(module.collate), summary)
 

@@ -10,9 +10,7 @@ from claim2source.core.config import (
     Between,
     Positive,
     Settings,
-    list_field,
     require,
-    require_one_of,
 )
 from claim2source.core.errors import ConfigError
 from claim2source.models.config import Dtype
@@ -21,8 +19,6 @@ from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig
 
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse"]
-# What val can choose by: all are better where they are higher.
-METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5")
 
 
 @dataclass(frozen=True)
@@ -151,8 +147,7 @@ class RerankerConfig(RunConfig):
         optimisation: batches, epochs and the optimizer.
         first: the first stage, whose sources are re-ranked.
         loss: the loss to minimise.
-        choose_by: metric on val of the whole pipeline, higher is better: mrr@1, mrr@5, mrr@10 or
-            recall@5.
+        choose_by: metric on val of the whole pipeline, higher is better.
     """
 
     model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
@@ -160,13 +155,11 @@ class RerankerConfig(RunConfig):
     optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
     first: FirstStageConfig = field(default_factory=FirstStageConfig)
     loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
-    choose_by: str = "mrr@5"
+    choose_by: Literal["mrr@1", "mrr@5", "mrr@10", "recall@5"] = "mrr@5"
     out: Path = Path("checkpoints/reranker")
-    languages: list[str] | None = list_field(help="train and report on these languages only")
 
     def check(self) -> None:
         super().check()
-        require_one_of("choose_by", self.choose_by, METRICS)
         model, loss, full = self.model, self.loss.kind, self.tuning == "full"
         allowed = "float32 with tuning: full; 16 bits lose small steps"
         require(not full or model.dtype == "float32", "model.dtype", model.dtype, allowed)

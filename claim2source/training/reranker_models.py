@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from claim2source.core.files import atomic_folder
 from claim2source.models import Weights, tokenizer_files
 from claim2source.models.manifest import Base
 from claim2source.models.reranker_manifest import (
-    RerankerKind,
     RerankerManifest,
     RerankerSettings,
 )
@@ -106,11 +105,6 @@ class TrainedReranker(ABC):
     def device(self) -> torch.device:
         """Return the device of the model."""
         return next(iter(self.model.parameters())).device
-
-    @property
-    def parameters(self) -> int:
-        """Count the weights."""
-        return sum(p.numel() for p in self.model.parameters())
 
     def adapt(self) -> None:
         """Make the model trainable."""
@@ -311,18 +305,13 @@ class YesNoToTrain(TrainedReranker):
             shutil.copyfile(file, folder / file.name)
 
 
-KINDS: Mapping[RerankerKind, Callable[[RerankerConfig], TrainedReranker]] = {
-    "cross_encoder": CrossEncoderToTrain,
-    "yes_no": YesNoToTrain,
-}
-
-
 def load_to_train(config: RerankerConfig, claims: Sequence[str]) -> TrainedReranker:
     """Load the re-ranker of a config. Raises `UserError` for one that cannot be trained so.
 
     `claims` are the texts to train on, which must leave room for a source.
     """
-    reranker = KINDS[config.model.kind](config)
+    kind = CrossEncoderToTrain if config.model.kind == "cross_encoder" else YesNoToTrain
+    reranker: TrainedReranker = kind(config)
     reranker.load()
     check_layers(reranker.model, config, own_code=reranker.loading.own_code)
     if missing := reranker.too_long(claims):

@@ -16,8 +16,7 @@ from claim2source.metrics.metrics import evaluate
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
-from claim2source.text.views import untranslated_sentences
-from claim2source.training.batches import BatchPlan, BatchSampler
+from claim2source.training.batches import BatchPlan
 from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores, val_scores
@@ -28,7 +27,7 @@ from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
-from claim2source.training.resume import StopSignals, trainable_weights
+from claim2source.training.resume import StopSignals
 from claim2source.training.session import Session
 
 _TOP = 5  # places that LambdaLoss looks at
@@ -242,26 +241,6 @@ class RerankerModule(TrainingModule):
         if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))
-
-    def summary(
-        self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
-    ) -> list[str]:
-        """Describe the training data, and the pairs that are left out."""
-        claims, pairs = data.train.claims, self.pairs
-        trained = sum(p.numel() for p in trainable_weights(self.model).values())
-        lines = [
-            *untranslated_sentences(claims, config.rendering.claims),
-            f"{len(pairs.rows)} claims with a gold in {sampler.batches} batches an epoch, "
-            f"{self.optimizer_steps} optimizer steps; {trained:,} of "
-            f"{self.reranker.parameters:,} weights are trained",
-        ]
-        if config.data.limit is not None:
-            lines.append(f"data.limit: only {len(claims)} claims are trained on")
-        if pairs.untaught:
-            lines.append(
-                f"{pairs.untaught} pairs are left out: fewer than two candidates to compare"
-            )
-        return lines if data.teacher is None else lines + data.teacher.sentences()
 
 
 def _on_device(part: Features, device: torch.device) -> Features:

@@ -221,6 +221,24 @@ def test_a_damaged_search_index_without_a_note_is_made_anew_by_the_next_run(
     assert "panicked" not in capfd.readouterr().err
 
 
+def test_vectors_without_a_note_stay_divided_until_the_next_build(tmp_path: Path) -> None:
+    corpus = Corpus.drawn(60)
+    engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=50)
+    engine.upsert(corpus.rows())
+    engine.build()
+    (tmp_path / "index" / "papers.files.json").unlink()
+    for _ in range(2):
+        engine.close()
+        engine.lock()
+        assert engine.manifest.probes and "vector" in engine._index_names()
+        assert (engine.manifest.trained, engine.stats().unbuilt) == (0, 0)
+    divided = set(tmp_path.glob("index/papers.lance/_indices/*/auxiliary.idx"))
+    engine.build()
+    assert engine.manifest.trained == 60
+    assert set(tmp_path.glob("index/papers.lance/_indices/*/auxiliary.idx")) > divided
+    engine.close()
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_sparse_file_is_refused_without_being_read(copy: Path, sealed: bool) -> None:
     if not sealed:

@@ -22,7 +22,8 @@ from claim2source.engines.growing import (
     undo_re_encoding,
 )
 from claim2source.engines.rows import MAX_SENTENCES, SPLIT, findings_of, split
-from claim2source.models import ModelConfig
+from claim2source.models import Encoder, ModelConfig
+from claim2source.models.query_only import LateEncoder, source_model
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
 
 SOURCES = [
@@ -158,6 +159,10 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
     assert len(split(Paper(Source("p", "", "One. " * 60)))) == MAX_SENTENCES == 40
 
 
+def never_load() -> Encoder:
+    raise AssertionError("a model was loaded")
+
+
 def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +185,13 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     assert findings is not None and [len(finding) for finding in findings] == [1] * 9
     encoded.clear()
     assert encoder.encode(PAPERS, Progress(None, None))[2] == 0 and not encoded
+    # Where both types hold all of it, a model that is loaded late is not loaded.
+    encoder.encoder = late = LateEncoder(source_model(dense.encoder, "base", None), never_load)
+    late.name = dense.encoder.name
+    for name in ("_source_encoder", "_fast_encoder"):
+        encoder.__dict__.pop(name, None)
+    again, _, _ = encoder.encode(PAPERS, Progress(None, None))
+    assert np.array_equal(again, vectors)
 
 
 def test_retractions_are_noted_without_encoding_and_stay(
@@ -279,9 +291,14 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("claim2source.engines.growing.Engine.build", stopped)
+        patched.setattr("claim2source.engines.growing.Engine._build_partitions", stopped)
         re_encode(engine, other)
     engine.close()
+    # It was killed before it noted its files, of which one is not whole.
+    (note,) = (tmp_path / "idx").glob("papers-*-2.files.json")
+    note.unlink()
+    (ids,) = (tmp_path / "idx").glob("papers-*-2.lance/_indices/*/page_data.lance")
+    ids.write_bytes(b"broken")
     undo_re_encoding(engine)
     engine.close()
     assert reader.search("paper a", 9).scored("0") == of_other

@@ -13,10 +13,11 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
-from claim2source.engines import open_index
+from claim2source.engines import Engine, open_index
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of
 from eval.index import main
+from tests.engines.engines import manifest_of
 
 
 @pytest.fixture
@@ -158,6 +159,12 @@ def test_the_share_of_a_process() -> None:
             shard_of(wrong, {})
 
 
+def test_other_terms_than_the_index_s_are_refused_before_papers_are_read(tmp_path: Path) -> None:
+    Engine.create(tmp_path / "idx", manifest_of()).close()
+    with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
+        main(["none.jsonl", "--out", str(tmp_path / "idx"), "--bm25.language", "de"])
+
+
 @pytest.mark.slow
 def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
@@ -197,7 +204,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
         (["demo", "--claims", "."], "corpus.jsonl: no such file"),
         ([], "source: is missing; wanted: papers, --delete, --retractions"),
         (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
-        (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
+        (["none.txt", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
         (["demo", "--delete", "none.txt"], "none.txt: no such file"),
         (["demo", "--shard", "2/2", "--model", "none/such"], "none/such"),
         (["demo", "--launcher", "ray", "--shard", "1/2"], "launcher: 'ray' is not allowed"),

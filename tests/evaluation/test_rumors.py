@@ -56,7 +56,7 @@ def test_measures_by_hand(rumors: Rumors) -> None:
     assert nothing.values["map_task"] == pytest.approx(2 / 3)
     assert nothing.values["map"] == 0.5 and nothing.intervals is None
     assert scores.intervals is not None
-    for name, value in scores.known.items():
+    for name, value in scores.defined.items():
         low, high = scores.intervals.values[name]["macro"]
         assert low <= value <= high and (low < high or name == "map"), name
 
@@ -82,7 +82,7 @@ def test_only_the_first_five_tweets_count(tmp_path: Path) -> None:
 def test_without_verdicts_or_evidence_there_is_no_value(tmp_path: Path) -> None:
     rumors = load_rumors(write_rumors(tmp_path / "dev.json", [OPEN]))
     scores = score_rumors(rumors, Run.from_lists({"r3": []}), {"r3": None}, repeats=10)
-    assert scores.known == {"map_task": 1.0}
+    assert scores.defined == {"map_task": 1.0}
     assert scores.values["map"] is None and scores.values["macro_f1"] is None
     blind = [{k: v for k, v in DENIED.items() if k not in ("label", "evidence")}]
     with pytest.raises(ValueError, match="no labels"):
