@@ -289,7 +289,7 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     elif words:
         item = None if words[0].startswith("[") else _item_of(option.hint)
         if item is None and len(words) > 1 and name in options:
-            raise ConfigError(key, words, f"{allowed_words(option.hint)}; bare words come first")
+            raise ConfigError(key, words, f"{allowed_words(option.hint)}; other words come first")
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value if item else value[0]
     for part in reversed(name.split(".")):

@@ -21,8 +21,6 @@ from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.parse import read_reply, why_unfinished
 from claim2source.llm.server import (
-    Budget,
-    BudgetSpent,
     NoReply,
     Refusal,
     Reply,
@@ -73,8 +71,7 @@ class LLM:
             raise UserError(f"no package {missing[0]}: pip install 'claim2source[llm]'")
         self.config = config
         self.answers = answers if answers is not None else AnswerStore()
-        # Of this object: HTTP requests for answers, and the tokens of their replies.
-        self.budget = Budget(config.max_requests)
+        # Of this object: the tokens of requests and replies.
         self.usage = Usage()
         self._reserved = 0
         self._no_reply = 0
@@ -187,7 +184,7 @@ class _Run:
         return self.llm._is_done(job.request, job.before, self.check)
 
     async def _work(self, jobs: deque[_Job]) -> None:
-        async with Server(self.config, self.llm.budget) as self.server:
+        async with Server(self.config) as self.server:
             await self._check_model()
             self.freed = asyncio.Condition()
             count = min(self.config.concurrency, len(jobs))
@@ -244,9 +241,6 @@ class _Run:
                     request, strict=strict, retry=retry, left_out=left_out
                 )
                 llm.usage += reply.usage
-            except BudgetSpent as error:
-                llm._stop = str(error)
-                return f"{NOT_ASKED}: {error}"
             except NoReply as error:
                 return self._no_reply(str(error))
             except Refusal as error:

@@ -55,7 +55,6 @@ class LLMConfig(Settings):
         timeout: seconds until a request is given up and asked again
         retries: how often a request is asked again after 429, 5xx, a broken connection or a
             time-out
-        max_requests: stop after this many requests, with those that are asked again
         max_tokens_total: stop before the tokens of prompts and replies exceed this
         retry_failed: ask once more what failed in an earlier run
     """
@@ -73,7 +72,6 @@ class LLMConfig(Settings):
     concurrency: Annotated[int, Between(1, 1024)] = 16
     timeout: Annotated[float, Between(0, 86_400, above=True)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6
-    max_requests: Annotated[int, Between(0, 10**9)] | None = None
     max_tokens_total: Annotated[int, Between(0, 10**11)] | None = None
     retry_failed: bool = False
 

@@ -69,24 +69,6 @@ _UNWANTED = re.compile(
 )
 
 
-class BudgetSpent(Exception):
-    """Report that a budget allows no further request."""
-
-
-@dataclass
-class Budget:
-    """Count the requests that are sent, with those that the client sends again."""
-
-    limit: int | None = None
-    count: int = 0
-
-    def spend(self) -> None:
-        """Count a request. Raises `BudgetSpent` where there may be no more."""
-        if self.limit is not None and self.count >= self.limit:
-            raise BudgetSpent(f"the budget of {self.limit} requests (llm.max_requests) is spent")
-        self.count += 1
-
-
 class Refusal(Exception):
     """Report the status and words with which a server refused a request.
 
@@ -158,12 +140,8 @@ def bounded_client() -> type[httpx2.AsyncClient]:
     """
     import httpx2
 
-    class BudgetedClient(httpx2.AsyncClient):
-        budget = Budget()
-
+    class BoundedClient(httpx2.AsyncClient):
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-            if request.method == "POST":
-                self.budget.spend()
             try:
                 # httpx's own limit starts anew with every piece of a reply.
                 async with asyncio.timeout(request.extensions["timeout"]["read"]):
@@ -198,7 +176,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             headers = [pair for pair in pairs if pair[0].lower() not in left_out]
             return httpx2.Response(status, headers=headers, content=bytes(content), request=request)
 
-    return BudgetedClient
+    return BoundedClient
 
 
 def _is_cut(content: bytes) -> bool:
@@ -245,9 +223,7 @@ class Server:
     config says, each time within its time-out.
     """
 
-    def __init__(
-        self, config: LLMConfig, budget: Budget | None = None, group: str = "llm."
-    ) -> None:
+    def __init__(self, config: LLMConfig, group: str = "llm.") -> None:
         from httpx2 import Limits
         from openai import AsyncOpenAI
 
@@ -258,7 +234,6 @@ class Server:
         http = bounded_client()(
             limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
         )
-        http.budget = budget or Budget()  # type: ignore[attr-defined]
         self._client = AsyncOpenAI(
             base_url=config.base_url,
             api_key=self._key or "none",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain, compress, count, islice
+from itertools import chain, compress, count, islice, repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -128,11 +127,11 @@ class Analysis:
 
     def _of_sources(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
         """Number each text's words, and each word's terms."""
-        words, split = _words(texts if self._speller is None else map(self._speller, texts))
-        tokens, of_word = self._tokens_of(words)
-        number_of: defaultdict[str, int] = defaultdict(count().__next__)
-        terms = self._terms(tokens, self._stop_words, number_of.__getitem__)
-        self.vocabulary = dict(number_of)
+        tokens, split, of_word = self._tokens_of(texts)
+        is_term, stems = self._stems(tokens, self._stop_words)
+        self.vocabulary = {}
+        terms = np.full(len(tokens), -1, np.int32)
+        terms[is_term] = _numbers(stems, self.vocabulary)
         return split, of_word.numbered(terms)
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
@@ -140,51 +139,53 @@ class Analysis:
 
         `stop_words` are left out, and the sources' own.
         """
-        words, split = _words(texts if self._speller is None else map(self._speller, texts))
-        tokens, of_word = self._tokens_of(words)
-        left_out = self._stop_words.union(stop_words)
-        terms = self._terms(tokens, left_out, lambda stem: self.vocabulary.get(stem, -1))
+        tokens, split, of_word = self._tokens_of(texts)
+        is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
+        terms = np.full(len(tokens), -1, np.int32)
+        terms[is_term] = np.fromiter(
+            map(self.vocabulary.get, stems, repeat(-1)), np.int32, len(stems)
+        )
         return _expanded(split, of_word.numbered(terms))
 
-    def _terms(
-        self, tokens: list[str], left_out: set[str], number_of: Callable[[str], int]
-    ) -> np.ndarray:
+    def _stems(self, tokens: list[str], left_out: set[str]) -> tuple[np.ndarray, list[str]]:
+        """Mark the tokens that are not left out, bool [tokens], and stem them."""
         is_term = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
         stems = list(compress(tokens, is_term))
-        if self._stemmer:
-            stems = self._stemmer.stemWords(stems)
-        numbers = np.full(len(tokens), -1, np.int32)
-        numbers[is_term] = np.fromiter(map(number_of, stems), np.int32, len(stems))
-        return numbers
+        return is_term, self._stemmer.stemWords(stems) if self._stemmer else stems
 
-    def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
-        """Tokenize words: the distinct tokens, and each word's tokens as places in that list."""
-        number_of: defaultdict[str, int] = defaultdict(count().__next__)
+    def _tokens_of(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
+        """List the distinct tokens; number each text's words, and each word's tokens."""
+        spelled = texts if self._speller is None else map(self._speller, texts)
+        words, split = _words(spelled, lower=not self._whole_words)
+        number_of: dict[str, int] = {}
         if self._whole_words:
-            lengths = np.fromiter(map(len, map(str.split, words)), np.int64, len(words))
-            split = chain.from_iterable(map(str.split, words))
-            ids = np.fromiter(map(number_of.__getitem__, split), np.int32, lengths.sum())
-            return list(number_of), Terms(ids, _bounds(lengths))
-        lowered = list(map(str.lower, words))
+            parts = list(map(str.split, words))
+            ids = _numbers(list(chain.from_iterable(parts)), number_of)
+            return list(number_of), split, Terms(ids, _bounds(list(map(len, parts))))
         # Most words are one token; a pattern takes the others apart.
-        single = np.fromiter(map(str.isalnum, lowered), bool, len(words))
-        single &= np.fromiter(map(len, lowered), np.int64, len(words)) > 1
-        other_words = "\n".join([*compress(lowered, ~single), ""])
-        tokens_of_words: list[str] = _TOKENS(other_words)
+        single = np.fromiter(map(str.isalnum, words), bool, len(words))
+        single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
+        singles = list(compress(words, single))
+        tokens_of_words: list[str] = _TOKENS("\n".join([*compress(words, ~single), ""]))
         ends = np.flatnonzero(
             np.fromiter(map("\n".__eq__, tokens_of_words), bool, len(tokens_of_words))
         )
         lengths = single.astype(np.int64)
         lengths[~single] = np.diff(ends, prepend=-1) - 1
+        others = [token for token in tokens_of_words if token != "\n"]
         # The tokens of single words come first in the vocabulary: order means nothing.
+        number_of = dict(zip(singles, count(), strict=False))
         ids = np.empty(lengths.sum(), np.int32)
         of_single = np.repeat(single, lengths)
-        for number, tokens in (
-            (of_single, list(compress(lowered, single))),
-            (~of_single, [token for token in tokens_of_words if token != "\n"]),
-        ):
-            ids[number] = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
-        return list(number_of), Terms(ids, _bounds(lengths))
+        ids[of_single] = np.arange(len(singles))
+        ids[~of_single] = _numbers(others, number_of)
+        return list(number_of), split, Terms(ids, _bounds(lengths))
+
+
+def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:
+    """Look up the numbers of words, int32; new ones get the next numbers."""
+    numbers = (number_of.setdefault(word, len(number_of)) for word in words)
+    return np.fromiter(numbers, np.int32, len(words))
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
@@ -197,7 +198,7 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
     return Terms(expanded.indices, expanded.indptr.astype(np.int64)[split.bounds])
 
 
-def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
+def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
     """Split texts at ASCII white space: the distinct words, and each text's words by number.
 
     Words may be empty, and may hold white space of other scripts, but not at their ends.
@@ -205,7 +206,7 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
     # Arrow numbers millions of words several times faster than Python.
     import pyarrow
 
-    number_of: defaultdict[str, int] = defaultdict(count().__next__)
+    number_of: dict[str, int] = {}
     blocks, remaining = [Terms.joined([])], iter(texts)
     while part := list(islice(remaining, _SPLIT)):
         try:
@@ -221,8 +222,8 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
         offsets = pyarrow.py_buffer(starts)
         split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
         words = split.dictionary_encode()
-        numbers = map(number_of.__getitem__, map(str.strip, words.dictionary.to_pylist()))
-        numbered = np.fromiter(numbers, dtype=np.int32, count=len(words.dictionary))
+        trimmed = map(str.strip, words.dictionary.to_pylist())
+        numbered = _numbers(list(map(str.lower, trimmed) if lower else trimmed), number_of)
         blocks.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
     ids = np.concatenate([terms.ids for terms in blocks])
     lengths = np.concatenate([np.diff(terms.bounds) for terms in blocks])
@@ -288,8 +289,10 @@ class Counts:
     def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
         """Compute each posting's part of a score, [postings] float32."""
         norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
-        frequency = self.frequencies.astype(np.float64)
-        data = frequency / (norm[self.documents] + frequency)
+        data = self.frequencies.astype(np.float64)
+        divisors = norm[self.documents]
+        divisors += data
+        data /= divisors
         if okapi:
             data *= k1 + 1
         data *= np.repeat(self.idf(okapi), self.in_documents)

@@ -47,8 +47,8 @@ class LearnedView:
     def __post_init__(self) -> None:
         if not self.scale > 0:
             raise ValueError("scale must be above 0")
-        if self.weight < 0:
-            raise ValueError("weight must not be negative")
+        if self.view.is_similarity and self.weight < 0:
+            raise ValueError("the weight of a similarity must not be negative")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
+from claim2source.datasets.papers import first_day
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import BM25Config, BM25Index
@@ -23,8 +24,8 @@ from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.clean import sentences_of
 from claim2source.text.views import claim_parts
 
-Kind = Literal["bm25", "cosine", "best_sentence"]
-PartOfSource = Literal["all", "title", "abstract"]
+Kind = Literal["bm25", "cosine", "best_sentence", "year"]
+PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
 _GRAM = 4
@@ -36,8 +37,9 @@ class ViewConfig(Settings):
 
     Args:
         score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
-            with the title or a sentence of the abstract.
-        part: what is read of a source: `all` (title and abstract), `title`, or `abstract`.
+            with the title or a sentence of the abstract; `year`, the source's own.
+        part: what is read of a source: `all` (title and abstract), `title`, `abstract`, or, by bm25
+            of words, `metadata` (venue and authors).
         terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
             `characters` (pieces of words of 4 letters).
         bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
@@ -57,7 +59,9 @@ class ViewConfig(Settings):
     def check(self) -> None:
         lexical = self.score == "bm25"
         require(lexical or self.terms == "words", "terms", self.terms, "words but with score bm25")
-        parts = ("all",) if self.score == "best_sentence" else get_args(PartOfSource)
+        parts = get_args(PartOfSource) if self.score in ("bm25", "cosine") else ("all",)
+        if self.encodes or self.terms != "words":
+            parts = tuple(part for part in parts if part != "metadata")
         require_one_of("part", self.part, parts)
         good = self.bm25.analysis == "terms"
         require(good, "bm25.analysis", self.bm25.analysis, "terms: whitespace has other scores")
@@ -67,7 +71,12 @@ class ViewConfig(Settings):
     @property
     def encodes(self) -> bool:
         """Tell whether an encoder makes the scores."""
-        return self.score != "bm25"
+        return self.score in ("cosine", "best_sentence")
+
+    @property
+    def is_similarity(self) -> bool:
+        """Tell whether more of it speaks for a source, so that its weight is not negative."""
+        return self.score != "year"
 
 
 class TextVectors(NamedTuple):
@@ -142,9 +151,13 @@ class Scorer:
         """Score for each claim the sources `candidates`, by id: an array of each list's length.
 
         BM25 is divided by the weight of a term that a single source has, which grows with the
-        pool. The score of a title or abstract that a source lacks is NaN. `fresh` encodes claims
-        whose vectors the store may hold: what a new claim costs.
+        pool. The score of a part that a source lacks, and the year of one without a date, is NaN.
+        `fresh` encodes claims whose vectors the store may hold: what a new claim costs.
         """
+        if view.score == "year":
+            return [
+                np.array([year_of(self._sources[one].date) for one in ids]) for ids in candidates
+            ]
         if view.score == "bm25":
             values = self._bm25(view, claims, candidates)
         else:
@@ -160,7 +173,7 @@ class Scorer:
     def _bm25(
         self, view: ViewConfig, claims: Sequence[Claim], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        metadata = view.part == "all" and view.bm25.metadata
+        metadata = view.part == "metadata" or (view.part == "all" and view.bm25.metadata)
         config = replace(view.bm25, claims=view.claims, metadata=metadata)
         index = self._lexical.get(view)
         if view.terms != "words":
@@ -245,11 +258,15 @@ def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str
 def _only(source: Source, part: PartOfSource) -> Source:
     if part == "title":
         return replace(source, abstract="", venue="", authors=())
-    return replace(source, title="", venue="", authors=()) if part == "abstract" else source
+    if part == "abstract":
+        return replace(source, title="", venue="", authors=())
+    return replace(source, title="", abstract="") if part == "metadata" else source
 
 
 def _lacks(source: Source, part: PartOfSource) -> bool:
     """Tell whether a source has nothing in a part: a low score would speak against it."""
+    if part == "metadata":
+        return not source.venue.strip() and not source.authors
     return not (source.title if part == "title" else source.abstract).strip()
 
 
@@ -295,3 +312,9 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
         " ".join(f"{word}_{next_one}" for word, next_one in zip(words, words[1:], strict=False))
         for words in split
     ]
+
+
+def year_of(date: str) -> float:
+    """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
+    year, rest = divmod(first_day(date), 10_000)
+    return year + (rest // 100 - 1) / 12 if year else math.nan

@@ -41,7 +41,7 @@ MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
 # Settings of stages that say how they are run: they change no score.
 _RUNTIME = (
     *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
-    *("max_requests", "max_tokens_total", "allow_remote_code"),
+    *("max_tokens_total", "allow_remote_code"),
 )
 
 

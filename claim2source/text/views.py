@@ -73,12 +73,14 @@ def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, 
 
     A post may hold line breaks itself: the rendered text cannot be split into its parts again.
     """
-    require_one_of("claims", form, _CLAIM_FORMS)
     posted = ClaimPart(claim.text, claim.lang)
+    if form == "original":
+        return (posted,)
+    require_one_of("claims", form, _CLAIM_FORMS)
     english = ClaimPart(str(claim.translation), "en") if _has_forms(claim) else posted
     if form == "paired" or (form == "bilingual" and english is not posted):
         return (posted, english)
-    return (posted,) if form == "original" else (english,)
+    return (english,)
 
 
 def _has_forms(claim: Claim) -> bool:

@@ -92,12 +92,14 @@ def make_lists(
     return Lists(features, is_listed, golds, weights, groups, scale)
 
 
-def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
-    """Fit weights [views], at least 0, by the listwise softmax loss over each claim's candidates.
+def fit_linear(
+    lists: Lists, penalty: float, signed: np.ndarray, start: np.ndarray | None = None
+) -> np.ndarray:
+    """Fit weights [views] by the listwise softmax loss over each claim's candidates.
 
     The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
-    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Raises
-    `UserError` where no claim has a gold.
+    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Weights
+    are at least 0 where `signed` [views] is false. Raises `UserError` where no claim has a gold.
     """
     from scipy.optimize import minimize
 
@@ -124,13 +126,11 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
         slope = (pull @ flat).astype(np.float64)
         return float(value + penalty / 2 * weights @ weights), slope + penalty * weights
 
+    first = np.full(flat.shape[1], 0.5) if start is None else start
+    bounds = [(None, None) if free else (0, None) for free in signed]
+    options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
     solution: np.ndarray = minimize(
-        loss,
-        np.full(flat.shape[1], 0.5),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0, None)] * flat.shape[1],
-        options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5},
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     ).x
     return solution
 
@@ -163,18 +163,18 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return dealt
 
 
-def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
+def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
         in_fold = folds == fold
-        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty)
+        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty, signed)
     return values
 
 
-def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
+def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
     """Rank claims by weights that are fitted on others: reciprocal ranks [claims]."""
-    weights = fit_linear(train, penalty).astype(np.float32)
+    weights = fit_linear(train, penalty, signed).astype(np.float32)
     return reciprocal_ranks(test.features @ weights, test)
 
 
@@ -187,18 +187,19 @@ class Recipe:
 
 
 def forward_path(
-    lists: Lists, folds: np.ndarray, base: Sequence[int], penalty: float
+    lists: Lists, folds: np.ndarray, signed: np.ndarray, base: Sequence[int], penalty: float
 ) -> list[tuple[int, ...]]:
     """Add to the base, one after the other, the view that helps most on held-out papers.
 
     Returns the sets of views, the base first.
     """
     path = [tuple(base)]
-    remaining = [view for view in range(lists.features.shape[2]) if view not in base]
+    remaining = [view for view in range(len(signed)) if view not in base]
     while remaining:
 
         def helped(view: int) -> float:
-            values = held_out(lists.seeing([*path[-1], view]), folds, penalty)
+            views = [*path[-1], view]
+            values = held_out(lists.seeing(views), folds, penalty, signed[views])
             return round(float(values @ lists.weights), 12)
 
         best = max(remaining, key=helped)
@@ -208,18 +209,22 @@ def forward_path(
 
 
 def try_recipes(
-    lists: Lists, folds: np.ndarray, base: Sequence[int], penalties: Sequence[float]
+    lists: Lists,
+    folds: np.ndarray,
+    signed: np.ndarray,
+    base: Sequence[int],
+    penalties: Sequence[float],
 ) -> dict[Recipe, np.ndarray]:
     """Score on held-out papers each set of views of a path at each penalty, nearest first.
 
     The first penalty is the one by which the path is made.
     """
     results = {}
-    for views in forward_path(lists, folds, base, penalties[0]):
+    for views in forward_path(lists, folds, signed, base, penalties[0]):
         visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            results[recipe] = held_out(visible, folds, penalty)
+            results[recipe] = held_out(visible, folds, penalty, signed[list(views)])
     return results
 
 
@@ -388,6 +393,11 @@ class Fitting:
         return list(self.views)
 
     @property
+    def signed(self) -> np.ndarray:
+        """Tell which views may have a weight below 0, bool [views]."""
+        return np.array([not view.is_similarity for view in self.views.values()])
+
+    @property
     def first(self) -> list[int]:
         """Number the views of the base."""
         return [self.names.index(name) for name in self.base]
@@ -399,11 +409,11 @@ class Fitting:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
         columns = [self.names.index(name) for name in names]
         folds = self._dealt(self.lists)
-        return held_out(self.lists.seeing(columns), folds, PENALTIES[0])
+        return held_out(self.lists.seeing(columns), folds, PENALTIES[0], self.signed[columns])
 
     def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
-        scores = try_recipes(lists, self._dealt(lists, inner), self.first, PENALTIES)
+        scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
@@ -432,7 +442,8 @@ class Fitting:
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
             recipe, _ = self.choose(train, weighing.among(~in_fold), inner=1)
             halves = train.seeing(recipe.views), test.seeing(recipe.views)
-            values[in_fold] = rank_others(*halves, recipe.penalty)
+            signed = self.signed[list(recipe.views)]
+            values[in_fold] = rank_others(*halves, recipe.penalty, signed)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
@@ -440,7 +451,7 @@ class Fitting:
         lists = self.lists
         recipe, choice = self.choose(lists, self.gathered.weighing)
         visible = lists.seeing(recipe.views)
-        weights = fit_linear(visible, recipe.penalty).tolist()
+        weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
         fitted = FittingData(
             data.name,

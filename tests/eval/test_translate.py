@@ -186,7 +186,7 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     server = llm_server(lambda chat: ENGLISH[source_of(chat)])
-    extra = llm(tmp_path, max_requests=1, concurrency=1)
+    extra = llm(tmp_path, max_tokens_total=2040, concurrency=1)
     with pytest.raises(UserError, match="2 of 3 texts have no answer"):
         main(words(folder, server, tmp_path, *extra))
     translations = [row["metadata"].get("translation") for row in rows(folder).values()]

@@ -131,43 +131,26 @@ def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) ->
     assert failures.count("not asked: the server does not answer (status 502)") >= 80
 
 
-def test_a_budget_of_requests_stops_cleanly(
+def test_a_budget_of_tokens_is_never_exceeded_and_stops_cleanly(
     llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = llm_server(faults=0.5, kinds=("500",), in_a_row=2)
-    requests = asking(*map(str, range(12)))
-    with AnswerStore(tmp_path / "a.sqlite") as store:
-        config = config_of(server, max_requests=7)
-        llm = LLM(config, store)
-        answers = llm.answer(requests, subject="posts")
-        assert server.requests == 7 == llm.budget.count
-        good = [answer for answer in answers if answer.failure is None]
-        assert 0 < len(good) == len(store) < 7
-        why = "not asked: the budget of 7 requests (llm.max_requests) is spent"
-        assert {a.failure for a in answers} == {None, why}
-        assert f"posts: {12 - len(good)} of 12 failed: {12 - len(good)} {why}" in caplog.text
-        with pytest.raises(UserError, match="the same command continues from there"):
-            require_answers(answers)
-        # The same budget again, and then none.
-        assert llm.answer(requests, subject="posts")[0].failure in (None, why)
-        assert server.requests == 7
-        rest = LLM(config_of(server), store).answer(requests)
-        require_answers(rest)
-        assert sum(answer.stored for answer in rest) == len(good)
-
-
-def test_a_budget_of_tokens_is_never_exceeded(llm_server: Start) -> None:
     server = llm_server()
     requests = asking(*(f"Masks work, says study {i}" for i in range(40)))
-    llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600))
-    answers = llm.answer(requests)
-    good = [answer for answer in answers if answer.failure is None]
-    assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
-    # It goes near the end: what a reply did not use is given to the next.
-    assert 400 < llm.usage.total and 0 < len(good) < 40
-    assert {a.failure for a in answers} - {None} == {
-        "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
-    }
+    with AnswerStore(tmp_path / "a.sqlite") as store:
+        llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600), store)
+        answers = llm.answer(requests, subject="posts")
+        good = [answer for answer in answers if answer.failure is None]
+        assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
+        # It goes near the end: what a reply did not use is given to the next.
+        assert 400 < llm.usage.total and 0 < len(good) == len(store) == server.requests < 40
+        why = "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
+        assert {a.failure for a in answers} == {None, why}
+        assert f"posts: {40 - len(good)} of 40 failed: {40 - len(good)} {why}" in caplog.text
+        with pytest.raises(UserError, match="the same command continues from there"):
+            require_answers(answers)
+        rest = LLM(config_of(server, max_tokens=40), store).answer(requests)
+        require_answers(rest)
+        assert sum(answer.stored for answer in rest) == len(good) and server.requests == 40
 
 
 @pytest.mark.parametrize("how", ["401", "400", "reply", "object"])
@@ -328,7 +311,11 @@ def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Pa
     server = llm_server(lambda chat: "I cannot")
     requests = asking("a", schema=SCHEMA)
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        (answer,) = LLM(config_of(server, max_requests=1), store).answer(requests)
+        plan = LLM(config_of(server)).plan(requests)
+        most = (
+            2 * plan.prompt_tokens + plan.most_completion_tokens
+        )  # what the first request may use
+        (answer,) = LLM(config_of(server, max_tokens_total=most), store).answer(requests)
         assert answer.failure is not None and answer.failure.startswith("not asked: the budget")
         assert answer.raw == "I cannot" and not answer.is_asked
         (answer,) = LLM(config_of(server), store).answer(requests)

@@ -17,7 +17,7 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.pairs import Runtime
-from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.similarities import Models, Scorer, ViewConfig, year_of
 from tests.counting import loads
 
 SOURCES = [
@@ -54,13 +54,14 @@ def test_parts_of_sources_are_read_alone() -> None:
     assert hits("abstract", "outbreaks") == [False, False, False]
     assert hits("abstract", "worn counted") == [True, True, False]
     assert hits("all", "lovelace nature") == [False, False, False]
+    assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
     with_names = ViewConfig(bm25=BM25Config(metadata=True))
     assert [s > 0 for s in scores(with_names, "lovelace", ids)] == [True, False, False]
 
 
 def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
-    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x")]
-    parts = ("title", "abstract", "all")
+    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x", venue="BMJ")]
+    parts = ("title", "abstract", "metadata", "all")
     known_parts = {
         part: [
             not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
@@ -70,6 +71,7 @@ def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
     assert known_parts == {
         "title": [True, False, True],
         "abstract": [False, True, True],
+        "metadata": [False, False, True],
         "all": [True, True, True],
     }
 
@@ -188,9 +190,18 @@ def test_fresh_vectors_are_neither_read_from_the_store_nor_written(
         assert encoded == [("source", True), ("claim", not fresh)]
 
 
+def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
+    years = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
+    assert years[:2] == [2020.5, 2019.0] and math.isnan(years[2])
+    assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
+    # As people and registries write them, too.
+    assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
+    assert year_of("Spring 2003") == 2003.0 and math.isnan(year_of("soon"))
+
+
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
-    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model)):
+    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model), ViewConfig(score="year")):  # fmt: skip
         lists = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
         assert [len(one) for one in lists] == [0, 1], view
 
@@ -200,6 +211,9 @@ def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> N
     [
         ({"score": "best_sentence", "part": "title"}, "part"),
         ({"score": "cosine", "terms": "bigrams"}, "terms"),
+        ({"score": "cosine", "part": "metadata"}, "part"),
+        ({"terms": "bigrams", "part": "metadata"}, "part"),
+        ({"score": "year", "model": ModelConfig()}, "model"),
         ({"model": ModelConfig()}, "model"),
         ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
     ],

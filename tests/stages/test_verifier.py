@@ -255,12 +255,13 @@ def test_answers_are_kept_and_what_was_not_answered_is_asked_again(
     llm_server: Start, tmp_path: Path
 ) -> None:
     store, server = Store(tmp_path), llm_server(play.Verifier(play.perfect(GOLDS)))
-    limited = stage(server, votes=3, llm={"max_requests": 9})
+    limited = stage(server, votes=3, llm={"max_tokens_total": 4_000})
     first = apply_stage(limited, CLAIMS, SOURCES, Result(RUN), store)
-    assert server.requests == 9 and not first.stored
+    asked = server.requests
+    assert 0 < asked < 30 and not first.stored
     assert {f.reason.split(":")[0] for f in first.failures} == {"not asked"}
     second = apply_stage(limited, CLAIMS, SOURCES, Result(RUN), store)
-    assert not second.stored and server.requests == 18
+    assert not second.stored and asked < server.requests < 30
     full = stage(server, votes=3)
     result = apply_stage(full, CLAIMS, SOURCES, Result(RUN), store)
     assert server.requests < 32 and not result.failures and mrr(result) == pytest.approx(PERFECT)

@@ -49,17 +49,20 @@ def plain_loss(weights: np.ndarray, lists: Lists, penalty: float) -> float:
 
 
 def test_weights_minimise_the_listwise_loss_and_find_what_was_planted() -> None:
-    lists = planted([2.0, 1.0, 0.5], claims=1500)
-    weights = fit_linear(lists, 0.01)
-    slope = approx_fprime(weights, lambda w: plain_loss(w, lists, 0.01), 1e-6)
+    lists = planted([2.0, 1.0, 0.0], claims=1500)
+    free = np.ones(3, bool)
+    found = fit_linear(lists, 0.01, free)
+    slope = approx_fprime(found, lambda w: plain_loss(w, lists, 0.01), 1e-6)
     assert np.abs(slope).max() < 1e-3
-    unscaled = fit_linear(lists, 0.0) / lists.scale
-    assert unscaled == pytest.approx([2.0, 1.0, 0.5], abs=0.2)
+    unscaled = fit_linear(lists, 0.0, free) / lists.scale
+    assert unscaled == pytest.approx([2.0, 1.0, 0.0], abs=0.2)
 
 
-def test_no_weight_is_negative_and_the_others_are_the_best_without_it() -> None:
+def test_a_similarity_has_no_negative_weight_and_the_others_are_the_best_without_it() -> None:
     lists = planted([1.5, -1.0])
-    found = fit_linear(lists, 0.01)
+    free = fit_linear(lists, 0.01, np.array([False, True]))
+    assert free[1] < -0.3
+    found = fit_linear(lists, 0.01, np.array([False, False]))
     assert found[1] == 0
     alone = minimize(lambda w: plain_loss(np.array([w[0], 0.0]), lists, 0.01), [1.0]).x
     assert found[0] == pytest.approx(alone[0], abs=1e-3)
@@ -75,16 +78,17 @@ def test_padding_claims_out_of_reach_and_several_golds_count_as_they_should() ->
         lists.groups,
         lists.scale,
     )
-    assert fit_linear(wider, 0.1) == pytest.approx(fit_linear(lists, 0.1), abs=1e-4)
+    free = np.ones(2, bool)
+    assert fit_linear(wider, 0.1, free) == pytest.approx(fit_linear(lists, 0.1, free), abs=1e-4)
     lists.gold[:20] = False
     reached = lists.of(np.arange(60) >= 20)
-    assert fit_linear(lists, 0.1) == pytest.approx(fit_linear(reached, 0.1), abs=1e-4)
+    assert fit_linear(lists, 0.1, free) == pytest.approx(fit_linear(reached, 0.1, free), abs=1e-4)
     reached.gold[:, :2] = True
-    weights = fit_linear(reached, 0.1)
-    slope = approx_fprime(weights, lambda w: plain_loss(w, reached, 0.1), 1e-6)
+    found = fit_linear(reached, 0.1, free)
+    slope = approx_fprime(found, lambda w: plain_loss(w, reached, 0.1), 1e-6)
     assert np.abs(slope).max() < 1e-3
     with pytest.raises(UserError, match="nothing to fit"):
-        fit_linear(lists.of(np.arange(60) < 20), 0.1)
+        fit_linear(lists.of(np.arange(60) < 20), 0.1, free)
 
 
 def test_scales_are_the_spread_among_a_claims_candidates_and_shifts_do_not_count() -> None:
@@ -133,22 +137,22 @@ def test_papers_are_dealt_whole_and_evenly() -> None:
 
 
 def test_no_claim_is_ranked_by_what_saw_its_paper() -> None:
-    lists = planted([0.3, -0.2, 0.1], claims=40, papers=20)
+    lists, free = planted([0.3, -0.2, 0.1], claims=40, papers=20), np.ones(3, bool)
     folds = deal_papers(lists.groups, 5, 1)
-    values = held_out(lists, folds, 0.001)
+    found = held_out(lists, folds, 0.001, free)
     for row in range(40):
-        rest, own = lists.of(folds != folds[row]), lists.of(np.array([row]))
-        assert lists.groups[row] not in rest.groups
-        scores = own.features @ fit_linear(rest, 0.001).astype(np.float32)
-        assert values[row] == reciprocal_ranks(scores, own)[0]
-    seen = lists.features @ fit_linear(lists, 0.001).astype(np.float32)
-    assert (values != reciprocal_ranks(seen, lists)).any()
+        others, own = lists.of(folds != folds[row]), lists.of(np.array([row]))
+        assert lists.groups[row] not in others.groups
+        scores = own.features @ fit_linear(others, 0.001, free).astype(np.float32)
+        assert found[row] == reciprocal_ranks(scores, own)[0]
+    seen = lists.features @ fit_linear(lists, 0.001, free).astype(np.float32)
+    assert (found != reciprocal_ranks(seen, lists)).any()
 
 
 def test_the_path_begins_with_the_base_and_adds_what_helps_most() -> None:
     lists = planted([0.3, 0.0, 2.0, 0.8], claims=600)
     folds = deal_papers(lists.groups, 3, 1)
-    recipes = try_recipes(lists, folds, [0, 1], (0.01, 0.1))
+    recipes = try_recipes(lists, folds, np.zeros(4, bool), [0, 1], (0.01, 0.1))
     sets = list(dict.fromkeys(recipe.views for recipe in recipes))
     assert sets == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
     assert {recipe.penalty for recipe in recipes} == {0.01, 0.1} and len(recipes) == 6
