@@ -259,29 +259,18 @@ class Counts:
     @classmethod
     def of(cls, texts: Terms, of_word: Terms, terms: int) -> Counts:
         """Count the terms of every document, by the numbers of its words and of their terms."""
-        width, per_word = len(texts), np.diff(of_word.bounds)
-        # A term and a document as one number: sorted, equal ones are the term's frequency.
-        end = terms * width
-        kind = np.uint32 if end + width < 2**32 else np.uint64
-        keys = np.repeat(np.arange(width, dtype=kind), np.diff(texts.bounds))
-        several = np.flatnonzero((per_word > 1)[texts.ids])
-        more = _expanded(Terms(texts.ids[several], np.arange(len(several) + 1)), of_word)
-        more_keys = np.repeat(keys[several], np.diff(more.bounds))
-        more_keys += more.ids.astype(kind) * kind(width)
-        # Most words are one term; the others sort behind all terms.
-        key_of_word, single = np.full(len(of_word), end, kind), per_word == 1
-        key_of_word[single] = of_word.ids[of_word.bounds[:-1][single]].astype(kind) * kind(width)
-        keys += key_of_word[texts.ids]
-        keys = np.concatenate([keys, more_keys])
-        keys.sort()
-        keys = keys[: np.searchsorted(keys, kind(end))]
-        firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        frequencies = np.diff(firsts, append=len(keys)).astype(np.int32)
-        keys = keys[firsts]
-        indptr = np.searchsorted(keys, np.arange(terms + 1, dtype=kind) * kind(width))
-        documents = (keys % kind(width)).astype(np.int32)
-        lengths = np.bincount(documents, frequencies, width).astype(np.int64)
-        return cls(indptr, documents, frequencies, lengths)
+        of_text, by_word = (
+            _csr(np.ones(len(part.ids), np.int32), part.ids, part.bounds, (len(part), width))
+            for part, width in ((texts, len(of_word)), (of_word, terms))
+        )
+        # The product sums what repeats, without a list of every document's terms.
+        counts = (of_text @ by_word).tocsc()
+        return cls(
+            counts.indptr.astype(np.int64),
+            counts.indices.astype(np.int32),
+            counts.data,
+            of_text @ np.diff(of_word.bounds),
+        )
 
     @property
     def in_documents(self) -> np.ndarray:

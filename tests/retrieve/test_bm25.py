@@ -28,7 +28,7 @@ from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
-from claim2source.retrieve.terms import Analysis, Counts, Terms
+from claim2source.retrieve.terms import Analysis
 from tests.text.small_pipeline import write_pipeline
 
 
@@ -121,14 +121,6 @@ def test_common_and_rare_terms_are_summed_alike() -> None:
     assert len(scores) == 40
     for i, score in enumerate(expected):
         assert scores[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
-
-
-def test_terms_times_documents_may_exceed_32_bits() -> None:
-    size = 70_000
-    backwards = np.arange(size, dtype=np.int32)[::-1].copy()
-    texts, words = Terms(backwards, np.arange(size + 1)), Terms(backwards, np.arange(size + 1))
-    counts = Counts.of(texts, words, size)
-    assert (counts.documents == np.arange(size)).all() and (counts.in_documents == 1).all()
 
 
 # Among them letters that lower otherwise at a word's end, and what only Unicode calls a space.
