@@ -155,9 +155,8 @@ class Scorer:
         `fresh` encodes claims whose vectors the store may hold: what a new claim costs.
         """
         if view.score == "year":
-            return [
-                np.array([year_of(self._sources[one].date) for one in ids]) for ids in candidates
-            ]
+            dates = [[self._sources[source].date for source in ids] for ids in candidates]
+            return [np.array([year_of(date) for date in row], np.float64) for row in dates]
         if view.score == "bm25":
             values = self._bm25(view, claims, candidates)
         else:
