@@ -88,17 +88,17 @@ def test_the_highest_score_of_the_whole_pipeline_is_chosen(
 
 
 def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
-    trained: Path, made: dict[str, Path], tmp_path: Path
+    trained: Path, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """A learned fusion of the candidates that it has re-ranked, and a mix."""
-    train, dev = load(str(made["data"]), "train"), load(str(made["data"]), "dev")
+    train, dev = load(str(tiny["data"]), "train"), load(str(tiny["data"]), "dev")
     _, val = carve_val(train, 0.4, 13)
     views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
     plain = System("S", BM25Node())
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
-    settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
+    settings, scorer = RunSettings(str(tiny["data"])), Scorer(train.sources)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
         assert known_claims(views, Candidates(system, 8), "dev", settings).val.claims == claims
