@@ -152,12 +152,14 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
     )
     trained = trained_encoder(trainer, encoder)
     module = RetrieverModule(trained, pairs, optimisation, config.losses, steps, session.stop)
+    shared = sampler.repeats()
     summary = [
         *([str(base.plan)] if base.plan.auto else []),
         *measured,
         *unused_data(config, data.train, len(pairs)),
         *mined,
         *module.summary(config, sampler, len(data.train.claims)),
+        *([f"{shared} pairs share a batch with their own paper (masked)"] if shared else []),
         *([f"{pairs.short_rows} pairs have too few negatives"] if pairs.short_rows else []),
         *([] if data.teacher is None else data.teacher.sentences()),
     ]

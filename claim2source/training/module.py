@@ -291,8 +291,6 @@ class TrainingModule(pl.LightningModule):
         ]
         if config.data.limit is not None:
             lines.append(f"data.limit: only {claims} claims are trained on")
-        if repeats := sampler.repeats():
-            lines.append(f"{repeats} pairs share a batch with their own paper (masked)")
         if left_out := sampler.left_out():
             lines.append(
                 f"{left_out} pairs are left out of an epoch, so that all processes get equally many"

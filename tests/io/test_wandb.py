@@ -211,5 +211,5 @@ def test_a_server_that_dies_does_not_stop_a_training(tmp_path: Path) -> None:
         path.name.rsplit("_", 2)[0]
         for path in out.glob("wandb/offline-run-*/files/media/table/*.table.json")
     }
-    assert {"mined negatives", "history", "before_and_after"} <= names
+    assert {"mined negatives", "history", "scores"} <= names
     server.close()

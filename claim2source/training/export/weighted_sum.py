@@ -311,7 +311,12 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
     states, scales, ranks = [], [], []
     config: dict[str, Any] = {}
     for part, weight in zip(parts, weights or [1 / len(parts)] * len(parts), strict=True):
-        config = json.loads((part.folder / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+        file = part.folder / ADAPTER_CONFIG_FILE
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if config.get("target_parameters"):
+            # The factors of all experts are one tensor: they cannot be set side by side.
+            why = "adapters with target_parameters are no sum of deltas, and are in no sum"
+            raise InputError(file, why=why)
         states.append(load_file(part.folder / ADAPTER_FILE))
         rank = int(config["r"])
         scales.append(part.manifest.weights.scale * config["lora_alpha"] / rank * weight)
