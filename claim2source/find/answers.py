@@ -49,8 +49,8 @@ _SCORES = {
     **dict.fromkeys(("fused", "fuse"), "fused"),
 }
 ABOUT_SCORES = (
-    "BM25 and similarity compare between posts; fused is both of them, each scaled within one "
-    "post's list, and says nothing of another post."
+    "BM25 and similarity can be compared between posts; the fused score cannot, since it scales "
+    "both within one post's list."
 )
 # What a spreadsheet may take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -220,7 +220,9 @@ def notes(answer: Answer) -> list[str]:
     """List how far an answer can be trusted: as measured, and reasons for less."""
     notices = list(answer.warnings)
     if answer.matches and answer.present is None:
-        notices.append("No abstention is fitted to this index: index --claims DATASET does that.")
+        notices.append(
+            "Abstention is not fitted to this index; claim2source index --claims DATASET does it."
+        )
     if answer.measured is not None:
         own = answer.measured
         notices.append(

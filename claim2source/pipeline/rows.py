@@ -297,7 +297,7 @@ def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str
         write_runs(scored.run, dataset, folder / scored.report.runs)
     write_submissions(row.stages[row.name].run, dataset, folder)
     runs = {stage: scored.run for stage, scored in row.stages.items()}
-    trace_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
+    trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")
     reports = {stage: scored.report for stage, scored in row.stages.items()}
     report = make_report(dataset, reports, row.name, name=name, program=program)
     report = replace(report, notes=(*report.notes, *row.notes))

@@ -71,8 +71,8 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
     page = (tmp_path / "way.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page and page.count("&lt;script&gt;alert(1)") >= 10
     # Of the one gold: from rank 3 to 1, first from 3 to 2.
-    assert "From the first stage to the last: 1 golds promoted (1 to rank 1), 0 demoted" in page
-    assert "1: 1 golds promoted (0 to rank 1), 0 demoted (0 from rank 1), 0 as before" in page
+    assert "From the first stage to the last: 1 gold promoted (1 to rank 1), 0 demoted" in page
+    assert "1: 1 gold promoted (0 to rank 1), 0 demoted (0 from rank 1), 0 as before" in page
     assert page.count("<script>") == 1 and "default-src 'none'" in page
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(UserError):

@@ -65,6 +65,8 @@ def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]
         for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True)
         for golds in [dataset.qrels.golds(entry.claim.id)]
     ]
+    if len(runs) == 1:
+        entries = [replace(entry, tag=entry.tag.replace(EQUAL, "")) for entry in entries]
     return sorted(entries, key=_reciprocal_rank_change, reverse=True)
 
 

@@ -19,6 +19,7 @@ from claim2source.core.tables import TextTable, text_of
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import (
+    ABSENT,
     NOBODY,
     OUTCOMES,
     SEVERAL,
@@ -95,18 +96,20 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     """
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
-    first = claims[:MOST_CLAIMS]
+    first, moved = claims[:MOST_CLAIMS], len(runs) > 1
     page = render_page(
-        title=f"{title}: claims through {len(runs)} stages",
+        title=f"{title}: claims" + f" through {len(runs)} stages" * moved,
         subtitle="",
         verdict=_move_lines(runs, dataset),
         sections=[],
         claims=first,
-        claims_note=f"{len(first)} of {len(claims)} claims, those whose gold moved most first.",
+        claims_note=f"{len(first)} of {len(claims)} claims"
+        + ", those whose gold moved most first" * moved
+        + ".",
         languages=dataset.languages,
         systems=list(runs),
         tag="Gold",
-        tags=OUTCOMES if dataset.golds else (),
+        tags=() if not dataset.golds else OUTCOMES if moved else (ABSENT,),
         made=f"Claim2Source {__version__}.",
     )
     write_text(out, page)
@@ -121,8 +124,9 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
         if moves is not None:
             unmoved = moves.claims - moves.promoted - moves.demoted
             heading = after if number else "From the first stage to the last"
+            golds = f"{moves.promoted} gold{'s' * (moves.promoted != 1)}"
             lines.append(
-                f"{heading}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
+                f"{heading}: {golds} promoted ({moves.to_first} to rank 1), "
                 f"{moves.demoted} demoted ({moves.from_first} from rank 1), {unmoved} as before."
             )
     return lines

@@ -41,7 +41,7 @@ from claim2source.text.styles import STYLES
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
 _MOST_NAMES = 14  # lines or points that are all named
-_GRID_NUMBERS = "In the numbers S0C0 is absolute, the other cells are differences to it."
+_GRID_NUMBERS = "Under Numbers, S0C0 is absolute and the other cells are differences to it."
 _FORMS = {
     "original": "the post as it is",
     "translated": "its English translation",
@@ -388,7 +388,7 @@ def _gaps(compared: PageData) -> Section:
         "Notes": TextTable(["note"], [[note] for note in notes]),
     }
     numbers = {name: table for name, table in tables.items() if table.rows}
-    return Section("Left out and failed", numbers=numbers)
+    return Section(", ".join(numbers).capitalize(), numbers=numbers)
 
 
 def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
@@ -412,7 +412,7 @@ def _cost(compared: PageData) -> Section:
             spots[name] = spot._replace(has_label=not beaten)
     if any(cost and cost.reused for cost in costs.values()):
         notes.append(
-            "Hollow and >: some vectors were in the store already, so the whole cost is higher."
+            "Hollow, and >: some vectors were in the store already, so the whole cost is higher."
         )
     if compared.subset:
         notes.append("Costs are of the claims in all languages.")
