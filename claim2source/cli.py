@@ -49,7 +49,7 @@ GROUPS = {
         "score": ("eval.score", "score files of ranked lists against judgements"),
         "style-grid": (
             "eval.style_grid",
-            "rewrite claims and sources in styles, score every pair",
+            "evaluate systems over styles of claims and sources",
         ),
         "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
     },

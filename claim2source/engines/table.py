@@ -180,11 +180,11 @@ class PaperTable:
             return []
         with self._with_named_errors():
             table = self._table.take_row_ids(rows.tolist()).select(["id"]).with_row_id().to_arrow()
-        ids = dict(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+            ids = dict(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+            # A damaged index may list a row that is not there.
+            hits = list(zip((ids[row] for row in rows.tolist()), scores.tolist(), strict=True))
         self._row_numbers.update(zip(ids.values(), ids, strict=True))
-        return [
-            (ids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-        ]
+        return hits
 
     def _by_words(
         self,
