@@ -286,8 +286,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             raise
         return f"no abstention: {error}"
     engine.note(abstain=fitted.as_json())
-    on = fitted.fitted.removeprefix("present, ")
-    return f"abstention fitted on {on}; {reliability_line(fitted)}"
+    return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
 
 
 def fill(
