@@ -100,6 +100,7 @@ def test_a_list_may_be_deeper_than_the_index_and_both_empty(
     empty.close()
 
 
+@pytest.mark.slow
 def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_path: Path) -> None:
     old, new = Corpus.drawn(300), Corpus.drawn(300, seed=5)
     engine = Engine.create(tmp_path / "index", manifest_of())
@@ -167,6 +168,7 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     keeping.close()
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_folder_is_a_copy_of_the_index(
     engine: Engine, corpus: Corpus, tmp_path: Path
 ) -> None:

@@ -195,7 +195,9 @@ def scramble(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [trim, flip, scramble])
+@pytest.mark.parametrize(
+    "harm", [trim, *(pytest.param(harm, marks=SLOW) for harm in (flip, scramble))]
+)
 @pytest.mark.parametrize(
     "name",
     ["page_data", *(pytest.param(f"part_0_{s}", marks=SLOW) for s in ("invert", "tokens", "docs"))],
@@ -221,6 +223,7 @@ def test_a_damaged_search_index_without_a_note_is_made_anew_by_the_next_run(
     assert "panicked" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_vectors_without_a_note_stay_divided_until_the_next_build(tmp_path: Path) -> None:
     corpus = Corpus.drawn(60)
     engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=50)
@@ -419,6 +422,7 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
         open_index(copy)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     """The limit of a file's size stands for a disk's end: both fail in the middle of a write."""
     import resource

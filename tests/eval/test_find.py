@@ -140,6 +140,7 @@ print("imported:", *(name for name in slow if name in sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_one_post_is_answered_without_pytorch_and_as_with_it(
     ask: Callable[..., str], index: str, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     assert "the index has 60 papers" in model.fitted
 
 
+@pytest.mark.slow
 def test_abstention_of_an_index_is_measured_by_a_command(
     engine: Engine, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

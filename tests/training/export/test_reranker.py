@@ -48,7 +48,12 @@ def logits_of(stage: CrossEncoder | YesNo) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("kind", "tuning"), [("cross_encoder", "lora"), ("cross_encoder", "full"), ("yes_no", "lora")]
+    ("kind", "tuning"),
+    [
+        ("cross_encoder", "lora"),
+        ("cross_encoder", "full"),
+        pytest.param("yes_no", "lora", marks=pytest.mark.slow),
+    ],
 )
 def test_an_exported_reranker_gives_the_checkpoints_logits(
     kind: str, tuning: str, tiny: dict[str, Path], tmp_path: Path
