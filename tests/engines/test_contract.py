@@ -213,6 +213,7 @@ def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) ->
     reader.close()
 
 
+@pytest.mark.slow
 def test_a_listed_paper_is_read_as_it_was_in_its_state(tmp_path: Path) -> None:
     old, new = Corpus.drawn(30), Corpus.drawn(30, seed=5)
     writer = Engine.create(tmp_path / "index", manifest_of())

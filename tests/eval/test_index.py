@@ -209,9 +209,10 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
         (["demo", "--shard", "2/2", "--model", "none/such"], "none/such"),
         (["demo", "--launcher", "ray", "--shard", "1/2"], "launcher: 'ray' is not allowed"),
         (["demo", "--workers", "2"], "workers: 2 is not allowed; allowed: none without --launcher"),
-        (
+        pytest.param(
             ["demo", "--launcher", "ray", "--ray", "127.0.0.1:1"],
             "(ray: no cluster at 127.0.0.1:1|needs ray)",
+            marks=pytest.mark.slow,
         ),
     ],
 )
