@@ -20,7 +20,7 @@ from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
 CHEAP = ("score", "report", "evaluate")
-EXAMPLES = 8
+EXAMPLES = 20
 ALL_EXAMPLES = 60
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
 # The same cases every time: `scripts/fuzz.py` looks for others.
