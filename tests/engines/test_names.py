@@ -46,6 +46,7 @@ def test_what_may_be_a_name_in_a_post_and_what_is_one_of_a_paper() -> None:
     assert names_of(source) == ["muller", "ada", "neil", "lancet"]
 
 
+@pytest.mark.slow
 def test_a_paper_is_found_by_its_author_and_venue_where_words_do_not_tell(tmp_path: Path) -> None:
     names = "Lundgren Okafor Silva Tanaka Novak Haddad Berg Rossi Dubois Keller".split()
     topics = "sleep dementia heart masks sugar coffee stress bones lungs noise".split()

@@ -214,6 +214,7 @@ def test_languages_without_judgements_are_ranked_and_not_scored(
         assert set(world.listed(out / folder)) == world.claims
 
 
+@pytest.mark.slow
 def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     main, words, _ = words_of(world, "systems")
     words = [words[0], "--only", "BM25", "Words", "--claims", "original", "--repeats=20"]

@@ -122,6 +122,7 @@ def test_what_is_done_is_not_done_again(run: Callable[..., Report], tmp_path: Pa
     assert run_file.is_file()
 
 
+@pytest.mark.slow
 def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> None:
     vary = ("--vary", "stages.2.depth=2,4", "retrieve.metadata=true", "retrieve.depth=7")
     report = run("out", "--only", "Two", *vary)

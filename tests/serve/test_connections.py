@@ -61,6 +61,7 @@ def read_answer(client: socket.socket) -> None:
         data += client.recv(2**16)
 
 
+@pytest.mark.slow
 def test_half_sent_headers_are_closed_in_time_and_a_slow_answer_is_not(
     address: str, finder: SlowFinder
 ) -> None:

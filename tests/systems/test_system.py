@@ -353,6 +353,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
     assert all(hybrid.result.run.scored(c.id) == expected.scored(c.id) for c in dev.claims)
 
 
+@pytest.mark.slow
 def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_rerankers_are_not_summed(tiny: dict[str, Path], tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_generative_models_prompt_is_its_chat_template(
     tiny: dict[str, Path], tmp_path: Path
 ) -> None:
