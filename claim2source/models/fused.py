@@ -1,36 +1,70 @@
-"""Compute norms and adapters in fewer passes over a GPU's memory, in 16 bits.
+"""Compute what lies between a layer's products in fewer passes over a GPU's memory, in 16 bits.
 
-A layer's products take two thirds of its time there, and what lies between them the rest.
+Products take two thirds of a layer's time there. Activations and rotations are Liger's kernels,
+where liger-kernel is installed (extra `gpu`).
 """
 
 from __future__ import annotations
 
-from functools import partial
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Identity, functional
 
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 # Norms that multiply the normalised value by their weight.
-_NORMS = {f"{family}RMSNorm" for family in ("Llama", "Mistral", "Qwen2", "Qwen3")}
+_NORMS = {f"{family}RMSNorm" for family in _FAMILIES}
+_MLPS = {f"{family}MLP" for family in _FAMILIES}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Hold kernels: gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key."""
+
+    gate: Callable[[Tensor, Tensor], Tensor]
+    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@cache
+def liger() -> Kernels | None:
+    """Load Liger's kernels, if they are installed."""
+    if find_spec("liger_kernel") is None or find_spec("triton") is None:
+        return None
+    from liger_kernel.ops import LigerRopeFunction, LigerSiLUMulFunction
+
+    return Kernels(LigerSiLUMulFunction.apply, LigerRopeFunction.apply)
 
 
 def prepare_for_gpu(model: Any) -> Any:
-    """Have a model's RMS norms run as one kernel where a GPU computes in 16 bits, not as seven.
+    """Have a model's norms, activations and rotations run as one kernel each on a GPU in 16 bits.
 
     Attention is left to flash attention in the whole process: cuDNN's plans each new shape of a
     batch for milliseconds, longer than it computes.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     for module in model.modules():
-        if type(module).__name__ in _NORMS:
+        kind = type(module)
+        if kind.__name__ in _NORMS:
             module.forward = partial(_norm, module)
+        elif kind.__name__ in _MLPS and module.config.hidden_act == "silu":
+            module.forward = partial(_gated, module)
+            code: Any = sys.modules[kind.__module__]
+            if not isinstance(code.apply_rotary_pos_emb, partial):
+                code.apply_rotary_pos_emb = partial(_rotated, code.apply_rotary_pos_emb)
     return model
 
 
 def fuse_adapters(model: Any) -> None:
-    """Have LoRA's layers add to their base's output in place where a GPU trains under autocast."""
+    """Have LoRA add in place where a GPU trains under autocast.
+
+    To its base's output, and to the gradient of the base's input.
+    """
     from peft.tuners.lora import Linear
 
     layers: list[Any] = [module for module in model.modules() if type(module) is Linear]
@@ -52,6 +86,24 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, module.variance_epsilon)
 
 
+def _gated(module: Any, hidden: Tensor) -> Tensor:
+    gate, up = module.gate_proj(hidden), module.up_proj(hidden)
+    kernels = liger() if runs_fused(gate, up) else None
+    inner = kernels.gate(gate, up) if kernels else module.act_fn(gate) * up
+    down: Tensor = module.down_proj(inner)
+    return down
+
+
+def _rotated(
+    plain: Any, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    kernels = liger()
+    if rest or kernels is None or not runs_fused(query, key):
+        rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest)
+        return rotated
+    return kernels.rotate(query, key, cosines, sines)
+
+
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
     """Compute W x + B (s A x): the sum within the last product, the scale where it is narrow."""
     base, kind, names = module.base_layer, values.device.type, module.active_adapters
@@ -66,12 +118,44 @@ def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Te
         output: Tensor = type(module).forward(module, values, *arguments, **options)
         return output
     name, dtype = names[0], base.weight.dtype
+    narrow, wide = (side[name].weight.to(dtype) for side in (module.lora_A, module.lora_B))
     with torch.autocast(kind, enabled=False):
-        values = values.to(dtype)
+        values, scale = values.to(dtype), module.scaling[name]
+        dropout = module.lora_dropout[name]
+        if not base.weight.requires_grad and (isinstance(dropout, Identity) or not dropout.p):
+            return _Adapted.apply(values, base.weight, base.bias, narrow, wide, scale)  # type: ignore[no-any-return,no-untyped-call]
         result = functional.linear(values, base.weight, base.bias)
-        narrow = functional.linear(
-            module.lora_dropout[name](values), module.lora_A[name].weight.to(dtype)
-        )
-        narrow = (narrow * module.scaling[name]).flatten(0, -2)
+        between = (functional.linear(dropout(values), narrow) * scale).flatten(0, -2)
         rows = result.view(-1, result.shape[-1])
-        return rows.addmm_(narrow, module.lora_B[name].weight.to(dtype).t()).view(result.shape)
+        return rows.addmm_(between, wide.t()).view(result.shape)
+
+
+class _Adapted(torch.autograd.Function):
+    """Compute W x + b + B (s A x) of a frozen W, and the input's gradient in one tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        weight: Tensor,
+        bias: Any,
+        narrow: Tensor,
+        wide: Tensor,
+        scale: Any,
+    ) -> Tensor:
+        result = functional.linear(values, weight, bias)
+        between = (functional.linear(values, narrow) * scale).flatten(0, -2)
+        result.view(-1, result.shape[-1]).addmm_(between, wide.t())
+        ctx.save_for_backward(values, weight, narrow, wide, between)
+        ctx.scale = scale
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        values, weight, narrow, wide, between = ctx.saved_tensors
+        rows = gradients[0].flatten(0, -2)
+        inner = (rows @ wide) * ctx.scale
+        of_input = None
+        if ctx.needs_input_grad[0]:
+            of_input = (rows @ weight).addmm_(inner, narrow).view(values.shape)
+        return of_input, None, None, inner.t() @ values.flatten(0, -2), rows.t() @ between, None

@@ -99,8 +99,9 @@ TRAINED = 16
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 # Bytes of a weight in NF4 with its scales.
 FOUR_BITS = 0.56
-# Share of a device that is planned with: kernels' working space and gaps take the rest.
-USABLE = 0.9
+# Share of a device that is planned with: kernels' working space and gaps take the rest. Where a
+# chunk was measured, these are known.
+USABLE, MEASURED = 0.9, 0.95
 # Tokens of a chunk below which a GPU would wait for its memory: checkpointing makes it larger.
 LEAST_CHUNK = 1024
 # Chunks are a multiple of this.
@@ -375,7 +376,7 @@ class MeasuredChunk:
         `trained` weights get AdamW's means beside their gradients.
         """
         states = self.gradients + 8 * trained
-        room = (USABLE * device - self.before - states) / self.a_token
+        room = (MEASURED * device - self.before - states) / self.a_token
         return max(int(room) // _STEP * _STEP, longest)
 
 

@@ -9,17 +9,29 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import MistralConfig, MistralModel
+from transformers.models.mistral import modeling_mistral
 
 from claim2source.models import fused
-from claim2source.models.fused import fuse_adapters, prepare_for_gpu
+from claim2source.models.fused import Kernels, fuse_adapters, prepare_for_gpu
 
+# Before a model's code is changed.
+plain_rotation = modeling_mistral.apply_rotary_pos_emb
 IDS = torch.arange(40).reshape(2, 20)
 
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute on this machine's processor as on a GPU."""
+    """Compute on this machine's processor as on a GPU, with Liger's arithmetic."""
     monkeypatch.setattr(fused, "runs_fused", lambda values, weight: weight.dtype == torch.bfloat16)
+    monkeypatch.setattr(fused, "liger", lambda: Kernels(gate, rotate))
+
+
+def gate(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(left.float()).to(right.dtype) * right
+
+
+def rotate(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(side.bfloat16() for side in plain_rotation(*(part.float() for part in parts)))
 
 
 def pair(fuse: Any, dropout: float = 0.0) -> tuple[Any, Any]:
