@@ -14,6 +14,7 @@ Nothing heavy is imported before it is used.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from claim2source.systems.system import run_system as run_system
 
 __version__ = "1.0.0"
+
+# NumPy's threads wait for work at full load, by default 0.1 s; this is read when it is imported.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 _MODULES = {
     "Claim": "core.records",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,25 @@ def test_importing_is_quick_and_loads_nothing_heavy() -> None:
     seconds, heavy, missing = process.stdout.splitlines()
     assert float(seconds) < 0.3 and heavy == "[]"
     assert missing == "module 'claim2source' has no attribute 'no_such_name'"
+
+
+def test_numpys_threads_do_not_keep_a_core_busy_after_their_work() -> None:
+    code = (
+        "import claim2source, time, numpy as np\n"
+        "square = np.ones((1000, 1000), np.float32); square @ square\n"
+        "start = time.process_time(); time.sleep(0.2); print(time.process_time() - start)\n"
+    )
+    unset = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_THREAD_TIMEOUT")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
+        env=environment,
+    )
+    assert float(process.stdout) < 0.05
 
 
 @pytest.mark.parametrize("name", sorted(c2s.__all__))
