@@ -214,7 +214,6 @@ class SystemReport:
     stages: tuple[StageReport, ...] = ()
     choices: tuple[Choice, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)
-    index: Settings = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     without_translation: int = 0
@@ -511,6 +510,7 @@ class Report:
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
+        _leave_out_indexes(raw.get("systems"))
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
@@ -552,6 +552,13 @@ def _leave_out_scales(training: Any, path: Path) -> None:
         if key.startswith("chosen") and value != none:
             why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
             raise InputError(path, field=f"training.{key}", why=why)
+
+
+def _leave_out_indexes(systems: Any) -> None:
+    """Drop what described approximate indexes, of which there are none any more."""
+    for system in systems.values() if isinstance(systems, dict) else ():
+        if isinstance(system, dict):
+            system.pop("index", None)
 
 
 def why_not_inside(text: str) -> str | None:

@@ -311,47 +311,12 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class IndexNotes:
-    """Describe the index of a dense run, for a report.
-
-    `dimensions` is set where vectors were shortened. For an approximate index, `compared` claims
-    were also searched exactly, and `recall` (cut-off -> share) says how much of the exact list
-    the index found.
-    """
-
-    kind: str
-    dimensions: int | None = None
-    compared: int | None = None
-    recall: Mapping[int, float] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, str | int | float]:
-        """Convert to JSON: {"kind", "dimensions"?, "claims"?, "recall@10"?, ..}."""
-        values: dict[str, str | int | float] = {"kind": self.kind}
-        if self.dimensions is not None:
-            values["dimensions"] = self.dimensions
-        if self.compared is not None:
-            values["claims"] = self.compared
-        return values | {f"recall@{depth}": share for depth, share in self.recall.items()}
-
-    @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> IndexNotes:
-        """Read the JSON form that `as_json` makes."""
-        recall = {
-            int(key.partition("@")[2]): share
-            for key, share in values.items()
-            if key.startswith("recall@")
-        }
-        return cls(values["kind"], values.get("dimensions"), values.get("claims"), recall)
-
-
-@dataclass(frozen=True)
 class Result:
     """Hold a stage's run, notes by claim, failures and cost.
 
-    `stored`: the run was read from the store, and the cost is what it took to make. `index`
-    describes the index of a dense run. `details` are a verifier's numbers by claim, such as
-    `asks`, `tokens` and `none`. `settings` are those of the stage, for a report; `parts` the named
-    results that were fused or joined.
+    `stored`: the run was read from the store, and the cost is what it took to make. `details` are
+    a verifier's numbers by claim, such as `asks`, `tokens` and `none`. `settings` are those of the
+    stage, for a report; `parts` the named results that were fused or joined.
 
     Example:
         >>> import claim2source as c2s
@@ -364,7 +329,6 @@ class Result:
     failures: tuple[Failure, ...] = ()
     cost: Cost = Cost()
     stored: bool = False
-    index: IndexNotes | None = None
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[tuple[str, Result], ...] = ()

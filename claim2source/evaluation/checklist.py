@@ -107,7 +107,7 @@ def _systems(report: Report) -> list[Row]:
     return [
         [
             *(_name(system), system.model, system.claims, system.sources, system.style),
-            *(", ".join(system.parts) or "none", _text({**system.settings, **system.index})),
+            *(", ".join(system.parts) or "none", _text(system.settings)),
         ]
         for system in report.systems.values()
     ]

@@ -144,7 +144,6 @@ def score_result(
         name,
         cost=SystemCost.of(result.cost, result.stored),
         failures=result.failure_counts(),
-        index=result.index.as_json() if result.index is not None else {},
     )
     if not dataset.golds:
         return ScoredSystem(report, result.run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, IndexNotes, Result
+from claim2source.core.run import Cost, Failure, Result
 from claim2source.io.store import Store
 
 # Counted up when a stored result would hold something else.
@@ -54,22 +54,19 @@ def read_or_search(
     if run is not None:
         about = run.about
         failures = tuple(Failure(claim, why) for claim, why in about["failures"])
-        index = about["about"].get("index")
-        notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
-        texts, details = about.get("notes", {}), about.get("details", {})
-        return Result(run.run, texts, failures, cost, True, notes, details)
+        notes, details = about.get("notes", {}), about.get("details", {})
+        return Result(run.run, notes, failures, cost, True, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result
-    about = {
-        "about": {} if result.index is None else {"index": result.index.as_json()},
+    values: dict[str, Any] = {
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
     }
     if result.notes:
-        about["notes"] = dict(result.notes)
+        values["notes"] = dict(result.notes)
     if result.details:
-        about["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
-    store.put_run(key, result.run, about)
+        values["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
+    store.put_run(key, result.run, values)
     return result

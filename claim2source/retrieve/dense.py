@@ -199,7 +199,6 @@ class DenseIndex:
             index, built = self._built()
             vectors, read = self._encode_claims(texts)
             run = index.rank(claims, vectors, k)
-            notes = index.notes(claims, vectors, run)
             cost = Cost(
                 time.perf_counter() - started,
                 len(claims),
@@ -207,7 +206,7 @@ class DenseIndex:
                 built.tokens + read.tokens,
                 built.reused + read.reused,
             )
-            return Result(run, cost=cost, index=notes)
+            return Result(run, cost=cost)
 
         return read_or_search(self._store, self._run_key(claims, texts, k), search)
 
@@ -294,6 +293,12 @@ class DenseIndex:
             return loaded
 
         rendering = folder.settings("rendering", Rendering)
+        if isinstance(search := folder.values.get("search"), Mapping):
+            if search.get("kind", "exact") != "exact":
+                raise folder.wrong("search", "approximate: no longer read; build it again")
+            # Those of version 0.2 hold the settings of approximate ones too.
+            search = {key: search[key] for key in asdict(IndexConfig()) if key in search}
+            folder = replace(folder, values={**folder.values, "search": search})
         config = folder.settings("search", IndexConfig)
         if folder.values.get("passages") is not None:
             raise folder.wrong("passages", "papers in passages are no longer read; build it again")

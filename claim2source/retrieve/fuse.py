@@ -102,7 +102,6 @@ def fuse(
         failures=tuple(f for f in first.failures if f.claim_id in failed),
         cost=cost,
         stored=all(result.stored for result in results),
-        index=second.index or first.index,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, IndexNotes, Result
+from claim2source.core.run import Cost, Result
 from claim2source.io.store import Store
 from claim2source.models import EncoderSettings, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
@@ -165,7 +165,7 @@ def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     first, read = dense(tmp_path)
     rerun, none = dense(tmp_path)
     assert (read, none) == (5, 0)
-    assert list(rerun.run) == list(first.run) and rerun.index == first.index == IndexNotes("exact")
+    assert list(rerun.run) == list(first.run)
     # What it took to make, not to read: nobody searches millions of claims a second.
     assert rerun.cost == first.cost and first.cost.items == 3
     assert (first.stored, rerun.stored) == (False, True)
@@ -179,7 +179,6 @@ CHANGES = DATA | {
     "weights": lambda: {"encoder": Hashed("W")},
     "source side": lambda: {"encoder": Hashed(source=Hashed("base"))},
     "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
-    "kind of index": lambda: {"index": IndexConfig("hnsw")},
     "index": lambda: {"index": IndexConfig(dimensions=3)},
 }
 VERSIONS = {"faiss": "faiss.__version__", "torch": "", "transformers": ""}
@@ -205,9 +204,8 @@ def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Hashed) -> Non
     assert not (tmp_path / "runs").exists()
 
 
-def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) -> None:
+def test_candidates_come_back_with_the_run(tmp_path: Path) -> None:
     claims = [CLAIMS[0], Claim("bound", "b", candidates=("p", "gone"))]
-    first, _ = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
-    rerun, read = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
+    first, _ = dense(tmp_path, claims=claims)
+    rerun, read = dense(tmp_path, claims=claims)
     assert read == 0 and rerun.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
-    assert rerun.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})

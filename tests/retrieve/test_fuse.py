@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
+from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.retrieve import FusionConfig, Hybrid, fuse
 from claim2source.retrieve.fuse import Fusion, score_missing
 from tests.retrieve.test_cache import Hashed
@@ -128,13 +128,11 @@ CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
 
 def test_results_are_fused_with_what_they_say() -> None:
     first = Result(FIRST, stored=True, failures=(Failure("q", "no"), Failure("r", "no")))
-    notes = IndexNotes("exact")
-    second = Result(SECOND, stored=True, failures=(Failure("r", "why"),), index=notes)
+    second = Result(SECOND, stored=True, failures=(Failure("r", "why"),))
     fused = fuse(first, second, alpha=0.25)
     assert list(fused.run) == list(fuse(FIRST, SECOND, alpha=0.25))
-    assert (fused.stored, fused.index, fused.failures) == (True, notes, (Failure("r", "no"),))
+    assert (fused.stored, fused.failures) == (True, (Failure("r", "no"),))
     assert not fuse(first, replace(second, stored=False)).stored
-    assert fuse(second, first).index == notes
     # With k, lists as deep as that are fused whatever the depth, and k sources are left.
     assert list(fuse(first, second, depth=1, k=2).run) == list(fuse(FIRST, SECOND, depth=2).top(2))
     with pytest.raises(TypeError, match="two runs or two results"):

@@ -33,8 +33,6 @@ from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 
 WORDS = "masks vaccine sleep tea otters bees air trial".split()
-HNSW = IndexConfig("hnsw", refine=2)
-IVF = IndexConfig("ivf_pq", cells=4, probes=2, parts=2, code_bits=4)
 
 
 class Words:
@@ -76,8 +74,7 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
     "bm25 whitespace": lambda: BM25(analysis="whitespace", metadata=True, k1=0.4),
     "exact": lambda: Dense(Words()),
     "shortened": lambda: Dense(Words(), index=IndexConfig(dimensions=5)),
-    "hnsw": lambda: Dense(Words(), rendering=Rendering(sources="title_abstract"), index=HNSW),
-    "ivf_pq": lambda: Dense(Words(), index=IVF),
+    "title_abstract": lambda: Dense(Words(), rendering=Rendering(sources="title_abstract")),
     "hybrid": lambda: Hybrid(BM25(), Dense(Words()), FusionConfig("rrf", alpha=0.3, depth=4)),
     "scored": lambda: Hybrid(BM25(), BM25(k1=0.5), FusionConfig(depth=4, missing="scored")),
     "hybrid of hybrids": lambda: Hybrid(Hybrid(BM25(), Dense(Words())), BM25(b=0.1)),
@@ -91,7 +88,7 @@ def equal(first: Result, second: Result) -> bool:
         list(first.run) == list(second.run)
         and first.run.claim_ids == second.run.claim_ids
         and first.run.pool == second.run.pool
-        and (first.failures, first.index, costs[0]) == (second.failures, second.index, costs[1])
+        and (first.failures, costs[0]) == (second.failures, costs[1])
     )
 
 
@@ -103,7 +100,7 @@ def equal(first: Result, second: Result) -> bool:
 def test_an_opened_index_searches_as_the_one_that_was_built(
     name: str, seed: int, n: int, k: int, tmp_path: Path
 ) -> None:
-    sources, claims = pool(seed, max(n, 20) if name == "ivf_pq" and n else n)
+    sources, claims = pool(seed, n)
     built, folder = RETRIEVERS[name]().index(sources), tmp_path / "index"
     built.save(folder)
     loaded = load_index(folder, model=Words())
@@ -132,9 +129,7 @@ def test_arrays_are_mapped_and_not_copied(tmp_path: Path) -> None:
     Hybrid(BM25(), Dense(Words())).index(sources).save(tmp_path / "i")
     hybrid: Any = load_index(tmp_path / "i", model=Words())
     hybrid.search(claims)
-    # An exact search reads the file itself, and has no index of FAISS beside it.
     assert is_mapped(hybrid.second._vectors.vectors)
-    assert not (tmp_path / "i" / "second" / "index.faiss").exists()
     postings = hybrid.first._analysed.postings
     for array in (postings.weights, postings.counts.documents, postings._postings.data):
         assert is_mapped(array)
@@ -246,10 +241,10 @@ def test_another_encoder_than_made_the_index_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def saved_indexes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Indexes of four kinds; do not change them."""
+    """Indexes of three kinds; do not change them."""
     root = tmp_path_factory.mktemp("indexes")
     sources, _ = pool(7, 40)
-    for name in ("bm25", "exact", "hnsw", "hybrid"):
+    for name in ("bm25", "exact", "hybrid"):
         RETRIEVERS[name]().index(sources).save(root / name)
     return root
 
@@ -272,7 +267,9 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "settings": ("bm25", {"bm25": {"k1": -1}}, "bm25: .*k1"),
     "fewer sources": ("bm25", {"sources": 39}, "ids.jsonl: not 39 strings"),
     "dimensions": ("exact", {"dimensions": 7}, r"vectors.npy: .*\[40, 8\], not .*\[40, 7\]"),
-    "another graph": ("hnsw", {"search": {"kind": "ivf_pq"}}, "index.faiss: not the ivf_pq"),
+    "approximate": ("exact", {"search": {"kind": "hnsw"}}, "search: approximate: no longer read"),
+    "search": ("exact", {"search": [1]}, "search: missing or not IndexConfig"),
+    "shortened": ("exact", {"search": {"dimensions": 0}}, "search: .*dimensions"),
     "fusion": ("hybrid", {"fusion": None}, "fusion: missing or not FusionConfig"),
 }
 
@@ -292,7 +289,6 @@ def test_a_manifest_that_is_not_right_is_one_clear_line(
     [
         ("bm25", "weights.npy"),
         ("exact", "vectors.npy"),
-        ("hnsw", "index.faiss"),
         ("hybrid", "second/ids.jsonl"),
     ],
 )
@@ -309,6 +305,18 @@ def test_a_damaged_file_is_named(name: str, file: str, saved_indexes: Path, tmp_
     (folder / file).unlink()
     with pytest.raises(InputError, match=f"{file}: the manifest names this file; it is missing"):
         load_index(folder, verify=False)
+
+
+def test_an_exact_index_of_an_older_version_is_searched(
+    saved_indexes: Path, tmp_path: Path
+) -> None:
+    old = {"kind": "exact", "refine": 4, "cells": None, "gpu": True, "dimensions": None}
+    folder = changed(saved_indexes / "exact", tmp_path / "i", search=old)
+    results = [
+        load_index(path, model=Words()).search("masks")
+        for path in (folder, saved_indexes / "exact")
+    ]
+    assert equal(*results) and results[0].sources("0")
 
 
 def test_what_is_no_index_is_said(tmp_path: Path) -> None:

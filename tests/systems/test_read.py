@@ -162,8 +162,11 @@ KINDS = "one of bm25, fielded, dense, run"
             r"H: retrieve\.hybrid\.1: 'S' .*a system without stages",
         ),
         ("A: {retrieve: {bm25: {k1: -1}}}", r"A: retrieve\.bm25\.k1: -1"),
-        ("A: {retrieve: {bm25: {}, index: {kind: hnsw}}}", r"A: retrieve\.index: .*none here"),
-        ("A: {retrieve: {dense: m, index: {efort: 9}}}", r"retrieve\.index\.efort: .*effort"),
+        ("A: {retrieve: {bm25: {}, index: {dimensions: 64}}}", r"A: retrieve\.index: .*none here"),
+        (
+            "A: {retrieve: {dense: m, index: {dimension: 9}}}",
+            r"retrieve\.index\.dimension: .*dimensions",
+        ),
         (
             "A:\n  retrieve:\n    hybrid:\n    - bm25: {}\n    - dense:\n        max_lenght: 9\n",
             r":6: A: retrieve\.hybrid\.2\.dense\.max_lenght: no such key; did you mean .*max_length",
@@ -226,15 +229,15 @@ def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
 def test_what_belongs_to_the_vectors_stands_beside_the_model(tmp_path: Path) -> None:
     text = """
 Plain: {retrieve: {dense: m}}
-Graph: {retrieve: {dense: m, index: {kind: hnsw, effort: 9}, sources: title}}
+Graph: {retrieve: {dense: m, index: {dimensions: 64}, sources: title}}
 Named: {retrieve: Graph}
-Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, index: {kind: hnsw, effort: 9}}]}}
+Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, index: {dimensions: 64}}]}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
     graph, hybrid = systems["Graph"].first, systems["Both"].first
     assert isinstance(graph, DenseNode) and isinstance(hybrid, HybridNode)
     assert isinstance(hybrid.dense, DenseNode) and hybrid.dense.vectors == graph.vectors
-    assert graph.vectors == IndexConfig("hnsw", effort=9) and graph.sources_form == "title"
+    assert graph.vectors == IndexConfig(dimensions=64) and graph.sources_form == "title"
     assert systems["Named"].first == graph and not hybrid.sparse.name
     assert systems["Plain"].first == DenseNode(name="Plain", model=graph.model)
 
