@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -170,7 +170,7 @@ def plan(
     positions = int(getattr(model.config, "max_position_embeddings", 512))
     longest = trained_length(config.optimisation, config.model.max_length or positions)
     planned = plan_memory(config, model, longest, device)
-    config = planned.config
+    config = replace(config, optimisation=planned.recipe.optimisation)
     shape, train = ModelShape.planned(model, config), config.optimisation
     limit = config.model.max_length
     template = config.model.template or Template()

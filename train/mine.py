@@ -127,7 +127,7 @@ def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMi
     """Rank the training claims with the first stage, to mine from its candidates."""
     from claim2source.training.reranker_data import FirstStage
 
-    first = FirstStage.of(config.first, config.mining.last_rank)
+    first = FirstStage(config.first, config.mining.last_rank)
     # Settings that a system chooses are chosen on train; nothing is reported on it here.
     reported = replace(train, split="mined")
     ranked = first.rank(

@@ -19,9 +19,11 @@ from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import RetrieverRecipe
+from claim2source.training.data import TrainingData
 from claim2source.training.distributed import World, barrier, gather_values
 from claim2source.training.memory_plan import MemoryPlan, plan_memory_here, trained_length
+from claim2source.training.session import Session
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 
@@ -30,7 +32,7 @@ class LoadedBase:
     """Hold the model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
-    `plan` has the training's config with numbers in place of `auto`.
+    `plan` has the training's recipe with numbers in place of `auto`.
     """
 
     encoder: Encoder
@@ -41,14 +43,14 @@ class LoadedBase:
     plan: MemoryPlan
 
     @property
-    def config(self) -> FinetuneConfig:
-        """Return the config with numbers in place of `auto`."""
-        return self.plan.config
+    def recipe(self) -> RetrieverRecipe:
+        """Return the recipe with numbers in place of `auto`."""
+        return self.plan.recipe
 
     @property
     def kind(self) -> Literal["full", "lora"]:
         """Tell whether a checkpoint holds all weights or an adapter."""
-        return "full" if self.config.tuning == "full" else "lora"
+        return "full" if self.recipe.tuning == "full" else "lora"
 
     @contextmanager
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
@@ -69,24 +71,24 @@ class LoadedBase:
         """Describe the model before training, with the fields that all its checkpoints share."""
         return Manifest(
             base=self.record,
-            weights=Weights(trained=self.config.optimisation.train),
+            weights=Weights(trained=self.recipe.optimisation.train),
             encoder=self.encoder.settings,
-            rendering=self.config.rendering,
+            rendering=self.recipe.rendering,
             epoch=0,
             source_model=None if self.teacher is None else self.teacher.record,
             **provenance,
         )
 
 
-def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
-    """Load the base and the teacher, to which `val` is new.
+def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> LoadedBase:
+    """Load the base and the teacher, to which the claims of val are new.
 
-    Raises `UserError` for what cannot be trained as the config says.
+    Raises `UserError` for what cannot be trained as the recipe says.
     """
-    name = config.model.name
-    require_held_out("model.name", [name], val, config.data)
-    if config.teacher is not None:
-        require_held_out("teacher.name", [config.teacher.name], val, config.data)
+    name, trained_on = recipe.model.name, data.splits.settings
+    require_held_out("model.name", [name], data.val, trained_on)
+    if recipe.teacher is not None:
+        require_held_out("teacher.name", [recipe.teacher.name], data.val, trained_on)
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         raise UserError(
@@ -94,21 +96,21 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
             f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
             f"({Manifest.read(folder).base.name})"
         )
-    resolved = resolve(config.model, config.device)
+    resolved = resolve(recipe.model, session.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
         raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
     dense, teacher = encoder.dense, None
-    if config.teacher is not None and dense is None:
-        teacher = load_teacher(config, encoder)
-    check_model(config, encoder, dense)
-    longest = trained_length(config.optimisation, encoder.settings.max_length)
-    if config.optimisation.max_length is not None:
+    if recipe.teacher is not None and dense is None:
+        teacher = load_teacher(recipe, encoder, session.device)
+    check_model(recipe, encoder, dense)
+    longest = trained_length(recipe.optimisation, encoder.settings.max_length)
+    if recipe.optimisation.max_length is not None:
         # Else it would fail once negatives are mined.
         encoder.tokenize(["a text"], "claim", longest)
-        if config.optimisation.train == "both":
+        if recipe.optimisation.train == "both":
             encoder.tokenize(["a text"], "source", longest)
-    plan = plan_memory_here(config, encoder.model, longest, world.local_size)
+    plan = plan_memory_here(recipe, encoder.model, longest, session.world.local_size)
     return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 
@@ -116,21 +118,21 @@ def prepare_to_train(
     loaded: LoadedBase, train: Dataset, store: Store, world: World
 ) -> BaseVectors | None:
     """Make the model trainable; first encode the targets of the losses."""
-    config, encoder, teacher = loaded.config, loaded.encoder, loaded.teacher
-    query_only = config.optimisation.train == "query_only"
+    recipe, encoder, teacher = loaded.recipe, loaded.encoder, loaded.teacher
+    query_only = recipe.optimisation.train == "query_only"
     vectors = None if teacher is None else teacher.base
-    if teacher is None and (config.losses.keep_base.weight or query_only):
+    if teacher is None and (recipe.losses.keep_base.weight or query_only):
         # The first process encodes; the others then read the vectors from the store.
         for turn in (True, False):
             if world.is_first is turn:
-                texts = config.rendering, train.claims, train.sources
+                texts = recipe.rendering, train.claims, train.sources
                 vectors = BaseVectors(encoder, *texts, store, progress=turn)
             barrier(world)
     own = query_only and teacher is None
-    frozen = frozen_copy(encoder) if own and config.tuning == "full" else None
+    frozen = frozen_copy(encoder) if own and recipe.tuning == "full" else None
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
-    pl.seed_everything(config.optimisation.seed, verbose=False)
-    adapt(encoder, config)
+    pl.seed_everything(recipe.optimisation.seed, verbose=False)
+    adapt(encoder, recipe)
     encoder.weights = None
     if teacher is not None:
         train_projection(encoder)

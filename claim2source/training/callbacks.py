@@ -30,8 +30,14 @@ from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.choose import Weighing
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
-from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.choose import (
+    Choosing,
+    ValScores,
+    choose_epoch,
+    score_on_val,
+    why_too_small,
+)
+from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
@@ -120,21 +126,21 @@ class Remine(pl.Callback):
     """
 
     def __init__(
-        self, session: Session, config: FinetuneConfig, base: LoadedBase, train: Dataset
+        self, session: Session, recipe: RetrieverRecipe, base: LoadedBase, train: Dataset
     ) -> None:
-        self.session, self.config, self.base, self.train = session, config, base, train
+        self.session, self.recipe, self.base, self.train = session, recipe, base, train
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Mine where it is due after the last epoch, and train on the new negatives."""
         assert isinstance(module, RetrieverModule)
         epoch, encoder, session = trainer.current_epoch, self.base.encoder, self.session
-        if not mines_after(self.config.optimisation, epoch):
+        if not mines_after(self.recipe.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
             with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
-                rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
+                rows, lines = mine_again(session, self.recipe, self.train, encoder, epoch)
             module.pairs.use(rows)
-        log_negatives(session, module.pairs.rows, self.train, self.config.optimisation.seed)
+        log_negatives(session, module.pairs.rows, self.train, self.recipe.optimisation.seed)
         if lines:
             say("\n".join(lines))
 
@@ -186,16 +192,16 @@ class DropCheckpoints(Checkpoint):
     """
 
     def __init__(
-        self, session: Session, config: RunConfig, weighing: Weighing, file: StateFile
+        self, session: Session, choosing: Choosing, weighing: Weighing, file: StateFile
     ) -> None:
-        self.session, self.config, self.weighing, self.file = session, config, weighing, file
+        self.session, self.choosing, self.weighing, self.file = session, choosing, weighing, file
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Delete them, once the state is written."""
-        run, config = self.session.run, self.config
-        if self.session.world.is_first and config.keep == "best":
+        run, choosing = self.session.run, self.choosing
+        if self.session.world.is_first and choosing.keep == "best":
             self.file.wait()
-            epoch, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
+            epoch, _ = choose_epoch(run, self.weighing, choosing.among, choosing.rule)
             run.prune(epoch)
 
 

@@ -16,7 +16,7 @@ from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
-from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 
 if TYPE_CHECKING:
     import torch
@@ -94,37 +94,37 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
 
 
 def check_model(
-    config: FinetuneConfig, encoder: Encoder, dense: torch.nn.Module | None = None
+    recipe: RetrieverRecipe, encoder: Encoder, dense: torch.nn.Module | None = None
 ) -> None:
-    """Raise `ConfigError` for a model that cannot be trained as the config says.
+    """Raise `ConfigError` for a model that cannot be trained as the recipe says.
 
     `dense` is the layer that the model came with behind its pooling, if any.
     """
-    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
+    check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
-        raise ConfigError("model.name", config.model.name, allowed)
-    longest = max(config.losses.matryoshka.dimensions, default=0)
+        raise ConfigError("model.name", recipe.model.name, allowed)
+    longest = max(recipe.losses.matryoshka.dimensions, default=0)
     if longest > (width := encoder.dimensions):
         allowed = f"at most {width}, the vectors' length"
         raise ConfigError("losses.matryoshka.dimensions", longest, allowed)
 
 
-def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
+def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bool) -> None:
     """Raise `ConfigError` where a LoRA target is no layer, or tuning is refused."""
     import torch
 
-    if config.tuning == "full":
+    if recipe.tuning == "full":
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
-            raise ConfigError("tuning", config.tuning, allowed)
-        count, limit = config.optimisation.train_layers, len(layers_of(model))
+            raise ConfigError("tuning", recipe.tuning, allowed)
+        count, limit = recipe.optimisation.train_layers, len(layers_of(model))
         if count is not None and count > limit:
             allowed = f"at most {limit}, the layers of this model"
             raise ConfigError("optimisation.train_layers", count, allowed)
         return
     layers = dict(model.named_modules())
-    for name in config.lora.targets:
+    for name in recipe.lora.targets:
         if not any(path == name or path.endswith(f".{name}") for path in layers):
             linear = {
                 path.rsplit(".", 1)[-1]
@@ -133,50 +133,50 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
             }
             allowed = "layers of this model: " + ", ".join(sorted(linear))
             raise ConfigError("lora.targets", name, allowed)
-    if config.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
-        _check_experts(model, config)
+    if recipe.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
+        _check_experts(model, recipe)
 
 
-def _check_experts(model: Any, config: RunConfig) -> None:
+def _check_experts(model: Any, recipe: TrainingRecipe) -> None:
     """Raise `ConfigError` for adapters on a mixture's experts: they cannot have dropout."""
     import torch
 
     with torch.device("meta"):
         empty = type(model)(copy.deepcopy(model.config))
     try:
-        _with_adapter(empty, config, None)
+        _with_adapter(empty, recipe, None)
     except ValueError as error:
         allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
-        raise ConfigError("lora.dropout", config.lora.dropout, allowed) from None
+        raise ConfigError("lora.dropout", recipe.lora.dropout, allowed) from None
 
 
-def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
+def adapt(encoder: Encoder, recipe: RetrieverRecipe) -> None:
     """Prepare `encoder.model` for training; the weights of the base do not change.
 
-    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The config
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The recipe
     fits the model: see `check_layers`.
     """
-    encoder.model = make_trainable(encoder.model, config)
-    if config.optimisation.gradient_checkpointing:
+    encoder.model = make_trainable(encoder.model, recipe)
+    if recipe.optimisation.gradient_checkpointing:
         from claim2source.models.packed import enable_checkpointing
 
         enable_checkpointing(encoder.model)
 
 
-def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
+def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) -> Any:
     """Set dropout and which weights are trained; return the model, with adapters if it gets some.
 
     `task` is peft's name of what the model does: with `SEQ_CLS` a head is trained in full.
     """
-    if config.optimisation.dropout is not None:
-        set_dropout(model, config.optimisation.dropout)
-    if config.tuning != "full":
-        return _with_adapter(model, config, task)
+    if recipe.optimisation.dropout is not None:
+        set_dropout(model, recipe.optimisation.dropout)
+    if recipe.tuning != "full":
+        return _with_adapter(model, recipe, task)
     model.requires_grad_(True)
-    if not config.optimisation.train_embeddings:
+    if not recipe.optimisation.train_embeddings:
         model.get_input_embeddings().requires_grad_(False)
-    if config.optimisation.train_layers is not None:
-        _freeze_below(model, config.optimisation.train_layers)
+    if recipe.optimisation.train_layers is not None:
+        _freeze_below(model, recipe.optimisation.train_layers)
     return model
 
 
@@ -240,16 +240,16 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
             module.attention_dropout = rate  # type: ignore[assignment]
 
 
-def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
+def _with_adapter(model: Any, recipe: TrainingRecipe, task: str | None) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
     from claim2source.models.fused import fuse_adapters
 
     lora = LoraConfig(
-        r=config.lora.r,
-        lora_alpha=config.lora.alpha,
-        lora_dropout=config.lora.dropout,
-        target_modules=list(config.lora.targets) or "all-linear",
+        r=recipe.lora.r,
+        lora_alpha=recipe.lora.alpha,
+        lora_dropout=recipe.lora.dropout,
+        target_modules=list(recipe.lora.targets) or "all-linear",
         task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.

@@ -32,6 +32,19 @@ FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 
 @dataclass(frozen=True)
+class Choosing:
+    """Say how the epoch that a run stands for is chosen on val, and which checkpoints stay.
+
+    See `RunConfig`; `metric` is what its claims are scored by.
+    """
+
+    among: Literal["best", "last"] = "best"
+    rule: Rule = "one_se"
+    keep: Literal["all", "best"] = "all"
+    metric: str = MAIN_METRIC
+
+
+@dataclass(frozen=True)
 class ValScores:
     """Hold a model's scores on val: all, by part, the one to choose by, and by claim."""
 

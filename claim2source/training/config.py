@@ -217,15 +217,37 @@ _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".s
 
 
 @dataclass(frozen=True)
-class RunConfig(Settings):
-    """Hold the settings that all trainings have.
+class TrainingRecipe(Settings):
+    """Say how weights are trained, on any data, machine and folder.
 
     Args:
-        data: what is trained, chosen and reported on.
         rendering: representation of claims and sources.
         tuning: `lora` adds adapters, `full` trains every weight.
         lora: the adapters.
         optimisation: batches, epochs and the optimizer.
+        trainer: arguments of Lightning's `pl.Trainer`, such as `callbacks` (a list of `class_path`
+            and `init_args`), `profiler`, `fast_dev_run`, `overfit_batches`, `max_steps`,
+            `limit_train_batches` and `strategy`; one that contradicts the run is refused.
+    """
+
+    rendering: Rendering = field(default_factory=Rendering)
+    tuning: Literal["lora", "qlora", "full"] = "lora"
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    optimisation: StepsConfig = field(default_factory=StepsConfig)
+    trainer: TrainerSettings = field(default_factory=dict)
+
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        return None
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainingRecipe):
+    """Hold the settings that all trainings have.
+
+    Args:
+        data: what is trained, chosen and reported on.
         choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`, the
             model before training included, or the `last` epoch.
         rule: `one_se`: of what is within one standard error of the best on val, by paper, and
@@ -233,9 +255,6 @@ class RunConfig(Settings):
             the plain `best`.
         keep: checkpoints of all epochs, or only of the best and the last.
         mined: a file of `train/mine.py`, whose negatives are used.
-        trainer: arguments of Lightning's `pl.Trainer`, such as `callbacks` (a list of `class_path`
-            and `init_args`), `profiler`, `fast_dev_run`, `overfit_batches`, `max_steps`,
-            `limit_train_batches` and `strategy`; one that contradicts the run is refused.
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
@@ -245,15 +264,10 @@ class RunConfig(Settings):
     """
 
     data: DataConfig = field(default_factory=DataConfig)
-    rendering: Rendering = field(default_factory=Rendering)
-    tuning: Literal["lora", "qlora", "full"] = "lora"
-    lora: LoraConfig = field(default_factory=LoraConfig)
-    optimisation: StepsConfig = field(default_factory=StepsConfig)
     choose: Literal["best", "last"] = "best"
     rule: Rule = "one_se"
     keep: Literal["all", "best"] = "all"
     mined: Path | None = None
-    trainer: TrainerSettings = field(default_factory=dict)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")
     store: Path | None = None
@@ -273,21 +287,11 @@ class RunConfig(Settings):
         return {key: value for key, value in as_plain(self).items() if key not in _OF_ONE_MACHINE}
 
     @property
-    def chooses(self) -> bool:
-        """Tell whether anything is chosen on val."""
-        return self.choose == "best"
-
-    @property
-    def unsharded(self) -> str | None:
-        """Name the strategies to take where this training cannot be sharded; None where it can."""
-        return None
-
-    @property
     def held_out_seen(self) -> float:
         """Return the share of claims held out though their papers are trained on."""
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
-        return self.data.val_share if self.chooses else 0.0
+        return self.data.val_share if self.choose == "best" else 0.0
 
 
 @dataclass(frozen=True)
@@ -306,8 +310,8 @@ class TeacherConfig(Settings):
 
 
 @dataclass(frozen=True)
-class FinetuneConfig(RunConfig):
-    """Hold all settings of `train/finetune.py`.
+class RetrieverRecipe(TrainingRecipe):
+    """Say how a retriever is trained.
 
     Args:
         model: the base model.
@@ -319,8 +323,6 @@ class FinetuneConfig(RunConfig):
         losses: the loss to minimise.
         teacher: with `optimisation.train: query_only`, another model in place of the base encodes
             the sources; this one, with a projection, learns to encode claims for its vectors.
-        after: YAML file of what is scored when the run has ended, such as baselines and a page of
-            figures; none: nothing.
         self_check: compare ways of computing two steps of the model's first layers, and predicted
             with measured memory: `true` does no more than that; none: first, where there is a GPU;
             `false`: not at all.
@@ -332,8 +334,28 @@ class FinetuneConfig(RunConfig):
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     teacher: TeacherConfig | None = None
-    after: Path | None = None
     self_check: bool | None = None
+
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        if self.tuning == "qlora":
+            return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
+        if self.teacher is not None:
+            return "auto or ddp with a `teacher`: a small encoder is not sharded"
+        return None
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(RetrieverRecipe, RunConfig):
+    """Hold all settings of `train/finetune.py`.
+
+    Args:
+        after: YAML file of what is scored when the run has ended, such as baselines and a page of
+            figures; none: nothing.
+    """
+
+    after: Path | None = None
 
     def check(self) -> None:
         if self.tuning == "qlora":
@@ -382,12 +404,3 @@ class FinetuneConfig(RunConfig):
         allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
         require(keep == 0, "losses.keep_base.weight", keep, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
-
-    @property
-    def unsharded(self) -> str | None:
-        """Name the strategies to take where this training cannot be sharded; None where it can."""
-        if self.tuning == "qlora":
-            return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
-        if self.teacher is not None:
-            return "auto or ddp with a `teacher`: a small encoder is not sharded"
-        return None

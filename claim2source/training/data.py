@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,8 +23,9 @@ from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
-from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.config import DataConfig, RetrieverRecipe
 from claim2source.training.losses import LossesConfig, LossTargets, language_weights
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import (
     AlignedTexts,
     BaseVectors,
@@ -34,12 +36,22 @@ from claim2source.training.teacher import (
 
 
 @dataclass(frozen=True)
+class Splits:
+    """Name the splits of a training, the languages of its claims, and its file of negatives."""
+
+    settings: DataConfig
+    languages: Sequence[str] | None = None
+    mined: Path | None = None
+
+
+@dataclass(frozen=True)
 class TrainingData:
     """Hold the splits to train on, to choose on and to report on, and a teacher's scores.
 
     A claim of val has a seen paper where `seen_golds` has its gold.
     """
 
+    splits: Splits
     train: Dataset
     selection: SelectionData
     report: Dataset
@@ -62,15 +74,15 @@ class TrainingData:
         return self.selection.weighing()
 
 
-def load_data(config: FinetuneConfig) -> TrainingData:
+def load_data(splits: Splits, losses: LossesConfig, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
     Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
-    data = load_splits(config)
-    check_losses(config.losses, data.train)
-    distillation = config.losses.distillation
+    data = load_splits(splits, run)
+    check_losses(losses, data.train)
+    distillation = losses.distillation
     if distillation.weight and distillation.scores is not None:
         return replace(
             data, teacher=read_teacher(distillation.scores, data.train, distillation.temperature)
@@ -78,24 +90,24 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     return data
 
 
-def load_splits(config: RunConfig) -> TrainingData:
+def load_splits(splits: Splits, run: RunFolder) -> TrainingData:
     """Load the splits and carve val out of train.
 
     A file of mined negatives is read too, so that its errors come before any encoding; a resumed
     run has its own copy.
     """
-    data, languages = config.data, config.languages
+    seen_share = run.config.held_out_seen
+    data = replace(splits.settings, val_seen_share=seen_share)
+    splits, languages = replace(splits, settings=data), splits.languages
     full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    carved = carve(
-        full, data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
-    )
+    carved = carve(full, data.val_share, data.val_seed, seen_share, data.seen_share_expected)
     train = carved.train
     if not carved.val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
-    if config.mined is not None and not config.resume:
-        read_mined(config.mined, train)
+    if splits.mined is not None and not run.config.resume:
+        read_mined(splits.mined, train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
@@ -103,7 +115,7 @@ def load_splits(config: RunConfig) -> TrainingData:
     if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(train, carved, report, carved.train.golds)
+    return TrainingData(splits, train, carved, report, carved.train.golds)
 
 
 def check_losses(losses: LossesConfig, train: Dataset) -> None:
@@ -119,20 +131,20 @@ def check_losses(losses: LossesConfig, train: Dataset) -> None:
             raise ConfigError("losses.keep_base.languages", language, allowed)
 
 
-def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:
+def unused_data(recipe: RetrieverRecipe, data: TrainingData, pairs: int) -> list[str]:
     """List translations that are missing, training pairs and teacher's scores that are not used.
 
     `pairs` are trained on.
     """
-    form = config.rendering.claims
-    if form == "original" and config.losses.consistency.weight:
+    form, train, mined = recipe.rendering.claims, data.train, data.splits.mined
+    if form == "original" and recipe.losses.consistency.weight:
         form = "bilingual"
     lines = untranslated_sentences(train.claims, form)
     available = sum(len(claim.golds) for claim in train.claims)
-    if config.mined is not None and pairs < available:
+    if mined is not None and pairs < available:
         missing = available - pairs
-        lines.append(f"{missing} of {available} training pairs have no row in {config.mined}")
-    distillation = config.losses.distillation
+        lines.append(f"{missing} of {available} training pairs have no row in {mined}")
+    distillation = recipe.losses.distillation
     if distillation.scores is not None and not distillation.weight:
         lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
     return lines

@@ -18,6 +18,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Encoder
+from claim2source.systems.choose import Weighing
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
@@ -26,7 +27,8 @@ from claim2source.training.callbacks import (
     StateFile,
     StepLog,
 )
-from claim2source.training.config import BatchesConfig, RunConfig
+from claim2source.training.choose import Choosing
+from claim2source.training.config import BatchesConfig, StepsConfig, TrainingRecipe
 from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
 from claim2source.training.module import TrainingModule
@@ -40,33 +42,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def provenance(config: RunConfig, data: TrainingData, session: Session) -> dict[str, Any]:
+def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
     """Record a training's data and its held-out claims, settings and versions for a manifest."""
-    languages = config.languages
+    settings, languages = data.splits.settings, data.splits.languages
     record = DataRecord(
-        dataset=config.data.dataset,
-        train_split=config.data.train_split,
-        val_share=config.data.val_share,
-        val_seed=config.data.val_seed,
+        dataset=settings.dataset,
+        train_split=settings.train_split,
+        val_share=settings.val_share,
+        val_seed=settings.val_seed,
         languages=None if languages is None else tuple(languages),
         train_sha256=data.train.fingerprint,
         val_sha256=data.val.fingerprint,
         mined_sha256=session.run.mined_sha256,
-        val_seen_share=config.held_out_seen,
+        val_seen_share=settings.val_seen_share,
         seen_share_expected=data.seen_share,
     )
     return {
         "data": record,
-        "config": as_plain(config),
+        "config": as_plain(session.run.recorded(recipe)),
         "git": git_state(),
         "versions": versions(),
     }
 
 
 def lightning_trainer(
-    config: RunConfig,
+    recipe: TrainingRecipe,
+    choosing: Choosing,
     session: Session,
-    data: TrainingData,
+    weighing: Weighing,
     device: torch.device,
     first: Sequence[pl.Callback],
 ) -> pl.Trainer:
@@ -82,13 +85,13 @@ def lightning_trainer(
     warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-    world, optimisation, file = session.world, config.optimisation, StateFile()
+    world, optimisation, file = session.world, recipe.optimisation, StateFile()
     # Lightning calls the last two last, after those of the config.
     callbacks: list[pl.Callback] = [
         *first,
         StepLog(),
         KeepState(session, optimisation.save_every),
-        DropCheckpoints(session, config, data.weighing, file),
+        DropCheckpoints(session, choosing, weighing, file),
     ]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
@@ -106,13 +109,13 @@ def lightning_trainer(
         "log_every_n_steps": 1,
     }
     arguments: dict[str, Any] = {"enable_model_summary": False}
-    arguments |= trainer_arguments(config.trainer) | ours
+    arguments |= trainer_arguments(recipe.trainer) | ours
     parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
     for name, part in parts.items():
         extra = arguments.get(name) or []
         arguments[name] = part + (extra if isinstance(extra, list) else [extra])
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
-    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
+    if isinstance(strategy, Sharded) and (allowed := recipe.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
     try:
         trainer = pl.Trainer(**arguments)
@@ -189,16 +192,16 @@ def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
 
 def plan_batches(
     pairs: TrainingPairs | RerankerPairs,
-    config: RunConfig,
+    optimisation: StepsConfig,
     world: World,
     trainer: pl.Trainer,
     *,
+    repeat: int = 1,
     gather: bool = False,
     batches: BatchesConfig | None = None,
     remine_every: int = 0,
 ) -> tuple[BatchSampler, int]:
     """Deal the pairs to the batches of all epochs; count the optimizer steps."""
-    optimisation = config.optimisation
     sampler = BatchSampler(
         pairs.groups(),
         optimisation.batch_size,
@@ -210,7 +213,7 @@ def plan_batches(
         gather=gather,
         config=batches,
         languages=pairs.languages,
-        repeat=config.data.repeat,
+        repeat=repeat,
         remine_every=remine_every,
         fixed=is_overfitting(trainer),
     )

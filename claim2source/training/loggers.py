@@ -15,7 +15,7 @@ from claim2source.core.config import as_plain
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, group_above, wandb_mode
-from claim2source.training.config import RunConfig
+from claim2source.training.config import WandbConfig
 from claim2source.training.run_folder import RunFolder
 
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
@@ -28,20 +28,20 @@ class RunLog:
     A resumed run gets a CSV file named by its first step. They are opened when first used.
     """
 
-    def __init__(self, config: RunConfig, run: RunFolder) -> None:
-        self.config, self.run = config, run
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
 
     @cached_property
     def loggers(self) -> list[Logger]:
         """Open the CSV file, and the page in W&B."""
         folder, version = self.run.path, f"step-{self.run.saved_steps or 0:06d}"
         csv = CSVLogger(folder, name="logs", version=version, flush_logs_every_n_steps=1)
-        mode = wandb_mode(self.config.wandb.mode)
+        mode = wandb_mode(self.run.config.wandb.mode)
         if mode == "off":
             return [csv]
-        page = training_page(self.config, folder)
+        page = training_page(self.run.config.wandb, folder)
         page.write(folder)
-        settings = as_plain(self.config)
+        settings = as_plain(self.run.config)
         tracker = Tracker(
             mode, folder, id=page.id, resume="allow", job_type="train", config=settings
         )
@@ -98,14 +98,14 @@ class WandbPage(Logger):
         self.page.log(dict(metrics) if step is None else {**metrics, _STEP: step})
 
 
-def training_page(config: RunConfig, run: Path) -> TrainingPage:
+def training_page(config: WandbConfig, run: Path) -> TrainingPage:
     """Name a run's page in W&B: a resumed run's goes on."""
     page = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
-    name = config.wandb.name or run.resolve().name
+    name = config.name or run.resolve().name
     group = (
         page.group
         or os.environ.get("WANDB_RUN_GROUP")
         or group_above(run.resolve().parent)
         or f"{name}-{page.id}"  # two runs may have one name
     )
-    return TrainingPage(page.id, config.wandb.project, name, group)
+    return TrainingPage(page.id, config.project, name, group)

@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
@@ -54,17 +54,17 @@ class ModelShape:
         return cls(linear, adapters, config.num_hidden_layers, config.num_attention_heads * size)
 
     @classmethod
-    def planned(cls, model: torch.nn.Module, config: FinetuneConfig) -> ModelShape:
-        """Read the shape that a model without adapters has once the config has given it some."""
+    def planned(cls, model: torch.nn.Module, recipe: RetrieverRecipe) -> ModelShape:
+        """Read the shape that a model without adapters has once the recipe has given it some."""
         base = cls.of(model)
-        if config.tuning == "full":
+        if recipe.tuning == "full":
             return base
-        targets, adapters = config.lora.targets, 0
+        targets, adapters = recipe.lora.targets, 0
         for name, module in model.named_modules():
             last = name.rsplit(".", 1)[-1]
             has_adapter = last in targets if targets else "pooler" not in name.split(".")
             if isinstance(module, torch.nn.Linear) and has_adapter:
-                adapters += config.lora.r * (module.in_features + module.out_features)
+                adapters += recipe.lora.r * (module.in_features + module.out_features)
         return cls(base.linear, adapters, base.layers, base.width)
 
     def forward(self, lengths: Sequence[int]) -> float:
@@ -136,17 +136,17 @@ class Memory:
         return self.fixed + self.tokens * self.a_token
 
     @classmethod
-    def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
-        """Estimate a config's memory with this many tokens in the forward pass at once.
+    def of(cls, model: PreTrainedModel, recipe: RetrieverRecipe, tokens: int) -> Memory:
+        """Estimate a training's memory with this many tokens in the forward pass at once.
 
         The model is still without adapters.
         """
-        size = DTYPES[config.model.dtype]
-        shape = ModelShape.planned(model, config)
+        size = DTYPES[recipe.model.dtype]
+        shape = ModelShape.planned(model, recipe)
         outside = _outside_layers(model)
         total, trained = shape.linear + outside, float(shape.adapters)
-        if config.tuning == "full":
-            train, embeddings = config.optimisation, model.get_input_embeddings()
+        if recipe.tuning == "full":
+            train, embeddings = recipe.optimisation, model.get_input_embeddings()
             trained = float(total)
             if train.train_layers is not None:
                 layers = shape.linear / shape.layers
@@ -154,15 +154,15 @@ class Memory:
             elif not train.train_embeddings:
                 trained -= sum(parameter.numel() for parameter in embeddings.parameters())
             # Sources that are not trained keep a copy of the base.
-            copy = total if config.optimisation.train == "query_only" else 0
+            copy = total if recipe.optimisation.train == "query_only" else 0
             weights = (total - trained + copy) * size
-        elif config.tuning == "qlora":
+        elif recipe.tuning == "qlora":
             weights = shape.linear * FOUR_BITS + outside * size
         else:
             weights = total * size
-        a_layer = bytes_per_token(model, config)
-        checkpointed = bool(config.optimisation.gradient_checkpointing)
-        width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
+        a_layer = bytes_per_token(model, recipe)
+        checkpointed = bool(recipe.optimisation.gradient_checkpointing)
+        width = 2 if recipe.optimisation.precision == "bf16" or size < 4 else 4
         of_layer = model.config.hidden_size * width if checkpointed else a_layer
         a_token = of_layer * shape.layers + (a_layer if checkpointed else 0.0)
         return cls(weights, trained * TRAINED, a_token, tokens)
@@ -178,20 +178,20 @@ def _outside_layers(model: PreTrainedModel) -> int:
     return sum(weight.numel() for weight in model.parameters() if id(weight) not in layer_weights)
 
 
-def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
+def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
     """Count the bytes that a layer keeps of a token until its gradients are known.
 
     Without dropout LoRA's adapters keep each input once. Dropout keeps a mask and an output for
     every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
     the rank takes, and attention's one number per head, are left out.
     """
-    shape, train = model.config, config.optimisation
+    shape, train = model.config, recipe.optimisation
     hidden, inner = shape.hidden_size, shape.intermediate_size
     head = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
     queries = head * shape.num_attention_heads
     keys = head * (getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads)
-    adapters = config.tuning != "full"
-    low = train.precision == "bf16" or config.model.dtype != "float32"
+    adapters = recipe.tuning != "full"
+    low = train.precision == "bf16" or recipe.model.dtype != "float32"
     size = 2 if low else 4
     gated = any(name.endswith("gate_proj") for name, _ in model.named_modules())
     # Inputs of attention, its three projections, its output; the inner layer's input and values:
@@ -204,13 +204,13 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
     total = float(size * values + 2 * hidden * norm)
     if adapters:
         outputs = {"o_proj": queries, "down_proj": inner}
-        names = config.lora.targets or (
+        names = recipe.lora.targets or (
             *("q_proj", "k_proj", "v_proj", "o_proj"),
             *(("gate_proj", "up_proj", "down_proj") if gated else ("up_proj", "down_proj")),
         )
         inputs = sum(outputs.get(name, hidden) for name in names)
-        copied = train.precision == "fp32" and config.model.dtype != "float32"
-        times = 2 if config.lora.dropout else 1 if copied else 0
+        copied = train.precision == "fp32" and recipe.model.dtype != "float32"
+        times = 2 if recipe.lora.dropout else 1 if copied else 0
         if times:
             total += times * (4 if copied else size) * inputs - size * (2 * hidden + inner)
     return total
@@ -218,16 +218,16 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Hold a config without `auto`, and its memory on a device.
+    """Hold a recipe without `auto`, and its memory on a device.
 
     Args:
-        config: chunks and checkpointing are numbers and flags.
+        recipe: chunks and checkpointing are numbers and flags.
         memory: what it is estimated to need.
         device: bytes that the device has.
         auto: keys of `optimisation` that were left to the device.
     """
 
-    config: FinetuneConfig
+    recipe: RetrieverRecipe
     memory: Memory
     device: float
     auto: tuple[str, ...] = ()
@@ -237,30 +237,30 @@ class MemoryPlan:
         """Tell whether the device has enough memory, working space left out."""
         return self.memory.total <= USABLE * self.device
 
-    def calibrate(self, encoder: Encoder) -> tuple[FinetuneConfig, list[str]]:
+    def calibrate(self, encoder: Encoder) -> tuple[RetrieverRecipe, list[str]]:
         """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
 
-        Returns the config and, where there is a GPU, what was predicted and measured in a line.
+        Returns the recipe and, where there is a GPU, what was predicted and measured in a line.
         """
-        config = self.config
-        longest = trained_length(config.optimisation, encoder.settings.max_length)
-        if encoder.device.type != "cuda" or config.self_check is False:
-            return config, []
-        measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
+        recipe = self.recipe
+        longest = trained_length(recipe.optimisation, encoder.settings.max_length)
+        if encoder.device.type != "cuda" or recipe.self_check is False:
+            return recipe, []
+        measured = measure_chunk(encoder, recipe, tokens_at_once(recipe, longest))
         predicted = self.memory.weights + measured.tokens * self.memory.a_token
         line = (
             f"memory of {measured.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
             f"{(measured.peak - measured.gradients) / GIB:,.1f} GiB"
         )
-        if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
+        if "chunk_tokens" in self.auto and isinstance(recipe.optimisation.chunk_tokens, int):
             trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
             budget = measured.budget(trained, self.device, longest)
             line += f"; chunks of {budget:,} tokens"
-            config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
-        return config, [line]
+            recipe = replace(recipe, optimisation=replace(recipe.optimisation, chunk_tokens=budget))
+        return recipe, [line]
 
     def __str__(self) -> str:
-        train, memory = self.config.optimisation, self.memory
+        train, memory = self.recipe.optimisation, self.memory
         how = "the whole batch at once"
         if isinstance(train.chunk_tokens, int):
             how = f"chunks of {train.chunk_tokens:,} tokens"
@@ -288,11 +288,11 @@ def trained_length(config: OptimisationConfig, longest: int) -> int:
     return length or longest
 
 
-def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
+def tokens_at_once(recipe: RetrieverRecipe, longest: int) -> int:
     """Count the tokens of a forward pass at most, were all texts as long as the longest."""
-    train = config.optimisation
+    train = recipe.optimisation
     sources = 1 + train.negatives if train.train == "both" else 0
-    views = 1 if config.losses.consistency.weight else 0
+    views = 1 if recipe.losses.consistency.weight else 0
     texts = train.batch_size * (1 + views + sources)
     if isinstance(train.chunk_tokens, int):
         return min(texts * longest, max(train.chunk_tokens, longest))
@@ -302,7 +302,7 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
 
 
 def plan_memory(
-    config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float
+    recipe: RetrieverRecipe, model: PreTrainedModel, longest: int, device: float
 ) -> MemoryPlan:
     """Replace `auto` by values that fit `device` bytes; texts have at most `longest` tokens.
 
@@ -310,7 +310,7 @@ def plan_memory(
     computes the forward pass once more; both, which compute it twice more. Where nothing fits,
     the last.
     """
-    train, settings = config.optimisation, []
+    train, settings = recipe.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     is_auto = train.gradient_checkpointing == "auto"
@@ -320,7 +320,7 @@ def plan_memory(
             settings.append(variant)
             continue
         settings.append(replace(variant, chunk_tokens=None))
-        empty = Memory.of(model, replace(config, optimisation=variant), 0)
+        empty = Memory.of(model, replace(recipe, optimisation=variant), 0)
         room = (USABLE * device - empty.fixed) / empty.a_token
         minimum = max(longest, LEAST_CHUNK) if is_auto and not checkpointing else longest
         if room >= minimum or (checkpointing or not is_auto):
@@ -328,14 +328,14 @@ def plan_memory(
             settings.append(replace(variant, chunk_tokens=tokens))
     options = []
     for setting in settings:
-        candidate = replace(config, optimisation=setting)
+        candidate = replace(recipe, optimisation=setting)
         memory = Memory.of(model, candidate, tokens_at_once(candidate, longest))
         options.append(MemoryPlan(candidate, memory, device, auto))
     return next((option for option in options if option.fits), options[-1])
 
 
 def plan_memory_here(
-    config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
+    recipe: RetrieverRecipe, model: PreTrainedModel, longest: int, processes: int
 ) -> MemoryPlan:
     """Replace `auto` by values that fit the model's device, shared by `processes` if it is the CPU.
 
@@ -346,7 +346,7 @@ def plan_memory_here(
         device = float(torch.cuda.get_device_properties(device_of_model).total_memory)
     else:
         device = machine_memory() / processes
-    planned = plan_memory(config, model, longest, device)
+    planned = plan_memory(recipe, model, longest, device)
     if planned.auto and not planned.fits:
         allowed = f"a device with more memory, or shorter texts ({planned})"
         raise ConfigError(f"optimisation.{planned.auto[0]}", "auto", allowed)
@@ -380,15 +380,15 @@ class MeasuredChunk:
         return max(int(room) // _STEP * _STEP, longest)
 
 
-def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> MeasuredChunk:
+def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int) -> MeasuredChunk:
     """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
 
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are.
     """
-    model, longest = encoder.model, trained_length(config.optimisation, encoder.settings.max_length)
+    model, longest = encoder.model, trained_length(recipe.optimisation, encoder.settings.max_length)
     device, state = encoder.device, random_state()
-    half = config.optimisation.precision == "bf16"
+    half = recipe.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())
     training = model.training
     model.train()

@@ -22,7 +22,7 @@ from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.config import OptimisationConfig, RunConfig, StepsConfig
+from claim2source.training.config import DataConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
@@ -279,17 +279,17 @@ class TrainingModule(pl.LightningModule):
             name = differing[0].removeprefix("model.")
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
-    def summary(self, config: RunConfig, sampler: BatchSampler, claims: int) -> list[str]:
+    def summary(self, settings: DataConfig, sampler: BatchSampler, claims: int) -> list[str]:
         """Describe the training data, and the pairs that are left out."""
         pairs, trained = self.pairs.rows, trainable_weights(self.model).values()
-        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
+        repeated = f", {settings.repeat} times each," if settings.repeat > 1 else ""
         weights = sum(weight.numel() for weight in self.model.parameters())
         lines = [
             f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
             f"{self.optimizer_steps} optimizer steps; "
             f"{sum(weight.numel() for weight in trained):,} of {weights:,} weights are trained",
         ]
-        if config.data.limit is not None:
+        if settings.limit is not None:
             lines.append(f"data.limit: only {claims} claims are trained on")
         if left_out := sampler.left_out():
             lines.append(

@@ -15,12 +15,13 @@ from claim2source.core.tables import TextTable
 from claim2source.mining import MinedRow, Miner, MiningCounts, read_mined, write_mined
 from claim2source.mining.baseline import RandomBaseline, sampled_baseline
 from claim2source.models import Encoder
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import OptimisationConfig, RetrieverRecipe
+from claim2source.training.data import TrainingData
 from claim2source.training.distributed import barrier, encode_shares, gather_values
 from claim2source.training.resume import MinedFile
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.session import Session
-from claim2source.training.teacher import Teacher, teachers_rows
+from claim2source.training.teacher import teachers_rows
 
 # Random scores' standard deviation in temperatures. At 1.18 a claim's softmax over a batch is
 # spread over half of its sources; at 8 the hardest of thousands takes nearly all of the gradient.
@@ -103,29 +104,28 @@ def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
 
 def mine_first(
     session: Session,
-    config: FinetuneConfig,
-    train: Dataset,
+    recipe: RetrieverRecipe,
+    data: TrainingData,
     encoder: Encoder,
-    teacher: Teacher | None = None,
 ) -> tuple[list[MinedRow], list[str]]:
-    """Mine with the base model, copy the config's file, or take the teacher's candidates.
+    """Mine with the base model, copy the user's file, or take the teacher's candidates.
 
     Returns the rows, and how they were mined in lines.
     """
-    run, world = session.run, session.world
-    candidates = config.losses.distillation.candidates
-    pairs_alone = config.optimisation.negatives == 0
+    run, world, train, file = session.run, session.world, data.train, data.splits.mined
+    candidates = recipe.losses.distillation.candidates
+    pairs_alone = recipe.optimisation.negatives == 0
     exists = gather_values(run.mined.is_file(), world)[0]
     counts: MiningCounts | None = None
-    if not exists and config.mined is None and not candidates and not pairs_alone:
-        counts = _mine_pairs(session, config, train, encoder)
+    if not exists and file is None and not candidates and not pairs_alone:
+        counts = _mine_pairs(session, recipe, train, encoder)
     elif not exists and world.is_first:
         rows: Iterable[MinedRow]
-        if config.mined is not None:
-            rows = read_mined(config.mined, train)
+        if file is not None:
+            rows = read_mined(file, train)
         elif candidates:
-            assert teacher is not None
-            rows = teachers_rows(teacher, train, config.mining)
+            assert data.teacher is not None
+            rows = teachers_rows(data.teacher, train, recipe.mining)
         else:
             rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
         write_mined(rows, run.mined)
@@ -133,14 +133,14 @@ def mine_first(
     if world.is_first:
         baseline = None if counts is None else counts.baseline
         if baseline is None:
-            seed, store = config.mining.seed, session.store
-            baseline = sampled_baseline(train, encoder, config.rendering, store, seed)
-        lines += temperature_sentences(baseline, config.optimisation.temperature)
+            seed, store = recipe.mining.seed, session.store
+            baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
+        lines += temperature_sentences(baseline, recipe.optimisation.temperature)
     return mined_rows(session, train), lines
 
 
 def mine_again(
-    session: Session, config: FinetuneConfig, train: Dataset, encoder: Encoder, epoch: int
+    session: Session, recipe: RetrieverRecipe, train: Dataset, encoder: Encoder, epoch: int
 ) -> tuple[list[MinedRow], list[str]]:
     """Mine the same pairs, in the same order, with the model as it is after an epoch.
 
@@ -150,7 +150,7 @@ def mine_again(
     before, run.mined = run.mined, run.mined_after(epoch)
     # An existing file is from a run that was killed after mining: the same weights mined it.
     if not gather_values(run.mined.is_file(), session.world)[0]:
-        counts = _mine_pairs(session, config, train, encoder, before)
+        counts = _mine_pairs(session, recipe, train, encoder, before)
     return mined_rows(session, train), [] if counts is None else counts.sentences()
 
 
@@ -163,17 +163,17 @@ def mines_after(config: OptimisationConfig, epoch: int) -> bool:
 
 def _mine_pairs(
     session: Session,
-    config: FinetuneConfig,
+    recipe: RetrieverRecipe,
     train: Dataset,
     encoder: Encoder,
     before: Path | None = None,
 ) -> MiningCounts | None:
     """Mine all pairs of the data set, or those of the file `before`, in the first process."""
-    rendering, store, world = config.rendering, session.store, session.world
+    rendering, store, world = recipe.rendering, session.store, session.world
     encode_shares(encoder, rendering, train.claims, train.sources, store, world)
     if not world.is_first:
         return None
-    miner = Miner(train, encoder, rendering, config.mining, store, progress=True)
+    miner = Miner(train, encoder, rendering, recipe.mining, store, progress=True)
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
         rows = _in_order_of(read_mined(before, train), rows)

@@ -37,9 +37,9 @@ from claim2source.stages.yes_no import YesNo
 from claim2source.systems.choose import SEEN, UNSEEN
 from claim2source.systems.stages import apply_stage
 from claim2source.training.choose import ValScores, part_name
-from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.data import TrainingData
-from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.reranker_config import RerankerRecipe
 from claim2source.training.run_folder import score_to_choose_by
 from claim2source.training.session import Session
 
@@ -51,7 +51,7 @@ _REPEATS = 10_000
 
 
 def report_run(
-    session: Session, config: FinetuneConfig, data: TrainingData, epoch: int, choice: Choice
+    session: Session, recipe: RetrieverRecipe, data: TrainingData, epoch: int, choice: Choice
 ) -> Report:
     """Report a retriever's run: step 0 and the chosen epoch, read from their checkpoints."""
     run, settings = session.run, Scoring(METRICS, 0, 0, data.train.golds)
@@ -59,7 +59,7 @@ def report_run(
     scored: dict[int, SystemReport] = {}
     for number in sorted({0, epoch}):
         folder = run.checkpoint(number)
-        model = resolve(config.model.for_checkpoint(folder), config.device)
+        model = resolve(recipe.model.for_checkpoint(folder), session.device)
         assert model.manifest is not None
         rendering, name = model.manifest.rendering, str(folder.relative_to(run.path))
         ranked = score_encoder(
@@ -76,15 +76,16 @@ def report_run(
     systems = {
         name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))
     }
-    name, program = config.data.dataset, "train/finetune.py"
+    name, program = data.splits.settings.dataset, "train/finetune.py"
     report = make_report(data.report, systems, CHOSEN, name=name, program=program)
-    return _finish(session, report, config, epoch, choice)
+    return _finish(session, report, recipe, epoch, choice)
 
 
 def report_pipeline(
     session: Session,
-    config: RerankerConfig,
+    recipe: RerankerRecipe,
     data: TrainingData,
+    depth: int,
     first: tuple[str, Result, ValScores],
     epoch: int,
     choice: Choice,
@@ -106,12 +107,12 @@ def report_pipeline(
     for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
         checkpoint = run.checkpoint(number)
         if number not in results:
-            stage_class = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
+            stage_class = CrossEncoder if recipe.model.kind == "cross_encoder" else YesNo
             stage = stage_class(
                 model=str(checkpoint),
-                depth=config.first.depth,
-                dtype=config.model.dtype,
-                allow_remote_code=config.model.allow_remote_code,
+                depth=depth,
+                dtype=recipe.model.dtype,
+                allow_remote_code=recipe.model.allow_remote_code,
             )
             results[number] = apply_stage(
                 stage,
@@ -119,21 +120,21 @@ def report_pipeline(
                 reported.sources,
                 ranking,
                 session.store,
-                device=config.device,
+                device=session.device,
                 progress=True,
             )
         scored = score_result(system, results[number], reported, settings)
         folder = str(checkpoint.relative_to(run.path))
         entry = next(entry for entry in run.history if entry.epoch == number)
         systems[system] = scored.with_report(
-            model=folder if number else config.model.name,
-            claims=config.rendering.claims,
-            sources=config.rendering.sources,
+            model=folder if number else recipe.model.name,
+            claims=recipe.rendering.claims,
+            sources=recipe.rendering.sources,
             val={"val": entry.val},
-            settings={"checkpoint": folder, "depth": config.first.depth},
+            settings={"checkpoint": folder, "depth": depth},
         )
     reports = {name: system.report for name, system in systems.items()}
-    dataset, program = config.data.dataset, "train/finetune_reranker.py"
+    dataset, program = data.splits.settings.dataset, "train/finetune_reranker.py"
     report = make_report(reported, reports, CHOSEN, name=dataset, program=program)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against the baselines before it", pairs)]
@@ -142,19 +143,19 @@ def report_pipeline(
     notes = []
     if best < on_val.table[MACRO][MAIN_METRIC]:
         notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    entry_keys: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
-    entry_keys["depth"] = config.first.depth
-    if allowed := config.model.allow_remote_code:
+    entry_keys: dict[str, object] = {"rerank": recipe.model.kind, "model": run.path}
+    entry_keys["depth"] = depth
+    if allowed := recipe.model.allow_remote_code:
         entry_keys["allow_remote_code"] = list(allowed)
     stage_text = ", ".join(f"{key}: {value}" for key, value in entry_keys.items())
     notes.append(f"A stage of any system: {{{stage_text}}}")
-    return _finish(session, report, config, epoch, choice, notes)
+    return _finish(session, report, recipe, epoch, choice, notes)
 
 
 def _finish(
     session: Session,
     report: Report,
-    config: RunConfig,
+    recipe: TrainingRecipe,
     epoch: int,
     choice: Choice,
     notes: Sequence[str] = (),
@@ -163,7 +164,7 @@ def _finish(
 
     The run is finished then: its states are removed.
     """
-    run = session.run
+    run, config = session.run, session.run.recorded(recipe)
     training = TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),

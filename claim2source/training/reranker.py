@@ -14,12 +14,12 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.choose import choose_epoch
-from claim2source.training.data import TrainingData
+from claim2source.training.choose import Choosing, choose_epoch
+from claim2source.training.data import Splits, TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
-from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
 from claim2source.training.reranker_data import (
     FirstStage,
     RerankerPairs,
@@ -45,9 +45,7 @@ class Setup:
     `rankings` are the first stage's, by split, for the first process.
     """
 
-    config: RerankerConfig
     data: TrainingData
-    first: FirstStage
     reranker: TrainedReranker
     rankings: dict[str, Result]
     trainer: pl.Trainer
@@ -59,112 +57,143 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
+    splits = Splits(config.data, config.languages, config.require_mined())
+    recipe = RerankerRecipe(
+        rendering=config.rendering,
+        tuning=config.tuning,
+        lora=config.lora,
+        optimisation=config.optimisation,
+        trainer=config.trainer,
+        model=config.model,
+        loss=config.loss,
+    )
+    # As deep as the report's recall of the first stage.
+    first = FirstStage(config.first, REPORTED_DEPTH)
+    choosing = Choosing(config.choose, config.rule, config.keep, config.choose_by)
     with open_session(config) as session:
         with session.on_all_ranks():
-            setup = set_up(config, session)
-        session.begin(setup.config)
+            setup = set_up(splits, recipe, first, choosing, session)
+        session.begin()
         if not session.run.is_finished:
-            train(setup, session, mine(setup, session))
+            train(setup, session, mine(setup, choosing, session))
         if not session.world.is_first:
             return None
-        epoch, choice = choose(setup, session)
-        return report(setup, session, epoch, choice)
+        epoch, choice = choose(setup, choosing, session)
+        return report(setup, first, choosing, session, epoch, choice)
 
 
-def set_up(config: RerankerConfig, session: Session) -> Setup:
+def set_up(
+    splits: Splits,
+    recipe: RerankerRecipe,
+    first: FirstStage,
+    choosing: Choosing,
+    session: Session,
+) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
-    run, world = session.run, session.world
-    config.require_mined()
-    config = run.with_seen_share(config)
-    data = load_data(config)
-    # As deep as the report's recall of the first stage.
-    first = FirstStage.of(config.first, REPORTED_DEPTH)
-    key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
-    require_held_out("model.name", [config.model.name], data.val, config.data)
-    require_held_out(key, first.models, data.val, config.data)
-    reranker = load_to_train(config, config.rendering.claim_texts(data.train.claims))
-    if config.resume:
-        session.read_state()
-    manifest = reranker.manifest(provenance(config, data, session))
-    evaluation = PipelineOnVal(session, manifest, data, reranker, config)
-    trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
+    run, depth = session.run, first.settings.depth
+    data = load_data(splits, recipe.loss, run)
+    settings = data.splits.settings
+    key = "first.system" if first.settings.checkpoint is None else "first.checkpoint"
+    require_held_out("model.name", [recipe.model.name], data.val, settings)
+    require_held_out(key, first.models, data.val, settings)
+    texts = recipe.rendering.claim_texts(data.train.claims)
+    reranker = load_to_train(recipe, texts, depth, session.device)
+    session.read_state()
+    manifest = reranker.manifest(provenance(recipe, data, session))
+    evaluation = PipelineOnVal(session, manifest, data, reranker, choosing.metric)
+    callbacks = [evaluation]
+    trainer = lightning_trainer(
+        recipe, choosing, session, data.weighing, reranker.device, callbacks
+    )
     rankings = {}
-    if world.is_first:
-        splits, settings = {VAL: data.val, REPORTED: data.report}, config.data
+    if session.world.is_first:
         rankings = first.rank(
-            splits,
+            {VAL: data.val, REPORTED: data.report},
             data.report,
             settings.dataset,
             session.store,
             lenient=settings.lenient,
-            device=config.device,
+            device=session.device,
         )
         run.require_inputs(
             {
                 "training data": data.train.fingerprint,
                 "val data": data.val.fingerprint,
                 "base model": reranker.base.sha256,
-                "first stage": rankings_hash(rankings.values(), config.first.depth),
+                "first stage": rankings_hash(rankings.values(), depth),
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
-    return Setup(config, data, first, reranker, rankings, trainer, evaluation)
+    return Setup(data, reranker, rankings, trainer, evaluation)
 
 
-def mine(setup: Setup, session: Session) -> list[MinedRow]:
+def mine(setup: Setup, choosing: Choosing, session: Session) -> list[MinedRow]:
     """Score the re-ranker before training, and read the mined file.
 
     A resumed run goes on with the rows of its state.
     """
-    config, train, run = setup.config, setup.data.train, session.run
+    data, run = setup.data, session.run
     setup.evaluation.rank(setup.rankings.get(VAL))
-    if (scores := setup.evaluation.score_base(config.chooses)) is not None:
+    if (scores := setup.evaluation.score_base(choosing.among == "best")) is not None:
         say(f"before training: val MRR@5  {scores}")
     if session.state is not None:
-        return restore_mined(session, session.state.mined, train)
+        return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
-        write_mined(read_mined(config.require_mined(), train), run.mined)
-    return mined_rows(session, train)
+        assert data.splits.mined is not None
+        write_mined(read_mined(data.splits.mined, data.train), run.mined)
+    return mined_rows(session, data.train)
 
 
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
-    config, reranker, teacher = setup.config, setup.reranker, setup.data.teacher
+    data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
+    recipe, settings = reranker.recipe, data.splits.settings
+    optimisation, claims = recipe.optimisation, data.train.claims
     pairs = RerankerPairs(
-        setup.data.train,
+        data.train,
         rows,
-        config.rendering,
-        config.optimisation.negatives,
+        recipe.rendering,
+        optimisation.negatives,
         None if teacher is None else teacher.scores,
     )
     if not pairs.rows:
         raise UserError(f"{session.run.mined}: no pair has a negative to learn from")
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
-    pl.seed_everything(config.optimisation.seed, verbose=False)
+    pl.seed_everything(optimisation.seed, verbose=False)
     reranker.adapt()
-    sampler, steps = plan_batches(pairs, config, session.world, setup.trainer)
-    module = RerankerModule(reranker, pairs, config, steps, session.stop)
-    claims, left_out = setup.data.train.claims, pairs.untaught
+    sampler, steps = plan_batches(
+        pairs, optimisation, session.world, setup.trainer, repeat=settings.repeat
+    )
+    module = RerankerModule(reranker, pairs, steps, session.stop)
+    left_out = pairs.untaught
     summary = [
-        *untranslated_sentences(claims, config.rendering.claims),
-        *module.summary(config, sampler, len(claims)),
+        *untranslated_sentences(claims, recipe.rendering.claims),
+        *module.summary(settings, sampler, len(claims)),
         *([f"{left_out} pairs are left out: they have nothing to compare"] if left_out else []),
         *([] if teacher is None else teacher.sentences()),
     ]
-    log_negatives(session, pairs.rows, setup.data.train, config.optimisation.seed)
+    log_negatives(session, pairs.rows, data.train, optimisation.seed)
     fit(session, setup.trainer, module, sampler.loader(module.collate), summary)
 
 
-def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
+def choose(setup: Setup, choosing: Choosing, session: Session) -> tuple[int, Choice]:
     """Choose an epoch, or the re-ranker before training, by the whole pipeline on val."""
     free_device(setup.reranker.model)
-    config, weighing = setup.config, setup.data.weighing
-    epoch, choice = choose_epoch(session.run, weighing, config.choose, config.rule)
-    return epoch, replace(choice, metric=config.choose_by)
+    weighing = setup.data.weighing
+    epoch, choice = choose_epoch(session.run, weighing, choosing.among, choosing.rule)
+    return epoch, replace(choice, metric=choosing.metric)
 
 
-def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
+def report(
+    setup: Setup,
+    first: FirstStage,
+    choosing: Choosing,
+    session: Session,
+    epoch: int,
+    choice: Choice,
+) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
-    val = pipeline_scores(setup.rankings[VAL], setup.data, setup.config)
-    first = setup.first.name, setup.rankings[REPORTED], val
-    return report_pipeline(session, setup.config, setup.data, first, epoch, choice)
+    data, reranker = setup.data, setup.reranker
+    val = pipeline_scores(setup.rankings[VAL], data, choosing.metric)
+    stage = first.name, setup.rankings[REPORTED], val
+    return report_pipeline(session, reranker.recipe, data, reranker.depth, stage, epoch, choice)

@@ -16,7 +16,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
-from claim2source.training.config import RunConfig, StepsConfig
+from claim2source.training.config import RunConfig, StepsConfig, TrainingRecipe
 
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse"]
 
@@ -137,24 +137,37 @@ class RerankerStepsConfig(StepsConfig):
 
 
 @dataclass(frozen=True)
-class RerankerConfig(RunConfig):
-    """Hold all settings of `train/finetune_reranker.py`.
+class RerankerRecipe(TrainingRecipe):
+    """Say how a re-ranker is trained.
 
     Args:
-        rendering: representation of claims and sources.
         model: the re-ranker to train.
         tuning: `full` trains every weight, `lora` adds adapters (and trains a head in full).
         optimisation: batches, epochs and the optimizer.
-        first: the first stage, whose sources are re-ranked.
         loss: the loss to minimise.
+    """
+
+    tuning: Literal["lora", "full"] = "full"
+    optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
+    model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
+    loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
+
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take: a re-ranker cannot be sharded."""
+        return "auto or ddp for a re-ranker"
+
+
+@dataclass(frozen=True)
+class RerankerConfig(RerankerRecipe, RunConfig):
+    """Hold all settings of `train/finetune_reranker.py`.
+
+    Args:
+        first: the first stage, whose sources are re-ranked.
         choose_by: metric on val of the whole pipeline, higher is better.
     """
 
-    model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
-    tuning: Literal["lora", "full"] = "full"
-    optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
     first: FirstStageConfig = field(default_factory=FirstStageConfig)
-    loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
     choose_by: Literal["mrr@1", "mrr@5", "mrr@10", "recall@5"] = "mrr@5"
     out: Path = Path("checkpoints/reranker")
 
@@ -175,8 +188,3 @@ class RerankerConfig(RunConfig):
             allowed = "a file of train/mine.py, whose negatives are trained on"
             raise ConfigError("mined", None, allowed)
         return self.mined
-
-    @property
-    def unsharded(self) -> str | None:
-        """Name the strategies to take: a re-ranker cannot be sharded."""
-        return "auto or ddp for a re-ranker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
@@ -20,8 +20,9 @@ from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.data import TrainingData, in_turn, load_splits
-from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig
+from claim2source.training.data import Splits, TrainingData, in_turn, load_splits
+from claim2source.training.reranker_config import FirstStageConfig, RerankerLossConfig
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import TeacherScores, read_teacher, run_scores
 
 KEY = "first.run"
@@ -30,32 +31,44 @@ BM25_NAME = "BM25"
 
 @dataclass(frozen=True)
 class FirstStage:
-    """Rank the first `depth` sources of claims with a system, or from given runs."""
+    """Rank claims with the system that the settings name, a plain BM25 without, or given runs.
 
-    name: str
-    depth: int
-    system: System | None = None
-    runs: tuple[Path, ...] = ()
+    At least the first `minimum` sources of a claim are ranked.
+    """
 
-    @classmethod
-    def of(cls, first: FirstStageConfig, minimum: int = 0) -> FirstStage:
-        """Make the stage that a config names, at `minimum` so deep; without a name a plain BM25.
+    settings: FirstStageConfig
+    minimum: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Count the sources of a claim that are ranked."""
+        return max(self.settings.depth, self.minimum)
+
+    @property
+    def name(self) -> str:
+        """Name the stage in a report."""
+        files = ", ".join(path.name for path in self.settings.run)
+        return files or self.settings.system or BM25_NAME
+
+    @cached_property
+    def system(self) -> System | None:
+        """Read the system; none where runs are given.
 
         Raises `ConfigError` for a system that the files do not have, or that cannot run.
         """
-        depth = max(first.depth, minimum)
-        if first.run:
-            return cls(", ".join(path.name for path in first.run), depth, runs=first.run)
-        if first.system is None:
-            return cls(BM25_NAME, depth, System(BM25_NAME, BM25Node(name=BM25_NAME)))
-        systems = read_systems(first.files or None)
-        require_one_of("first.system", first.system, list(systems))
-        system = systems[first.system]
-        if first.checkpoint is not None:
-            return cls(first.system, depth, system.on_checkpoint(first.checkpoint))
+        settings = self.settings
+        if settings.run:
+            return None
+        if settings.system is None:
+            return System(BM25_NAME, BM25Node(name=BM25_NAME))
+        systems = read_systems(settings.files or None)
+        require_one_of("first.system", settings.system, list(systems))
+        system = systems[settings.system]
+        if settings.checkpoint is not None:
+            return system.on_checkpoint(settings.checkpoint)
         if (why := system.reason_not_to_run) is not None:
-            raise ConfigError("first.system", first.system, f"another: {why}")
-        return cls(first.system, depth, system)
+            raise ConfigError("first.system", settings.system, f"another: {why}")
+        return system
 
     @property
     def models(self) -> list[str]:
@@ -88,7 +101,7 @@ class FirstStage:
         return {name: runner.run(system, None, split).result for name, split in splits.items()}
 
     def _read_run_files(self, data: Dataset) -> Run:
-        scored = run_scores(self.runs, data, KEY)
+        scored = run_scores(self.settings.run, data, KEY)
         lists: dict[str, Sequence[tuple[str, float]]] = {
             claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
         }
@@ -101,16 +114,15 @@ def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
     return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
 
 
-def load_data(config: RerankerConfig) -> TrainingData:
+def load_data(splits: Splits, loss: RerankerLossConfig, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
     Raises `UserError` for a run or mined negatives that do not fit the claims.
     """
-    data = load_splits(config)
-    if config.loss.scores is None:
+    data = load_splits(splits, run)
+    if loss.scores is None:
         return data
-    teacher = read_teacher(config.loss.scores, data.train, key="loss.scores")
-    return replace(data, teacher=teacher)
+    return replace(data, teacher=read_teacher(loss.scores, data.train, key="loss.scores"))
 
 
 class RerankerPairs:

@@ -35,7 +35,7 @@ from claim2source.training.checkpoint import (
     saved_weights,
     written_weights,
 )
-from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.reranker_config import RerankerRecipe
 from claim2source.training.resume import require_finite_weights
 
 # Tensors by name; a kind's own.
@@ -57,13 +57,14 @@ class TrainedReranker(ABC):
     task: str
     headless = False
 
-    def __init__(self, config: RerankerConfig) -> None:
-        self.config, self.labels = config, config.model.labels
+    def __init__(self, recipe: RerankerRecipe, depth: int, device: str | None = None) -> None:
+        self.recipe, self.labels = recipe, recipe.model.labels
+        self.depth, self._device = depth, device
 
     def load(self) -> None:
         """Find the files, a base's or a whole re-ranker's, and load the model from them."""
-        model = self.config.model
-        stage = self._empty_stage(1).with_runtime(None, self.config.device)
+        model = self.recipe.model
+        stage = self._empty_stage(1).with_runtime(None, self._device)
         if stage.trained is not None and stage.trained[1].weights.kind != "full":
             raise UserError(
                 f"model.name: {model.name} is an adapter; train from its base "
@@ -108,16 +109,15 @@ class TrainedReranker(ABC):
 
     def adapt(self) -> None:
         """Make the model trainable."""
-        config = self.config
-        self.model = make_trainable(self.model, config, self.task)
-        if config.optimisation.gradient_checkpointing:
+        self.model = make_trainable(self.model, self.recipe, self.task)
+        if self.recipe.optimisation.gradient_checkpointing:
             # Reentrant checkpointing would pass no gradient through a frozen first block.
             self.transformer.gradient_checkpointing_enable({"use_reentrant": False})
 
     @property
     def settings(self) -> RerankerSettings:
         """Describe for manifests how a pair is read."""
-        model, own_code = self.config.model, self.loading.own_code
+        model, own_code = self.recipe.model, self.loading.own_code
         settings = RerankerSettings(
             model.kind, labels=self.labels, dtype=model.dtype, own_code=own_code
         )
@@ -130,8 +130,8 @@ class TrainedReranker(ABC):
             base=self.base,
             weights=Weights(),
             reranker=self.settings,
-            rendering=self.config.rendering,
-            depth=self.config.first.depth,
+            rendering=self.recipe.rendering,
+            depth=self.depth,
             epoch=0,
             **provenance,
         )
@@ -144,12 +144,12 @@ class TrainedReranker(ABC):
         stage = self._empty_stage(depth).with_runtime(None, str(self.device))
         # In the place of what it would load and read: see functools.cached_property.
         stage.__dict__.update(
-            trained=None, rendering=self.config.rendering, identity={}, network=self.network
+            trained=None, rendering=self.recipe.rendering, identity={}, network=self.network
         )
         return stage
 
     def _empty_stage(self, depth: int) -> Any:
-        config = self.config.model
+        config = self.recipe.model
         texts = {"max_length": config.max_length, "instruction": config.instruction}
         options: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
         if self.reads is YesNo:
@@ -173,7 +173,7 @@ class TrainedReranker(ABC):
         with atomic_folder(folder) as temporary:
             weights = Weights()
             if not is_base or self.headless:
-                kind: Literal["full", "lora"] = "full" if is_base else self.config.tuning
+                kind: Literal["full", "lora"] = "full" if is_base else self.recipe.tuning
                 require_finite_weights(saved_weights(self.model, kind), folder)
                 if kind == "full":
                     self.write_full(temporary)
@@ -193,17 +193,17 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def load_network(self) -> None:
         """Load the model; a head that its files do not have begins random, by the seed."""
-        config, labels = self.config.model, self.labels
-        pl.seed_everything(self.config.optimisation.seed, verbose=False)
+        config, labels = self.recipe.model, self.labels
+        pl.seed_everything(self.recipe.optimisation.seed, verbose=False)
         # Cut to all that the files allow, where no length is set.
         self.network = load_cross_encoder(
             self.folder, self.loading, config.max_length, labels, trains=True
         )
-        self.model = self.transformer if self.config.tuning == "lora" else self.network
+        self.model = self.transformer if self.recipe.tuning == "lora" else self.network
         self.headless = not _has_head(self.folder, labels)
         allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
-        good = self.config.tuning == "full" or not self.headless
-        require(good, "tuning", self.config.tuning, allowed)
+        good = self.recipe.tuning == "full" or not self.headless
+        require(good, "tuning", self.recipe.tuning, allowed)
 
     @property
     def transformer(self) -> Any:
@@ -212,12 +212,12 @@ class CrossEncoderToTrain(TrainedReranker):
     def adapt(self) -> None:
         """Make the model trainable; the head stays float32."""
         super().adapt()
-        if self.config.model.dtype != "float32":
+        if self.recipe.model.dtype != "float32":
             keep_head(self.network)
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        batch: Features = self.network.preprocess(texts, prompt=self.config.model.instruction)
+        batch: Features = self.network.preprocess(texts, prompt=self.recipe.model.instruction)
         return batch
 
     def logits(self, features: Features) -> Tensor:
@@ -305,16 +305,19 @@ class YesNoToTrain(TrainedReranker):
             shutil.copyfile(file, folder / file.name)
 
 
-def load_to_train(config: RerankerConfig, claims: Sequence[str]) -> TrainedReranker:
-    """Load the re-ranker of a config. Raises `UserError` for one that cannot be trained so.
+def load_to_train(
+    recipe: RerankerRecipe, claims: Sequence[str], depth: int, device: str | None = None
+) -> TrainedReranker:
+    """Load the re-ranker of a recipe. Raises `UserError` for one that cannot be trained so.
 
-    `claims` are the texts to train on, which must leave room for a source.
+    `claims` are the texts to train on, which must leave room for a source; its checkpoints re-rank
+    `depth` sources.
     """
-    kind = CrossEncoderToTrain if config.model.kind == "cross_encoder" else YesNoToTrain
-    reranker: TrainedReranker = kind(config)
+    kind = CrossEncoderToTrain if recipe.model.kind == "cross_encoder" else YesNoToTrain
+    reranker: TrainedReranker = kind(recipe, depth, device)
     reranker.load()
-    check_layers(reranker.model, config, own_code=reranker.loading.own_code)
+    check_layers(reranker.model, recipe, own_code=reranker.loading.own_code)
     if missing := reranker.too_long(claims):
         allowed = f"more: {missing} claims of train leave no room for a source"
-        raise ConfigError("model.max_length", config.model.max_length, allowed)
+        raise ConfigError("model.max_length", recipe.model.max_length, allowed)
     return reranker

@@ -24,7 +24,7 @@ from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
-from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
+from claim2source.training.reranker_config import RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
 from claim2source.training.resume import StopSignals
@@ -167,14 +167,14 @@ class RerankerModule(TrainingModule):
         self,
         reranker: TrainedReranker,
         pairs: RerankerPairs,
-        config: RerankerConfig,
         optimizer_steps: int,
         stop: StopSignals | None = None,
     ) -> None:
-        super().__init__(reranker.model, config.optimisation, optimizer_steps, stop)
+        recipe = reranker.recipe
+        super().__init__(reranker.model, recipe.optimisation, optimizer_steps, stop)
         self.reranker, self.pairs = reranker, pairs
-        self.chunk_size = config.optimisation.chunk_size
-        self.loss_of_groups = [GroupLoss(config.loss, reranker.labels)]  # no part of the model
+        self.chunk_size = recipe.optimisation.chunk_size
+        self.loss_of_groups = [GroupLoss(recipe.loss, reranker.labels)]  # no part of the model
         self._equal_steps = 0
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
@@ -259,10 +259,10 @@ class PipelineOnVal(EvaluateOnVal):
         manifest: RerankerManifest,
         data: TrainingData,
         reranker: TrainedReranker,
-        config: RerankerConfig,
+        metric: str,
     ) -> None:
         super().__init__(session, manifest, data)
-        self.reranker, self.config = reranker, config
+        self.reranker, self.metric = reranker, metric
         self._first = Run.from_lists({})
 
     def rank(self, first: Result | None) -> None:
@@ -281,7 +281,7 @@ class PipelineOnVal(EvaluateOnVal):
             if not self.world.is_first:
                 raise SystemExit(EXIT_CODE)
             raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
-        return pipeline_scores(result, self.data, self.config) if self.world.is_first else None
+        return pipeline_scores(result, self.data, self.metric) if self.world.is_first else None
 
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
@@ -290,13 +290,13 @@ class PipelineOnVal(EvaluateOnVal):
         part = self._first.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
-        result = self.reranker.stage(self.config.first.depth).apply(share, val.sources, part)
+        result = self.reranker.stage(self.reranker.depth).apply(share, val.sources, part)
         model.train(training)
         return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
-        run, depth = result.run, self.config.first.depth
+        run, depth = result.run, self.reranker.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
         ranked = {
@@ -307,9 +307,9 @@ class PipelineOnVal(EvaluateOnVal):
         return bool(several) and all(uniform)
 
 
-def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
-    """Score a ranking of val; `choose_by` is the metric of the choice."""
+def pipeline_scores(result: Result, data: TrainingData, metric: str) -> ValScores:
+    """Score a ranking of val; `metric` is that of the choice."""
     scored = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
-    weighing, metric = data.weighing, config.choose_by
+    weighing = data.weighing
     values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
     return val_scores(scored.report, values, weighing)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import yaml
 
@@ -40,9 +39,7 @@ from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.systems.choose import score_of
-from claim2source.training.config import RunConfig
-
-Config = TypeVar("Config", bound=RunConfig)
+from claim2source.training.config import RunConfig, TrainingRecipe
 
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
@@ -68,7 +65,9 @@ class RunFolder:
     """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
-    is locked from either until `release`. `mined` is the file of the negatives that are trained on.
+    is locked from either until `release`. `config` are the settings that the run records, with the
+    share of seen papers' claims in val: a run that goes on keeps the one that it began with,
+    whatever it is to choose by now. `mined` is the file of the negatives that are trained on.
     `begun_with` are the hashes of the inputs outside the folder that determine losses and choice.
     `saved_steps` are those of the last saved state, `skipped_steps` those of them that were not
     taken; `damaged` says that the newest one cannot be read. `chosen` names the checkpoint of a
@@ -77,6 +76,7 @@ class RunFolder:
 
     path: Path
     history: list[Epoch] = field(default_factory=list)
+    config: RunConfig = field(default_factory=RunConfig)
     resumes: bool = False
     replaces: bool = False
     lock: FolderLock | None = None
@@ -99,7 +99,13 @@ class RunFolder:
         another value.
         """
         path, exists = config.out, is_run(config.out)
-        run = cls(path, resumes=exists and config.resume, replaces=exists and config.overwrite)
+        settings, defaults = as_plain(config), as_plain(type(config)())
+        run = cls(
+            path,
+            config=replace(config, data=replace(config.data, val_seen_share=config.held_out_seen)),
+            resumes=exists and config.resume,
+            replaces=exists and config.overwrite,
+        )
         folder = _resolved(path)
         require_writable(folder, "folder")
         if not exists and not is_unbegun(path):
@@ -112,13 +118,17 @@ class RunFolder:
             raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
         if lock:
             run.lock = FolderLock(folder)
-        settings = _flattened(as_plain(config))
         try:
             if run.replaces:
-                _refuse_inputs_within(folder, settings)
+                _refuse_inputs_within(folder, _flattened(settings))
                 check_aside(folder, why_run_is_kept)
             if run.resumes:
-                refuse_changes(path / CONFIG_FILE, settings, type(config))
+                before = _begun_settings(path / CONFIG_FILE)
+                _refuse_changes(path / CONFIG_FILE, before, settings, defaults)
+                share = before.get(_SEEN_SHARE)
+                if config.data.val_seen_share is None and isinstance(share, int | float):
+                    data = replace(config.data, val_seen_share=share)
+                    run.config = replace(config, data=data)
                 file = _read(path)
                 run.history, run.chosen = list(file.history), file.chosen
                 run.begun_with = file.begun_with
@@ -131,7 +141,7 @@ class RunFolder:
             raise
         return run
 
-    def begin(self, config: RunConfig) -> None:
+    def begin(self) -> None:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
         folder = _resolved(self.path)
         if self.replaces:
@@ -147,7 +157,7 @@ class RunFolder:
             if is_run(folder):
                 raise UserError(f"{self.path}: another process has just made a run here")
             write_text(folder / MARKER, f"A training run of Claim2Source {__version__}.\n")
-            write_text(folder / CONFIG_FILE, to_yaml(config))
+            write_text(folder / CONFIG_FILE, to_yaml(self.config))
         clean_leftovers(folder)
         clean_leftovers(folder / CHECKPOINTS)
         if self.damaged:
@@ -210,16 +220,9 @@ class RunFolder:
         """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
         return self.path / CHECKPOINTS / f"epoch-{epoch}"
 
-    def with_seen_share(self, config: Config) -> Config:
-        """Return the config with the share of seen papers' claims in val that the run has.
-
-        A run that goes on keeps what it began with, whatever it is to choose by now.
-        """
-        share = config.held_out_seen
-        if self.resumes and config.data.val_seen_share is None:
-            original = _flattened(_begun_settings(self.path / CONFIG_FILE))[_SEEN_SHARE]
-            share = original if isinstance(original, int | float) else share
-        return replace(config, data=replace(config.data, val_seen_share=share))
+    def recorded(self, recipe: TrainingRecipe) -> RunConfig:
+        """Return the settings with a recipe's numbers in place of `auto`."""
+        return replace(self.config, optimisation=recipe.optimisation)
 
     def best_epoch(self, *, trained: bool = False) -> int:
         """Find the epoch with the best score on val; the earliest of equals.
@@ -275,12 +278,10 @@ def score_to_choose_by(entry: Epoch) -> float:
 
 def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
-    file = config.out / CONFIG_FILE
-    return (
-        is_run(config.out)
-        and _NEWEST in _flattened(_begun_settings(file))
-        and not _changes(file, _flattened(as_plain(config)), type(config))
-    )
+    if not is_run(config.out):
+        return False
+    before = _begun_settings(config.out / CONFIG_FILE)
+    return _NEWEST in before and not _changes(before, as_plain(config), as_plain(type(config)()))
 
 
 @dataclass(frozen=True)
@@ -331,12 +332,17 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
             raise ConfigError(key, inside[0], "a place outside the run that is replaced")
 
 
-def refuse_changes(file: Path, settings: Mapping[str, object], kind: type[RunConfig]) -> None:
+def _refuse_changes(
+    file: Path,
+    before: Mapping[str, object],
+    settings: Mapping[str, object],
+    defaults: Mapping[str, object],
+) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
-    if _NEWEST not in _flattened(_begun_settings(file)):
+    if _NEWEST not in before:
         why = "is of an earlier version, whose runs cannot be resumed; begin again with --overwrite"
         raise InputError(file, why=why)
-    for key, old, new in _changes(file, settings, kind):
+    for key, old, new in _changes(before, settings, defaults):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
@@ -350,22 +356,22 @@ def _begun_settings(file: Path) -> dict[str, object]:
         raise InputError(file, why=f"not YAML: {why}") from None
     if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
         raise InputError(file, why="does not hold the settings of a run")
-    return before
+    return _flattened(before)
 
 
 def _changes(
-    file: Path, new: Mapping[str, object], kind: type[RunConfig]
+    before: Mapping[str, object], settings: Mapping[str, object], defaults: Mapping[str, object]
 ) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run must not change."""
-    old, default = _flattened(_begun_settings(file)), _flattened(as_plain(kind()))
+    new, default = _flattened(settings), _flattened(defaults)
     return [
         (key, was, new.get(key))
-        for key in sorted(old.keys() | new.keys())
+        for key in sorted(before.keys() | new.keys())
         # A setting that the run's config does not have is newer than the run.
         if key.partition(".")[0] not in _FREE
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and new.get(key) is None)
-        and (was := old.get(key, default.get(key))) != new.get(key)
+        and (was := before.get(key, default.get(key))) != new.get(key)
     ]
 
 

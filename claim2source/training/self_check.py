@@ -19,7 +19,7 @@ from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import adapt, set_dropout
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import RetrieverRecipe
 from claim2source.training.distributed import World
 from claim2source.training.losses import info_nce
 from claim2source.training.resume import random_state, restore_random_state
@@ -40,23 +40,23 @@ def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
 
     Where it is wanted, the longest chunk's memory is measured too, on a GPU.
     """
-    config, encoder = base.config, base.encoder
-    if config.self_check is False or (config.self_check is None and encoder.device.type != "cuda"):
+    recipe, encoder = base.recipe, base.encoder
+    if recipe.self_check is False or (recipe.self_check is None and encoder.device.type != "cuda"):
         return
     claims = [claim for claim in train.claims if claim.golds][:CLAIMS]
     sources = {source.id: source for source in train.sources}
     golds = [sources[claim.golds[0]] for claim in claims]
-    texts = config.rendering.claim_texts(claims), config.rendering.source_texts(golds)
-    lines = check_training(encoder, config, *texts)
-    if config.self_check:
-        adapt(encoder, config)
+    texts = recipe.rendering.claim_texts(claims), recipe.rendering.source_texts(golds)
+    lines = check_training(encoder, recipe, *texts)
+    if recipe.self_check:
+        adapt(encoder, recipe)
         lines += base.plan.calibrate(encoder)[1]
     if world.is_first:
         say("\n".join(lines))
 
 
 def check_training(
-    encoder: Encoder, config: FinetuneConfig, claims: Sequence[str], golds: Sequence[str]
+    encoder: Encoder, recipe: RetrieverRecipe, claims: Sequence[str], golds: Sequence[str]
 ) -> list[str]:
     """Train two steps of the model's first layers in several ways, and compare them.
 
@@ -67,13 +67,13 @@ def check_training(
     """
     started, state = time.perf_counter(), random_state()
     small = cut_encoder(encoder)
-    length = config.optimisation.max_length
+    length = recipe.optimisation.max_length
     texts = [
         small.tokenize(claims[:CLAIMS], "claim", length),
         small.tokenize(golds[:CLAIMS], "source", length),
     ]
-    half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
-    temperature, lines = config.optimisation.temperature, []
+    half = recipe.optimisation.precision == "bf16" or recipe.model.dtype != "float32"
+    temperature, lines = recipe.optimisation.temperature, []
     try:
         reference = _train_copy(small, texts, temperature, packed=False, half=False)
         if small.packs:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Session:
     """Hold a training's processes, folder, signals, logs and store, before anything is loaded.
 
-    `state` is what a stopped run is resumed from, once it is read.
+    `state` is what a stopped run is resumed from, once it is read; `device` is the config's.
     """
 
     world: World
@@ -33,24 +33,27 @@ class Session:
     stop: StopSignals
     logs: RunLog
     store: Store
+    device: str | None = None
     state: TrainingState | None = None
 
     def on_all_ranks(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
         return synchronised(self.world)
 
-    def begin(self, config: RunConfig) -> None:
+    def begin(self) -> None:
         """Make the run's folder, once all is known to be right."""
         with self.on_all_ranks():
             if self.world.is_first:
-                self.run.begin(config)
+                self.run.begin()
 
     def read_state(self) -> None:
-        """Read the state to resume from: none where nothing was saved, or the run is finished.
+        """Read the state to resume from, if any: none where the run is new, or finished.
 
         Raises `UserError` for a state that cannot be read, or of another number of processes.
         """
         run, first = self.run, self.world.is_first
+        if not run.config.resume:
+            return
         if run.is_finished:
             if first:
                 say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
@@ -86,9 +89,10 @@ def open_session(config: RunConfig) -> Iterator[Session]:
     with joined_world(world, config.device), StopSignals().installed() as stop:
         with synchronised(world):
             run = RunFolder.find(config, lock=world.is_first)
+            store = Store(config.store)
             use_cores(world.local_size, config.threads)
         try:
-            yield Session(world, run, stop, RunLog(config, run), Store(config.store))
+            yield Session(world, run, stop, RunLog(run), store, config.device)
         except (Stopped, RuntimeError) as error:
             # Where one process stops first, the others' exchange with it fails.
             if stop.received is None and not isinstance(error, Stopped):

@@ -30,7 +30,7 @@ from claim2source.models.projection import (
 from claim2source.models.query_only import source_model
 from claim2source.text import Rendering
 from claim2source.text.clean import sentences_of
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import RetrieverRecipe
 from claim2source.training.distributed import World, barrier
 
 if TYPE_CHECKING:
@@ -235,12 +235,12 @@ class AlignedTexts:
 
 @dataclass
 class SourceTeacher:
-    """Hold the `teacher` of a config, and the projection of `student` into its space.
+    """Hold the `teacher` of a recipe, and the projection of `student` into its space.
 
     `record` is for manifests; `base` and `aligned` are made by `prepare`.
     """
 
-    config: FinetuneConfig
+    recipe: RetrieverRecipe
     student: Encoder
     encoder: Encoder
     projection: Dense
@@ -266,13 +266,13 @@ class SourceTeacher:
         Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
         0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
         """
-        config, alignment = self.config, self.config.losses.alignment
-        seed = config.optimisation.seed
+        recipe, alignment = self.recipe, self.recipe.losses.alignment
+        seed = recipe.optimisation.seed
         texts = pool_texts(train.sources, alignment.most, seed)
         # The first process encodes; the others then read the vectors from the store.
         for turn in (True, False):
             if world.is_first is turn:
-                inputs = config.rendering, train.claims, train.sources
+                inputs = recipe.rendering, train.claims, train.sources
                 self.base = BaseVectors(self.encoder, *inputs, store, progress=turn)
                 if alignment.weight:
                     of = texts, self.student, self.encoder, store
@@ -293,7 +293,7 @@ class SourceTeacher:
             student = Encoder(
                 self.student.model, self.student.tokenizer, self.student.settings, untrained
             )
-            texts = list(self.config.rendering.claim_texts(train.claims))
+            texts = list(self.recipe.rendering.claim_texts(train.claims))
             assert self.base is not None
             targets = self.base.claims([claim.id for claim in train.claims])
             if self.aligned is not None:
@@ -304,22 +304,22 @@ class SourceTeacher:
         self.student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
 
 
-def load_teacher(config: FinetuneConfig, student: Encoder) -> SourceTeacher:
+def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) -> SourceTeacher:
     """Load the teacher, and give `student` a projection into its space.
 
     From here on the student's `source_encoder` is the teacher's. Raises `UserError` where the
     teacher cannot be loaded, or reads sources otherwise.
     """
-    assert config.teacher is not None
+    assert recipe.teacher is not None
     if student.settings.truncate_dim is not None:
         allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
-        raise ConfigError("model.name", config.model.name, allowed)
-    resolved = resolve(ModelConfig(config.teacher.name), config.device)
-    resolved.rendering_for(config.rendering)
+        raise ConfigError("model.name", recipe.model.name, allowed)
+    resolved = resolve(ModelConfig(recipe.teacher.name), device)
+    resolved.rendering_for(recipe.rendering)
     sources = resolved.encoder.source_encoder or resolved.encoder
     revision = None if resolved.manifest is not None else resolved.base.revision
-    record = source_model(sources, config.teacher.name, revision)
+    record = source_model(sources, recipe.teacher.name, revision)
     projection = new_projection(student.dimensions, sources.dimensions)
     student.dense = projection.to(student.device)
     student.source_encoder = sources
-    return SourceTeacher(config, student, resolved.encoder, projection, record)
+    return SourceTeacher(recipe, student, resolved.encoder, projection, record)

@@ -40,7 +40,7 @@ from claim2source.models.packed import flash_varlen
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import adapt
-from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
+from claim2source.training.config import LoraConfig, OptimisationConfig, RetrieverRecipe
 from claim2source.training.memory_plan import ModelShape, plan_memory_here
 from scripts.benches import training
 from scripts.benches.common import MINILM, SEED, DataBench, Measured
@@ -140,9 +140,9 @@ def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Meas
     )
     model = ModelConfig(dtype="bfloat16")
     lora = LoraConfig(r=16, dropout=0.0)
-    recipe = FinetuneConfig(tuning="lora", model=model, lora=lora, optimisation=optimisation)
+    recipe = RetrieverRecipe(tuning="lora", model=model, lora=lora, optimisation=optimisation)
     planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
-    adapt(encoder, planned.config)
+    adapt(encoder, planned.recipe)
     recipe, _ = planned.calibrate(encoder)
     drawing = training.Config(texts=config.dataset, batch_size=claims)
     _, rows, texts = pairs = training.draw_pairs(drawing, config.repeats)

@@ -48,7 +48,7 @@ def test_a_row_begun_with_other_settings_begins_again(
         extra = [*words, f"--optimisation.learning_rate={rate}"]
         config = read_config(FinetuneConfig, extra, program="t", description="t")
         run = RunFolder.find(config)
-        run.begin(config)
+        run.begin()
         run.record(Epoch(0, {"macro": {"mrr@5": 0.5}}))
         run.release()
     started: list[list[str]] = []

@@ -14,8 +14,8 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
 from claim2source.training.checkpoint import check_model
-from claim2source.training.data import load_data, unused_data
-from tests.training.small import small_config, small_splits
+from claim2source.training.data import unused_data
+from tests.training.small import data_of, small_config, small_splits
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +33,17 @@ def untranslated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_consistency_needs_translations(setup: tuple[Path, Path], untranslated: Path) -> None:
     model, data = setup
     extra: dict[str, Any] = {"losses__consistency__weight": 0.5}
-    load_data(small_config(model, data, Path("run"), **extra))
-    load_data(small_config(model, untranslated, Path("run")))
+    data_of(small_config(model, data, Path("run"), **extra))
+    data_of(small_config(model, untranslated, Path("run")))
     with pytest.raises(ConfigError, match=r"losses\.consistency\.weight: 0\.5 .*no training claim"):
-        load_data(small_config(model, untranslated, Path("run"), **extra))
+        data_of(small_config(model, untranslated, Path("run"), **extra))
 
 
 def test_protected_languages_must_be_there(setup: tuple[Path, Path]) -> None:
     def check(weight: float, languages: dict[str, float]) -> None:
         config = small_config(*setup, Path("run"))
         keep = replace(config.losses.keep_base, weight=weight, languages=languages)
-        load_data(replace(config, losses=replace(config.losses, keep_base=keep)))
+        data_of(replace(config, losses=replace(config.losses, keep_base=keep)))
 
     check(1.0, {"en": 1.0, "de": 0.0})
     check(0.0, {"fr": 1.0})  # the loss is off
@@ -67,19 +67,21 @@ def test_missing_translations_are_counted(
     form: str, weight: float, has_note: bool, setup: tuple[Path, Path], untranslated: Path
 ) -> None:
     extra: dict[str, Any] = {"rendering__claims": form, "losses__consistency__weight": weight}
-    train = load_data(small_config(setup[0], untranslated, Path("run"))).train
-    german = sum(claim.lang == "de" for claim in train.claims)
+    data = data_of(small_config(setup[0], untranslated, Path("run")))
+    german = sum(claim.lang == "de" for claim in data.train.claims)
     config = small_config(setup[0], untranslated, Path("run"), **extra)
-    expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
-    assert unused_data(config, train, 0) == ([expected] if has_note else [])
-    assert unused_data(config, load_data(small_config(*setup, Path("r"))).train, 0) == []
+    expected = (
+        f"{german} of {len(data.train.claims)} claims have no translation and are read as posted"
+    )
+    assert unused_data(config, data, 0) == ([expected] if has_note else [])
+    assert unused_data(config, data_of(small_config(*setup, Path("r"))), 0) == []
 
 
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:
-    full = load_data(small_config(*setup, Path("run")))
-    training_data = load_data(small_config(*setup, Path("run"), data__limit=5))
+    full = data_of(small_config(*setup, Path("run")))
+    training_data = data_of(small_config(*setup, Path("run"), data__limit=5))
     assert training_data.train.claims == full.train.claims[:5] and training_data.val == full.val
-    assert load_data(small_config(*setup, Path("run"), data__limit=999)).train == full.train
+    assert data_of(small_config(*setup, Path("run"), data__limit=999)).train == full.train
     with pytest.raises(ConfigError, match=r"data\.limit: 5 .*none with a file of mined"):
         small_config(*setup, Path("run"), data__limit=5, mined="m.jsonl")
 
@@ -104,13 +106,13 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
     mined = tmp_path / "mined.jsonl"
     mined.write_text('{"claim": "nobody", "positive": "s00", "negatives": []}\n')
     with pytest.raises(InputError, match=r"mined\.jsonl.*nobody"):
-        load_data(small_config(*setup, Path("run"), mined=mined))
+        data_of(small_config(*setup, Path("run"), mined=mined))
     # A run that is resumed has its own copy.
-    load_data(small_config(*setup, Path("run"), mined=mined, resume=True))
+    data_of(small_config(*setup, Path("run"), mined=mined, resume=True))
     extra: dict[str, Any] = {"losses__distillation__scores": tmp_path / "none.trec"}
-    load_data(small_config(*setup, Path("run"), **extra))
+    data_of(small_config(*setup, Path("run"), **extra))
     with pytest.raises(InputError, match=r"none\.trec.*no such file"):
-        load_data(small_config(*setup, Path("run"), losses__distillation__weight=1, **extra))
+        data_of(small_config(*setup, Path("run"), losses__distillation__weight=1, **extra))
 
 
 def test_nothing_is_reported_on_claims_that_are_trained_on(setup: tuple[Path, Path]) -> None:
@@ -126,4 +128,4 @@ def test_a_split_that_shares_a_claim_with_train_is_refused(
     with open(tmp_path / "data" / "qrels" / "dev.tsv", "a") as file:
         file.write("train-3\ts03\t1\n")
     with pytest.raises(ConfigError, match=r"without claims .* \(1 of its claims, such as train-3"):
-        load_data(small_config(setup[0], tmp_path / "data", Path("run")))
+        data_of(small_config(setup[0], tmp_path / "data", Path("run")))

@@ -16,10 +16,10 @@ from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
 from claim2source.training.choose import ValScores, choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig
-from claim2source.training.data import TrainingData, load_data
+from claim2source.training.data import TrainingData
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
-from tests.training.small import small_config
+from tests.training.small import data_of, small_config
 
 
 def score(value: float) -> dict[str, dict[str, float]]:
@@ -53,7 +53,7 @@ def trained(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
     scores: list[float], rule: Rule, expected: int, trained: FinetuneConfig
 ) -> None:
-    data, run = load_data(trained), RunFolder(trained.out)
+    data, run = data_of(trained), RunFolder(trained.out)
     run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(scores)]
     epoch, choice = choose_epoch(run, data.weighing, "best", rule)
     assert (epoch, choice.rule, choice.settings) == (expected, rule, {"epoch": expected})
@@ -63,7 +63,7 @@ def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
 def test_a_loss_within_a_standard_error_is_taken_but_never_below_the_base(
     trained: FinetuneConfig, tmp_path: Path
 ) -> None:
-    data, run = load_data(trained), RunFolder(trained.out)
+    data, run = data_of(trained), RunFolder(trained.out)
     rows = [on_val(value, data).epoch(number, None) for number, value in enumerate([0.5] * 4)]
     # The last epoch gains at one paper and loses more at another: within a standard error.
     claims = list(rows[3].claims)
@@ -86,7 +86,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
 ) -> None:
     mix: dict[str, Any] = {"data__val_seen_share": 0.2, "data__seen_share_expected": 0.7}
     config = small_config(*setup, tmp_path / "run", optimisation__epochs=1, **mix)
-    report, data = finetune(config), load_data(config)
+    report, data = finetune(config), data_of(config)
     output = capsys.readouterr().out
     assert report is not None and report.training is not None
     rest, val = carve_val(load(setup[1], "train"), 0.2, 13, seen_share=0.2)

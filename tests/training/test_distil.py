@@ -17,9 +17,8 @@ from claim2source.io.trec import write_trec_run
 from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.retrieve import Dense
-from claim2source.training.data import load_data
 from claim2source.training.teacher import read_teacher
-from tests.training.small import small_config
+from tests.training.small import data_of, small_config
 from train.finetune import main
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -57,7 +56,7 @@ def taught(scores: Path, **options: Any) -> dict[str, Any]:
 def test_a_folder_of_runs_is_read_and_brought_to_one_spread(
     setup: tuple[Path, Path], teacher: Path, tmp_path: Path
 ) -> None:
-    data = load_data(small_config(*setup, tmp_path / "run", **taught(teacher)))
+    data = data_of(small_config(*setup, tmp_path / "run", **taught(teacher)))
     assert data.teacher is not None and set(data.teacher.scores) == {
         c.id for c in data.train.claims
     }
@@ -66,7 +65,7 @@ def test_a_folder_of_runs_is_read_and_brought_to_one_spread(
     first, second, *_ = data.teacher.scores[data.train.claims[0].id].values()
     assert first - second == pytest.approx(0.5)
     # A number is applied by the loss, once.
-    training_data = load_data(
+    training_data = data_of(
         small_config(*setup, tmp_path / "run", **taught(teacher, temperature=0.1))
     )
     assert training_data.teacher is not None and training_data.teacher.spread is None
@@ -133,7 +132,7 @@ def test_one_command_makes_a_student_that_agrees_with_its_teacher(
     }
     words = [f"--{key}={value}" for key, value in settings.items()]
     main(["--config", "configs/finetune/distil.yaml", *words])
-    train = load_data(small_config(*setup, tmp_path / "x", **taught(teacher))).train
+    train = data_of(small_config(*setup, tmp_path / "x", **taught(teacher))).train
     output = capsys.readouterr().out
     assert (
         f"the teacher scores {len(train.claims)} of {len(train.claims)} training claims" in output

@@ -35,7 +35,6 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.session import Session
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
@@ -376,8 +375,8 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     seen: dict[str, Any] = {}
     real = program.choose
 
-    def remember(setup: program.Setup, session: Session) -> tuple[int, Choice]:
-        encoder = setup.base.encoder
+    def remember(*arguments: Any) -> tuple[int, Choice]:
+        encoder = arguments[0].base.encoder
         encoder.model.eval()
         seen["vectors"], _ = encoder.encode(["some post"], "claim")
         seen["base"] = {
@@ -385,7 +384,7 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
             for name, weight in encoder.model.state_dict().items()
             if "lora" not in name
         }
-        return real(setup, session)
+        return real(*arguments)
 
     monkeypatch.setattr(program, "choose", remember)
     before = file_hash(setup[0] / "model.safetensors")

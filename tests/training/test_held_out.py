@@ -22,12 +22,11 @@ from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import require_held_out
 from claim2source.text import Rendering
-from claim2source.training.data import load_splits
 from claim2source.training.finetune import finetune
 from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
-from tests.training.small import mined_row, small_config
+from tests.training.small import data_of, mined_row, small_config
 
 # As the small configs hold out, and as another training did.
 SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
@@ -60,7 +59,7 @@ def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **options
 def refused(setup: tuple[Path, Path], name: str) -> str:
     """Ask for a training from a model; "" where val's claims are new to it."""
     config = small_config(*setup, Path("out"))
-    val = load_splits(config).val
+    val = data_of(config).val
     try:
         require_held_out("model.name", [name], val, config.data)
     except ConfigError as error:

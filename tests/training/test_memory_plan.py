@@ -174,7 +174,7 @@ def auto(chunk: Any = "auto", checkpointing: Any = "auto", **extra: Any) -> Fine
 def plan_of(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
     """Texts and tokens of a chunk, and checkpointing; what fits is what is said to fit."""
     found = plan_memory(config, model, 512, gib * GIB)
-    train = found.config.optimisation
+    train = found.recipe.optimisation
     assert found.fits is (found.memory.total <= USABLE * gib * GIB)
     checkpointing = train.gradient_checkpointing
     assert isinstance(checkpointing, bool) and train.chunk_tokens != "auto"
@@ -226,10 +226,10 @@ def test_processes_share_the_machines_memory(
 ) -> None:
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
     found = plan_memory_here(auto(), gritlm, 512, processes=2)
-    assert found.config.optimisation.chunk_tokens == 18_432
+    assert found.recipe.optimisation.chunk_tokens == 18_432
     assert found.auto == ("chunk_tokens", "gradient_checkpointing")
-    rerun = plan_memory_here(found.config, gritlm, 512, 20)
-    assert (rerun.config, rerun.auto) == (found.config, ())
+    rerun = plan_memory_here(found.recipe, gritlm, 512, 20)
+    assert (rerun.recipe, rerun.auto) == (found.recipe, ())
     with pytest.raises(ConfigError, match=r"optimisation\.chunk_tokens: 'auto' .*of 13\.1 GiB"):
         plan_memory_here(auto(), gritlm, 512, processes=20)
 

@@ -52,7 +52,7 @@ def make(base_config: FinetuneConfig, tmp_path: Path) -> Make:
 def begin(config: FinetuneConfig, scored: bool = True) -> None:
     """Begin a run, score its first checkpoint, and end as a killed trainer does."""
     run = RunFolder.find(config)
-    run.begin(config)
+    run.begin()
     if scored:
         run.record(Epoch(0, SCORES))
     run.release()

@@ -54,7 +54,7 @@ def test_a_tuned_cross_encoder_keeps_its_bases_activation(
         model.save_pretrained(str(base))
     expected = Theirs(str(base), device="cpu").activation_fn
     config = small_config(tiny, tmp_path / "run", model__name=base, optimisation__epochs=1)
-    reranker = load_to_train(config, ["a claim"])
+    reranker = load_to_train(config, ["a claim"], 10)
     reranker.write_full(tmp_path / "tuned")
     tuned = Theirs(str(tmp_path / "tuned"), device="cpu")
     assert type(tuned.activation_fn) is type(expected) is (path or torch.nn.Sigmoid)

@@ -174,7 +174,7 @@ def test_a_first_stage_keeps_its_own_stages(tiny: dict[str, Path], tmp_path: Pat
     data, runs = load(str(tiny["data"]), "dev"), {}
     for name in ("sparse", "learned"):
         config = small_config(tiny, tmp_path, first__system=name, first__files=f'["{files}"]')
-        first = FirstStage.of(config.first)
+        first = FirstStage(config.first)
         ranked = first.rank({"dev": data}, data, str(tiny["data"]), Store(tmp_path / "s"))
         runs[name] = ranked["dev"].run
     before, after = runs["sparse"], runs["learned"]

@@ -1,0 +1,97 @@
+"""What is trained by is what the config says, setting by setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.mining import MiningConfig
+from claim2source.models import ModelConfig
+from claim2source.text import Rendering
+from claim2source.training import finetune as retriever
+from claim2source.training import reranker
+from claim2source.training.config import (
+    BatchesConfig,
+    FinetuneConfig,
+    LoraConfig,
+    OptimisationConfig,
+    TeacherConfig,
+)
+from claim2source.training.losses import InfoNCEConfig, LossesConfig
+from claim2source.training.reranker_config import (
+    RerankerConfig,
+    RerankerLossConfig,
+    RerankerModelConfig,
+    RerankerStepsConfig,
+)
+
+OF_BOTH: dict[str, Any] = {
+    "rendering": Rendering("bilingual"),
+    "lora": LoraConfig(r=3),
+    "trainer": {"max_steps": 3},
+    "choose": "last",
+    "rule": "best",
+    "keep": "best",
+    "languages": ["en"],
+    "mined": Path("mined.jsonl"),
+}
+RETRIEVER = (
+    retriever,
+    retriever.finetune,
+    FinetuneConfig(
+        **OF_BOTH,
+        tuning="full",
+        optimisation=OptimisationConfig(epochs=9, train="query_only"),
+        model=ModelConfig("org/model"),
+        mining=MiningConfig(hard=2),
+        batches=BatchesConfig(order="language"),
+        losses=LossesConfig(info_nce=InfoNCEConfig(weight=0.5)),
+        teacher=TeacherConfig("org/teacher"),
+        self_check=True,
+    ),
+)
+RERANKER = (
+    reranker,
+    reranker.finetune_reranker,
+    RerankerConfig(
+        **OF_BOTH,
+        tuning="lora",
+        optimisation=RerankerStepsConfig(epochs=9),
+        model=RerankerModelConfig(name="org/model"),
+        loss=RerankerLossConfig("bce"),
+        choose_by="mrr@1",
+    ),
+)
+
+
+@pytest.mark.parametrize(("program", "train", "config"), [RETRIEVER, RERANKER])
+def test_every_setting_reaches_the_training(
+    program: Any,
+    train: Callable[[Any], object],
+    config: FinetuneConfig | RerankerConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received: dict[str, Any] = {}
+
+    def set_up(*parts: object) -> NoReturn:
+        received.update({type(part).__name__: part for part in parts})
+        raise UserError("far enough")
+
+    monkeypatch.setattr(program, "set_up", set_up)
+    with pytest.raises(UserError, match="far enough"):
+        train(replace(config, out=tmp_path / "run"))
+    recipe = received[f"{type(config).__bases__[0].__name__}"]
+    for spec in fields(recipe):
+        value = getattr(recipe, spec.name)
+        assert value == getattr(config, spec.name) != getattr(type(config)(), spec.name), spec.name
+    splits, choosing = received["Splits"], received["Choosing"]
+    named = (splits.settings, splits.languages, splits.mined)
+    assert named == (config.data, config.languages, config.mined)
+    chosen = (choosing.among, choosing.rule, choosing.keep)
+    assert chosen == (config.choose, config.rule, config.keep)
