@@ -69,6 +69,7 @@ from claim2source.engines.rows import (
     vectors_of,
 )
 from claim2source.engines.table import PaperTable, Stats
+from claim2source.engines.vectors import VectorsInMemory
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.retrieve.analyser import Analyser
@@ -79,7 +80,7 @@ from claim2source.retrieve.fuse import score_missing
 if TYPE_CHECKING:
     import pyarrow
 
-# Below so many papers every vector is compared: there is one partition.
+# Below so many papers every vector is compared: they are not divided.
 EXACT = 50_000
 # Weight of terms for claims in another language than the papers', without a translation: few of
 # their words are there. Chosen on the demo's train posts (docs/log.md).
@@ -126,8 +127,6 @@ class Engine(PaperTable):
         version: int | None = None,
         name: str = MANIFEST,
     ) -> None:
-        if version is not None and manifest.partitions == 1:  # an older state may have more
-            manifest = replace(manifest, partitions=0, probes=0)
         self.files, self.manifest, self.location = files, manifest, files.uri
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None
@@ -161,7 +160,10 @@ class Engine(PaperTable):
 
     @classmethod
     def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
-        """Make an empty table, then its manifest: a manifest without a table never exists."""
+        """Make an empty table, also over a damaged one, then the manifest: never without table."""
+        files.remove(f"{manifest.table}.files.json")
+        for file_name in files.listed(f"{manifest.table}.lance"):
+            files.remove(file_name)
         schema = schema_of(manifest.dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
@@ -230,6 +232,7 @@ class Engine(PaperTable):
             raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
+        self._ids, self._in_memory = {}, VectorsInMemory()
         return table
 
     def refresh(self) -> None:
@@ -371,8 +374,8 @@ class Engine(PaperTable):
         release_memory()  # of writing
         with self._with_named_errors():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
-        if self.manifest.partitions == 1 or not self.manifest.trained:
-            # All vectors are compared meanwhile: LanceDB would divide a partition, or read damage.
+        if not self.manifest.trained:
+            # All vectors are compared meanwhile: LanceDB would read damage.
             self.note(partitions=0, probes=0, trained=0)
             with self._with_named_errors():
                 if "vector" in (names := self._index_names()):
@@ -398,11 +401,7 @@ class Engine(PaperTable):
             counts_removed = self.manifest.stale and column != "id"
             if papers and (column not in names or counts_removed):
                 self._create_index(column)
-        values = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
-        if papers:
-            values = self._build_partitions(papers, names, say)
-        elif "vector" in names:
-            self._table.drop_index(names["vector"])
+        values = self._build_partitions(papers, names, say)
         sample = self.sample(papers, NAME_SAMPLE)
         weight = names_weight(sample, self.manifest.bm25, self._ids_by)
         return {"papers": papers, "names": weight, **values}
@@ -442,10 +441,12 @@ class Engine(PaperTable):
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
-        exact = papers < self.exact_below
-        if "vector" not in names or papers > REDIVIDE * trained or exact != (partitions == 1):
-            # One partition holds its vectors together: they are compared in half the time.
-            partitions, trained = 1 if exact else round(papers**0.5), papers
+        if papers < self.exact_below:
+            if (divided := self._index_names().get("vector")) is not None:
+                self._table.drop_index(divided)
+            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
+        if "vector" not in names or papers > REDIVIDE * trained:
+            partitions, trained = round(papers**0.5), papers
             # Until probes are chosen readers compare all vectors: how they are divided changes.
             self.note(partitions=0, probes=0, trained=0)
             config = IvfFlat(
@@ -457,8 +458,6 @@ class Engine(PaperTable):
             release_memory()  # of the other indexes
             self._table.create_index("vector", config=config)
             release_memory()
-        if exact:
-            return {"partitions": 1, "probes": 1, "recall": 1.0, "trained": trained}
         sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
         queries = sampled_queries(vectors_of(sample["vector"]))
         best = best_scores(queries, self._vectors())

@@ -45,7 +45,7 @@ class IndexManifest:
 
     `encoders` names everything that its vectors were made by, `analyser` the code that made its
     terms. What follows is of the last build: `papers`; where
-    the vectors are divided into `partitions` (one: they are compared all), of which `probes` are
+    the vectors are divided into `partitions` (0 or 1: all are compared), of which `probes` are
     searched with the sampled `recall`, on `trained` papers. `stale`: papers were replaced or
     removed since then. `abstain` is the model of abstention (`find.abstention.AbstainModel`) that
     was fitted to the index.

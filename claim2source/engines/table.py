@@ -35,9 +35,13 @@ from claim2source.engines.rows import (
     vectors_of,
 )
 from claim2source.engines.sums import Ranked, Ranking, best_sums
+from claim2source.engines.vectors import VectorsInMemory, row_numbers
 
 if TYPE_CHECKING:
     import pyarrow
+
+# Ids of rows that are held.
+_MOST_IDS = 200_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,9 @@ class PaperTable:
     _table: Any
     # Of papers that a search of this version listed: reading them by number spares a look-up.
     _row_numbers: dict[str, int]
+    # Ids of listed rows: LanceDB never gives a row's number to another one.
+    _ids: dict[int, str]
+    _in_memory: VectorsInMemory
 
     @property
     def version(self) -> int:
@@ -93,9 +100,8 @@ class PaperTable:
         Of the papers that a filter leaves all are compared where that takes less, or with `exact`.
         """
         manifest = self.manifest
-        probes = 0 if exact else manifest.probes
-        # One partition holds all papers, and is searched whatever the filter.
-        if probes and manifest.partitions > 1 and (condition := expression(where)) is not None:
+        probes = 0 if exact or manifest.partitions < 2 else manifest.probes
+        if probes and (condition := expression(where)) is not None:
             with self._with_named_errors():
                 remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
@@ -103,26 +109,41 @@ class PaperTable:
                 round(probes * manifest.papers / remaining) if remaining >= self.exact_below else 0
             )
             probes = 0 if probes * manifest.papers >= remaining * manifest.partitions else probes
+        if k < 1 or where.ids == ():
+            return []
+        if not probes:
+            with self._with_named_errors():
+                if self._in_memory.update(self._table, self.exact_below):
+                    allowed = None if where == EVERYWHERE else row_numbers(self._table, where)
+                    return self._hits(*self._in_memory.best(vector, k, allowed))
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
         """Search `probes` partitions, and more where they hold fewer than k papers; 0: all."""
-        if k < 1 or where.ids == ():
-            return []
         with self._with_named_errors():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-            query = query.distance_type("dot").limit(k).select(["id", "_distance"])
+            query = query.distance_type("dot").limit(k).select(["_distance"])
             query = filtered(query.with_row_id(True), where)
             rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
         if probes and len(rows) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
-        return self._hits(rows, 1 - numbers(rows, "_distance"))
+        return self._hits(rows["_rowid"].to_numpy(), 1 - numbers(rows, "_distance"))
 
-    def _hits(self, rows: pyarrow.Table, scores: np.ndarray) -> Hits:
-        ids = rows["id"].to_pylist()
-        self._row_numbers.update(zip(ids, rows["_rowid"].to_pylist(), strict=True))
-        return list(zip(ids, scores.tolist(), strict=True))
+    def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
+        """Name the papers in rows of these numbers."""
+        listed: list[int] = rows.tolist()
+        if len(self._ids) > _MOST_IDS:
+            self._ids.clear()
+        if new := [row for row in listed if row not in self._ids]:
+            with self._with_named_errors():
+                table = self._table.take_row_ids(new).select(["id"]).with_row_id().to_arrow()
+            self._ids.update(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+        # A damaged index may list a row that is not there.
+        ids = [(self._ids.get(row), row) for row in listed]
+        self._row_numbers.update((key, row) for key, row in ids if key is not None)
+        pairs = zip(ids, scores.tolist(), strict=True)
+        return [(key, score) for (key, _), score in pairs if key is not None]
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search with many vectors [n, d] at once; return the best scores of each."""
@@ -163,10 +184,6 @@ class PaperTable:
             parts.append(("names", list(dict.fromkeys(names)), weight))
         if not parts or k < 1 or where.ids == ():
             return []
-        if len(parts) == 1:
-            column, words, weight = parts[0]
-            table = self._by_words(column, words, where, k, columns=("id",))
-            return self._hits(table, weight * numbers(table, "_score") / (K1 + 1))
 
         def ranking(column: str, words: Sequence[str], weight: float) -> Ranking:
             def rank(depth: int, rows: np.ndarray | None) -> Ranked:
@@ -175,16 +192,9 @@ class PaperTable:
 
             return rank
 
-        rows, scores = best_sums([ranking(*part) for part in parts], k)
-        if not len(rows):
-            return []
-        with self._with_named_errors():
-            table = self._table.take_row_ids(rows.tolist()).select(["id"]).with_row_id().to_arrow()
-            ids = dict(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
-            # A damaged index may list a row that is not there.
-            hits = list(zip((ids[row] for row in rows.tolist()), scores.tolist(), strict=True))
-        self._row_numbers.update(zip(ids.values(), ids, strict=True))
-        return hits
+        rankings = [ranking(*part) for part in parts]
+        rows, scores = best_sums(rankings, k) if len(parts) > 1 else rankings[0](k, None)
+        return self._hits(rows, scores)
 
     def _by_words(
         self,
@@ -193,12 +203,11 @@ class PaperTable:
         where: Where,
         k: int,
         rows: np.ndarray | None = None,
-        columns: Sequence[str] = (),
     ) -> pyarrow.Table:
         """Find the best `k` rows that hold one of the words, or score some rows."""
         with self._with_named_errors():
             query = self._table.search(matching(column, words)).limit(k)
-            query = query.select([*columns, "_score"]).with_row_id(True)
+            query = query.select(["_score"]).with_row_id(True)
             return filtered(query, where, rows).to_arrow()
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -312,6 +313,30 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
     assert new_engine.stats().papers == 8 and not new_engine.fetch(["s8"])
     assert new_engine.fetch(["s0"])["s0"].source.title == "paper new"
     assert new_engine.dense(other.encoder.encode(["x"], "claim")[0][0], 9, exact=True)
+
+
+@pytest.mark.parametrize("files", ["data/*.lance", "_versions/*.manifest"])
+def test_encoding_anew_begins_again_where_the_stopped_table_is_damaged(
+    files: str,
+    tmp_path: Path,
+    dense: Dense,
+    save_tiny: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, dense.model)
+    other = Dense(spec(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    engine = open_index(tmp_path / "idx")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(
+            "claim2source.engines.growing.Engine.build", Mock(side_effect=KeyboardInterrupt)
+        )
+        re_encode(engine, other)
+    engine.close()
+    for path in (tmp_path / "idx").glob(f"papers-*.lance/{files}"):
+        path.write_bytes(path.read_bytes()[:40])
+    assert [*(tmp_path / "idx").glob("papers-*.files.json")]
+    assert re_encode(engine, other).stats().papers == len(SOURCES)
+    engine.close()
 
 
 def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:

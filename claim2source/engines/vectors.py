@@ -1,0 +1,62 @@
+"""Hold the vectors of a small index in memory: a product compares all of them in no time.
+
+LanceDB computes inner products of float16 a number at a time on most processors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from claim2source.engines.lance import filtered
+from claim2source.engines.rows import EVERYWHERE, Where, half, vectors_of
+
+
+class VectorsInMemory:
+    """Hold the vectors of a table in float32, [rows, d], in the order of their rows' numbers."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._is_small = False
+        self._rows, self._vectors = np.empty(0, np.uint64), np.empty((0, 0), np.float32)
+
+    def update(self, table: Any, below: int) -> bool:
+        """Read what is new in a table's version; False where it has `below` papers or more."""
+        if (version := table.version) == self._version:
+            return self._is_small
+        self._is_small = table.count_rows() < below
+        rows = row_numbers(table) if self._is_small else self._rows[:0]
+        kept = np.isin(self._rows, rows, assume_unique=True)
+        stayed, vectors = self._rows[kept], self._vectors[kept]
+        if (new := np.setdiff1d(rows, stayed, assume_unique=True)).size:
+            read = table.take_row_ids(new.tolist()).select(["vector"]).with_row_id().to_arrow()
+            stayed = np.concatenate([stayed, read["_rowid"].to_numpy()])
+            fresh = vectors_of(read["vector"]).astype(np.float32)
+            vectors = np.concatenate([vectors, fresh]) if len(vectors) else fresh
+        order = np.argsort(stayed)
+        self._rows, self._vectors, self._version = stayed[order], vectors[order], version
+        return self._is_small
+
+    def best(
+        self, vector: np.ndarray, k: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
+        rows, vectors = self._rows, self._vectors
+        if allowed is not None:
+            positions = np.flatnonzero(np.isin(rows, allowed, assume_unique=True))
+            rows, vectors = rows[positions], vectors[positions]
+        if not len(rows):
+            return rows, np.empty(0, np.float32)
+        # Not by `@`, whose threads take longer than the work.
+        scores = np.einsum("nd,d->n", vectors, half(vector).astype(np.float32))
+        top = np.argpartition(-scores, k - 1)[:k] if k < len(rows) else np.arange(len(rows))
+        top = top[np.lexsort((rows[top], -scores[top]))]
+        return rows[top], scores[top]
+
+
+def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
+    """List the numbers of a table's rows that a filter leaves."""
+    query = filtered(table.search().select(["day"]).with_row_id(True), where)
+    numbers: np.ndarray = query.limit(None).to_arrow()["_rowid"].to_numpy()
+    return numbers
