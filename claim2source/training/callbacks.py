@@ -23,11 +23,10 @@ from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Dataset
-from claim2source.core.report import Epoch
+from claim2source.core.report import Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import Encoder, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.systems.choose import Weighing
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.choose import (
@@ -191,18 +190,15 @@ class DropCheckpoints(Checkpoint):
     an epoch that is repeated may get another score on a GPU.
     """
 
-    def __init__(
-        self, session: Session, choosing: Choosing, weighing: Weighing, file: StateFile
-    ) -> None:
-        self.session, self.choosing, self.weighing, self.file = session, choosing, weighing, file
+    def __init__(self, evaluation: EvaluateOnVal, file: StateFile) -> None:
+        self.evaluation, self.file = evaluation, file
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Delete them, once the state is written."""
-        run, choosing = self.session.run, self.choosing
-        if self.session.world.is_first and choosing.keep == "best":
+        evaluation = self.evaluation
+        if evaluation.world.is_first and evaluation.choosing.keep == "best":
             self.file.wait()
-            epoch, _ = choose_epoch(run, self.weighing, choosing.among, choosing.rule)
-            run.prune(epoch)
+            evaluation.run.prune(evaluation.choose()[0])
 
 
 class EvaluateOnVal(pl.Callback, ABC):
@@ -212,9 +208,14 @@ class EvaluateOnVal(pl.Callback, ABC):
     """
 
     def __init__(
-        self, session: Session, manifest: Manifest | RerankerManifest, data: TrainingData
+        self,
+        session: Session,
+        manifest: Manifest | RerankerManifest,
+        data: TrainingData,
+        choosing: Choosing,
     ) -> None:
         self.session, self.manifest, self.data = session, manifest, data
+        self.choosing = choosing
         self.run, self.world = session.run, session.world
 
     @abstractmethod
@@ -225,7 +226,11 @@ class EvaluateOnVal(pl.Callback, ABC):
     def score(self, epoch: int) -> ValScores | None:
         """Score the weights as they are, in all processes together; None on later ranks."""
 
-    def score_base(self, chooses: bool) -> ValScores | None:
+    def choose(self) -> tuple[int, Choice]:
+        """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+        return choose_epoch(self.run, self.data.weighing, self.choosing)
+
+    def score_base(self) -> ValScores | None:
         """Write and score the checkpoint of epoch 0, the model before training, if none has.
 
         The first process records and returns the scores; it warns where something is chosen on a
@@ -236,7 +241,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         if (scores := self._save_and_score(0)) is None:
             return None
         self.run.record(scores.epoch(0, None))
-        if chooses and (small := why_too_small(self.data.val)):
+        if self.choosing.among == "best" and (small := why_too_small(self.data.val)):
             log.warning("%s%s", small, scores.interval_text)
         return scores
 
@@ -288,9 +293,14 @@ class RetrieverOnVal(EvaluateOnVal):
     """Score a retriever: every process encodes a share of val."""
 
     def __init__(
-        self, session: Session, manifest: Manifest, data: TrainingData, base: LoadedBase
+        self,
+        session: Session,
+        manifest: Manifest,
+        data: TrainingData,
+        choosing: Choosing,
+        base: LoadedBase,
     ) -> None:
-        super().__init__(session, manifest, data)
+        super().__init__(session, manifest, data, choosing)
         self.base = base
 
     def save(self, folder: Path, manifest: Manifest) -> Manifest:

@@ -116,19 +116,18 @@ def val_scores(report: SystemReport, values: np.ndarray, weighing: Weighing) -> 
     return ValScores(report.table, parts, weighing.score(values), by_claim, report.intervals)
 
 
-def choose_epoch(
-    run: RunFolder, weighing: Weighing, among: Literal["best", "last"], rule: Rule
-) -> tuple[int, Choice]:
-    """Choose an epoch whose checkpoint is there, or epoch 0, the base, by `rule` on val.
+def choose_epoch(run: RunFolder, weighing: Weighing, choosing: Choosing) -> tuple[int, Choice]:
+    """Choose an epoch whose checkpoint is there, or epoch 0, the base, on val.
 
     The default is the last epoch, and distance is how much less of the way from the base another
-    one went. What is below the base is not taken. With `among` last there is only the last epoch.
+    one went. What is below the base is not taken. Among the `last` there is only the last epoch.
     """
     last = run.history[-1].epoch
     entries = {
         entry.epoch: entry
         for entry in run.history
-        if entry.epoch == last or (among == "best" and run.checkpoint(entry.epoch).is_dir())
+        if entry.epoch == last
+        or (choosing.among == "best" and run.checkpoint(entry.epoch).is_dir())
     }
     epoch, choice = choose(
         "checkpoint",
@@ -139,12 +138,11 @@ def choose_epoch(
         weighing,
         settings=lambda epoch: {"epoch": epoch},
         distance=lambda epoch: 1 - epoch / max(last, 1),
-        rule=rule,
+        rule=choosing.rule,
         floor=0 if 0 in entries else None,
         tables={epoch: entry.val for epoch, entry in entries.items()},
         trials=True,
     )
     # Scores by language are in the history.
-    return epoch, replace(
-        choice, tried=tuple(replace(setting, scores={}) for setting in choice.tried)
-    )
+    tried = tuple(replace(setting, scores={}) for setting in choice.tried)
+    return epoch, replace(choice, tried=tried, metric=choosing.metric)

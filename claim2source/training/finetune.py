@@ -13,7 +13,7 @@ from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
-from claim2source.training.choose import Choosing, choose_epoch
+from claim2source.training.choose import Choosing
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import (
     Splits,
@@ -79,11 +79,11 @@ def finetune(config: FinetuneConfig) -> Report | None:
         # `auto` stays: the run may go on with other memory.
         session.begin()
         if not session.run.is_finished:
-            rows, lines = mine(setup, choosing, session)
+            rows, lines = mine(setup, session)
             train(setup, session, rows, lines)
         if not session.world.is_first:
             return None
-        epoch, choice = choose(setup, choosing, session)
+        epoch, choice = choose(setup)
         run_report = report_run(session, setup.base.recipe, setup.data, epoch, choice)
         # The folder is still locked: the evaluation reads its checkpoints.
         evaluated = after is not None and evaluate_after(after, splits.settings.train_split)
@@ -109,16 +109,14 @@ def set_up(splits: Splits, recipe: RetrieverRecipe, choosing: Choosing, session:
     }
     session.read_state()
     run.require_inputs(begun_with)
-    evaluation = RetrieverOnVal(
-        session, base.manifest(provenance(recipe, data, session)), data, base
-    )
-    callbacks = [Remine(session, recipe, base, data.train), evaluation]
-    device = base.encoder.device
-    trainer = lightning_trainer(recipe, choosing, session, data.weighing, device, callbacks)
+    manifest = base.manifest(provenance(recipe, data, session))
+    evaluation = RetrieverOnVal(session, manifest, data, choosing, base)
+    remine = Remine(session, recipe, base, data.train)
+    trainer = lightning_trainer(recipe, evaluation, base.encoder.device, [remine])
     return Setup(data, base, evaluation, trainer)
 
 
-def mine(setup: Setup, choosing: Choosing, session: Session) -> tuple[list[MinedRow], list[str]]:
+def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     """Score the model before training, then mine with it, or with the teacher.
 
     Returns the rows, and how they were mined in lines. A resumed run goes on with the rows of its
@@ -129,7 +127,7 @@ def mine(setup: Setup, choosing: Choosing, session: Session) -> tuple[list[Mined
         folder = session.run.checkpoint(0) if state is None else None
         texts = data.train, session.store, session.world
         base.teacher.prepare(*texts, base.untrained, folder)
-    setup.evaluation.score_base(choosing.among == "best")
+    setup.evaluation.score_base()
     if state is not None:
         return restore_mined(session, state.mined, data.train), []
     encoder = base.encoder if base.teacher is None else base.teacher.encoder
@@ -185,7 +183,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
     fit(session, trainer, module, sampler.loader(module.collate), summary)
 
 
-def choose(setup: Setup, choosing: Choosing, session: Session) -> tuple[int, Choice]:
+def choose(setup: Setup) -> tuple[int, Choice]:
     """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
     free_device(setup.base.encoder.model)
-    return choose_epoch(session.run, setup.data.weighing, choosing.among, choosing.rule)
+    return setup.evaluation.choose()

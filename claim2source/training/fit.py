@@ -18,16 +18,15 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Encoder
-from claim2source.systems.choose import Weighing
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
+    EvaluateOnVal,
     GatherWeights,
     KeepState,
     StateFile,
     StepLog,
 )
-from claim2source.training.choose import Choosing
 from claim2source.training.config import BatchesConfig, StepsConfig, TrainingRecipe
 from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
@@ -67,13 +66,11 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
 
 def lightning_trainer(
     recipe: TrainingRecipe,
-    choosing: Choosing,
-    session: Session,
-    weighing: Weighing,
+    evaluation: EvaluateOnVal,
     device: torch.device,
-    first: Sequence[pl.Callback],
+    first: Sequence[pl.Callback] = (),
 ) -> pl.Trainer:
-    """Make Lightning's trainer, with the `first` callbacks before those that all trainings have.
+    """Make Lightning's trainer, with the `first` callbacks before the evaluation and all others.
 
     Raises `ConfigError` for settings that Lightning, or the run, refuses.
     """
@@ -85,13 +82,15 @@ def lightning_trainer(
     warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-    world, optimisation, file = session.world, recipe.optimisation, StateFile()
+    session, optimisation, file = evaluation.session, recipe.optimisation, StateFile()
+    world = session.world
     # Lightning calls the last two last, after those of the config.
     callbacks: list[pl.Callback] = [
         *first,
+        evaluation,
         StepLog(),
         KeepState(session, optimisation.save_every),
-        DropCheckpoints(session, choosing, weighing, file),
+        DropCheckpoints(evaluation, file),
     ]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,

@@ -14,8 +14,8 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.choose import Choosing, choose_epoch
-from claim2source.training.data import Splits, TrainingData
+from claim2source.training.choose import Choosing
+from claim2source.training.data import Splits, TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
@@ -23,7 +23,6 @@ from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
 from claim2source.training.reranker_data import (
     FirstStage,
     RerankerPairs,
-    load_data,
     rankings_hash,
 )
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
@@ -33,6 +32,7 @@ from claim2source.training.reranker_module import (
     pipeline_scores,
 )
 from claim2source.training.session import Session, open_session
+from claim2source.training.teacher import read_teacher
 
 VAL, REPORTED = "val", "reported"
 REPORTED_DEPTH = 100
@@ -47,9 +47,10 @@ class Setup:
 
     data: TrainingData
     reranker: TrainedReranker
+    first: FirstStage
     rankings: dict[str, Result]
-    trainer: pl.Trainer
     evaluation: PipelineOnVal
+    trainer: pl.Trainer
 
 
 def finetune_reranker(config: RerankerConfig) -> Report | None:
@@ -75,11 +76,11 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
             setup = set_up(splits, recipe, first, choosing, session)
         session.begin()
         if not session.run.is_finished:
-            train(setup, session, mine(setup, choosing, session))
+            train(setup, session, mine(setup, session))
         if not session.world.is_first:
             return None
-        epoch, choice = choose(setup, choosing, session)
-        return report(setup, first, choosing, session, epoch, choice)
+        epoch, choice = choose(setup)
+        return report(setup, session, epoch, choice)
 
 
 def set_up(
@@ -91,7 +92,10 @@ def set_up(
 ) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
     run, depth = session.run, first.settings.depth
-    data = load_data(splits, recipe.loss, run)
+    data = load_splits(splits, run)
+    if (scores := recipe.loss.scores) is not None:
+        teacher = read_teacher(scores, data.train, key="loss.scores")
+        data = replace(data, teacher=teacher)
     settings = data.splits.settings
     key = "first.system" if first.settings.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [recipe.model.name], data.val, settings)
@@ -100,11 +104,8 @@ def set_up(
     reranker = load_to_train(recipe, texts, depth, session.device)
     session.read_state()
     manifest = reranker.manifest(provenance(recipe, data, session))
-    evaluation = PipelineOnVal(session, manifest, data, reranker, choosing.metric)
-    callbacks = [evaluation]
-    trainer = lightning_trainer(
-        recipe, choosing, session, data.weighing, reranker.device, callbacks
-    )
+    evaluation = PipelineOnVal(session, manifest, data, choosing, reranker)
+    trainer = lightning_trainer(recipe, evaluation, reranker.device)
     rankings = {}
     if session.world.is_first:
         rankings = first.rank(
@@ -124,17 +125,17 @@ def set_up(
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
-    return Setup(data, reranker, rankings, trainer, evaluation)
+    return Setup(data, reranker, first, rankings, evaluation, trainer)
 
 
-def mine(setup: Setup, choosing: Choosing, session: Session) -> list[MinedRow]:
+def mine(setup: Setup, session: Session) -> list[MinedRow]:
     """Score the re-ranker before training, and read the mined file.
 
     A resumed run goes on with the rows of its state.
     """
     data, run = setup.data, session.run
     setup.evaluation.rank(setup.rankings.get(VAL))
-    if (scores := setup.evaluation.score_base(choosing.among == "best")) is not None:
+    if (scores := setup.evaluation.score_base()) is not None:
         say(f"before training: val MRR@5  {scores}")
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
@@ -176,24 +177,15 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     fit(session, setup.trainer, module, sampler.loader(module.collate), summary)
 
 
-def choose(setup: Setup, choosing: Choosing, session: Session) -> tuple[int, Choice]:
+def choose(setup: Setup) -> tuple[int, Choice]:
     """Choose an epoch, or the re-ranker before training, by the whole pipeline on val."""
     free_device(setup.reranker.model)
-    weighing = setup.data.weighing
-    epoch, choice = choose_epoch(session.run, weighing, choosing.among, choosing.rule)
-    return epoch, replace(choice, metric=choosing.metric)
+    return setup.evaluation.choose()
 
 
-def report(
-    setup: Setup,
-    first: FirstStage,
-    choosing: Choosing,
-    session: Session,
-    epoch: int,
-    choice: Choice,
-) -> Report:
+def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
     data, reranker = setup.data, setup.reranker
-    val = pipeline_scores(setup.rankings[VAL], data, choosing.metric)
-    stage = first.name, setup.rankings[REPORTED], val
-    return report_pipeline(session, reranker.recipe, data, reranker.depth, stage, epoch, choice)
+    val = pipeline_scores(setup.rankings[VAL], data, setup.evaluation.choosing.metric)
+    first = setup.first.name, setup.rankings[REPORTED], val
+    return report_pipeline(session, reranker.recipe, data, reranker.depth, first, epoch, choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from claim2source.core.config import require_one_of
@@ -20,10 +20,9 @@ from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.data import Splits, TrainingData, in_turn, load_splits
-from claim2source.training.reranker_config import FirstStageConfig, RerankerLossConfig
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.teacher import TeacherScores, read_teacher, run_scores
+from claim2source.training.data import in_turn
+from claim2source.training.reranker_config import FirstStageConfig
+from claim2source.training.teacher import TeacherScores, run_scores
 
 KEY = "first.run"
 BM25_NAME = "BM25"
@@ -112,17 +111,6 @@ def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
     """Hash the sources that a first stage ranks among its first `depth`."""
     runs = (result.run for result in rankings)
     return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
-
-
-def load_data(splits: Splits, loss: RerankerLossConfig, run: RunFolder) -> TrainingData:
-    """Load the splits, carve val out of train, and read the teacher's scores.
-
-    Raises `UserError` for a run or mined negatives that do not fit the claims.
-    """
-    data = load_splits(splits, run)
-    if loss.scores is None:
-        return data
-    return replace(data, teacher=read_teacher(loss.scores, data.train, key="loss.scores"))
 
 
 class RerankerPairs:

@@ -19,7 +19,7 @@ from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.choose import ValScores, val_scores
+from claim2source.training.choose import Choosing, ValScores, val_scores
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.gradcache import length_chunks
@@ -258,11 +258,11 @@ class PipelineOnVal(EvaluateOnVal):
         session: Session,
         manifest: RerankerManifest,
         data: TrainingData,
+        choosing: Choosing,
         reranker: TrainedReranker,
-        metric: str,
     ) -> None:
-        super().__init__(session, manifest, data)
-        self.reranker, self.metric = reranker, metric
+        super().__init__(session, manifest, data, choosing)
+        self.reranker = reranker
         self._first = Run.from_lists({})
 
     def rank(self, first: Result | None) -> None:
@@ -281,7 +281,9 @@ class PipelineOnVal(EvaluateOnVal):
             if not self.world.is_first:
                 raise SystemExit(EXIT_CODE)
             raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
-        return pipeline_scores(result, self.data, self.metric) if self.world.is_first else None
+        if not self.world.is_first:
+            return None
+        return pipeline_scores(result, self.data, self.choosing.metric)
 
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
