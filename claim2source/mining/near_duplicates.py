@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from claim2source.core.records import Source
 
 # Rare words that two texts must share before all of theirs are compared.
 SHARED_RAREST = 4
+# Sources whose words are kept, of each of the two texts: those compared last.
+_KEPT = 2**13
+# Split a text of the source at a position into its distinct words.
+WordsOf = Callable[[int], frozenset[str]]
 _WORDS = re.compile(r"\w+").findall
 
 
@@ -76,30 +79,6 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
     return pairs
 
 
-class _Abstracts:
-    """Hold the distinct words of texts as numbers: a tenth of the memory of sets of words."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        numbers: dict[str, int] = {}
-        self.words = [
-            np.array([numbers.setdefault(w, len(numbers)) for w in distinct_words(text)], np.int32)
-            for text in texts
-        ]
-        self.vocabulary = len(numbers)
-
-    def marked(self, position: int) -> np.ndarray:
-        """Mark the words of a text, bool [vocabulary]."""
-        marked = np.zeros(self.vocabulary, bool)
-        marked[self.words[position]] = True
-        return marked
-
-    def similarity(self, position: int, marked: np.ndarray, size: int) -> float:
-        """Compute the `jaccard` of a text and one of `size` words that are marked."""
-        words = self.words[position]
-        shared = int(np.count_nonzero(marked[words]))
-        return shared / (len(words) + size - shared) if shared else 0.0
-
-
 class NearDuplicates:
     """Compare sources with golds by title or by abstract.
 
@@ -110,52 +89,41 @@ class NearDuplicates:
     def __init__(
         self, sources: Sequence[Source], max_title: float | None, max_text: float | None
     ) -> None:
-        self.max_title, self.max_text, self._sources = max_title, max_text, sources
-        # Of the few sources that are compared.
-        self._titles: dict[int, frozenset[str]] = {}
-        self.abstracts = _Abstracts(() if max_text is None else (s.abstract for s in sources))
-
-    def title(self, position: int) -> frozenset[str]:
-        """Split a source's title into its distinct words."""
-        if position not in self._titles:
-            self._titles[position] = distinct_words(self._sources[position].title)
-        return self._titles[position]
+        self._compared: list[tuple[float, WordsOf]] = []
+        if max_title is not None:
+            words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].title))
+            self._compared.append((max_title, words_of))
+        if max_text is not None:
+            words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].abstract))
+            self._compared.append((max_text, words_of))
 
     def of(self, golds: Iterable[int]) -> GoldDuplicates:
         """Prepare the near-duplicates of any of these golds, given by position."""
-        return GoldDuplicates(self, list(golds))
+        listed = list(golds)
+        return GoldDuplicates(
+            [
+                (limit, words_of, set(filter(None, map(words_of, listed))))
+                for limit, words_of in self._compared
+            ]
+        )
 
 
 class GoldDuplicates:
-    """Check lazily which sources, by position, are near-duplicates of one claim's golds."""
+    """Check lazily which sources, by position, are near-duplicates of one claim's golds.
 
-    def __init__(self, pool: NearDuplicates, golds: list[int]) -> None:
-        self._pool = pool
-        titles = {pool.title(gold) for gold in golds} if pool.max_title is not None else set()
-        self._titles = [title for title in titles if title]
-        # Marked once a claim, however many sources are checked.
-        abstracts = pool.abstracts
-        self._marked = [
-            (abstracts.marked(gold), len(abstracts.words[gold]))
-            for gold in golds
-            if abstracts.vocabulary
-        ]
+    `compared` are limits of similarity, words by position, and those of the golds.
+    """
+
+    def __init__(self, compared: Sequence[tuple[float, WordsOf, set[frozenset[str]]]]) -> None:
+        self._compared = compared
 
     def __bool__(self) -> bool:
         """Tell whether a source can be a near-duplicate: a gold has words to compare."""
-        return bool(self._titles or self._marked)
+        return any(golds for _, _, golds in self._compared)
 
     def __contains__(self, position: int) -> bool:
-        return self._by_title(position) or self._by_text(position)
-
-    def _by_title(self, position: int) -> bool:
-        limit, title = self._pool.max_title, self._pool.title
-        return limit is not None and any(
-            jaccard(title(position), gold) > limit for gold in self._titles
-        )
-
-    def _by_text(self, position: int) -> bool:
-        limit, abstracts = self._pool.max_text, self._pool.abstracts
-        return limit is not None and any(
-            abstracts.similarity(position, *marked) > limit for marked in self._marked
+        return any(
+            jaccard(words_of(position), gold) > limit
+            for limit, words_of, golds in self._compared
+            for gold in golds
         )
