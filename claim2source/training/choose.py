@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from claim2source.core.report import (
     Choice,
     Epoch,
     Intervals,
-    Rule,
     SystemReport,
     Table,
 )
@@ -24,24 +22,12 @@ from claim2source.models import Encoder
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
 from claim2source.text import Rendering
+from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder
 
 # Below these the interval of a mean over val is wider than what training gains.
 FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
-
-
-@dataclass(frozen=True)
-class Choosing:
-    """Say how the epoch that a run stands for is chosen on val, and which checkpoints stay.
-
-    See `RunConfig`; `metric` is what its claims are scored by.
-    """
-
-    among: Literal["best", "last"] = "best"
-    rule: Rule = "one_se"
-    keep: Literal["all", "best"] = "all"
-    metric: str = MAIN_METRIC
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from claim2source.core.config import (
     list_field,
     require,
 )
-from claim2source.core.report import Rule
+from claim2source.core.report import MAIN_METRIC, Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -292,6 +292,19 @@ class RunConfig(TrainingRecipe):
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
         return self.data.val_share if self.choose == "best" else 0.0
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Say how the epoch that a run stands for is chosen on val, and which checkpoints stay.
+
+    See `RunConfig`; `metric` is what its claims are scored by.
+    """
+
+    among: Literal["best", "last"] = "best"
+    rule: Rule = "one_se"
+    keep: Literal["all", "best"] = "all"
+    metric: str = MAIN_METRIC
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
-from claim2source.training.choose import Choosing
-from claim2source.training.config import FinetuneConfig, RetrieverRecipe
+from claim2source.training.config import Choosing, FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import (
     Splits,
     TrainingData,

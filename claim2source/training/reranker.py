@@ -14,7 +14,7 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.choose import Choosing
+from claim2source.training.config import Choosing
 from claim2source.training.data import Splits, TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined

@@ -19,7 +19,8 @@ from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.choose import Choosing, ValScores, val_scores
+from claim2source.training.choose import ValScores, val_scores
+from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.gradcache import length_chunks

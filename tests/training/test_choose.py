@@ -14,8 +14,8 @@ from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
-from claim2source.training.choose import Choosing, ValScores, choose_epoch
-from claim2source.training.config import DataConfig, FinetuneConfig
+from claim2source.training.choose import ValScores, choose_epoch
+from claim2source.training.config import Choosing, DataConfig, FinetuneConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
