@@ -24,11 +24,10 @@ from claim2source.core.files import atomic_folder
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
-from claim2source.core.report import MAIN_METRIC, Choice, Report, Rule, Settings, SystemReport
-from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.report import Choice, Report, Rule, Settings, SystemReport
+from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
-from claim2source.evaluation.choices import choice_notes, curve_table, settings_text
 from claim2source.evaluation.reports import distinct_ends
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
@@ -43,7 +42,7 @@ from claim2source.pipeline.evaluate import (
     score_encoder,
 )
 from claim2source.pipeline.options import StoreOptions
-from claim2source.pipeline.views import write_markdown
+from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.choose import choose
 from claim2source.systems.heldout import (
     ChoosingOn,
@@ -119,14 +118,6 @@ class MergeConfig(StoreOptions):
         require(good, "weights", self.weights, "a number for each of several checkpoints")
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Hold the scores on val and on the reported split, as a report and as text."""
-
-    report: Report
-    parts: Sequence[Part]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Sum, score where there is a choice, write the folder, print its content."""
     config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
@@ -153,28 +144,27 @@ def _merged(config: MergeConfig) -> list[str]:
     if any(trained_reranker(name) is not None for name in config.checkpoints):
         return [*_merge_reranker(config), f"In {config.out}."]
     with _checkpoint(config) as checkpoint:
-        scale, compared, name = None, None, None
+        scale, report, name = None, None, None
         if len(config.checkpoints) > 1:
-            compared, name = compare_parts(config, checkpoint), _formula(config)
+            report, name = compare_parts(config, checkpoint), _formula(config)
         elif config.scales:
             scale = config.scales[0]
             if len({*config.scales}) > 1:
-                compared, scale = compare_scales(config, checkpoint)
+                report, scale = compare_scales(config, checkpoint)
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
-            card = _card(config, checkpoint, scale, compared)
+            card = _card(config, checkpoint, scale, report)
             lines = export(scaled, folder, scale, config.dtype, name, card)
-            if compared is not None:
-                compared.report.write(folder)
-                write_markdown(folder, "Merge", compared.parts)
-    if compared is not None:
-        tables = [part for part in compared.parts if isinstance(part, TextTable)]
-        table_of = {table.columns[0]: table for table in tables}
+            if report is not None:
+                report.write(folder)
+                write_markdown(folder, "Merge", report_parts(report))
+    if report is not None:
+        tables = report_tables(report)
         log_tables(
-            config.wandb, table_of, folder=config.out, program="merge", config=as_plain(config)
+            config.wandb, tables, folder=config.out, program="merge", config=as_plain(config)
         )
-        lines = [render(compared.parts), "", *lines]
+        lines = [render(report_parts(report)), "", *lines]
     return [*lines, f"In {config.out}."]
 
 
@@ -190,12 +180,12 @@ def _merge_reranker(config: MergeConfig) -> list[str]:
 
 
 def _card(
-    config: MergeConfig, checkpoint: Path, scale: float | None, compared: Compared | None
+    config: MergeConfig, checkpoint: Path, scale: float | None, report: Report | None
 ) -> Card:
     """Title the export, with the scores made here, or those of the run that chose it."""
     title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
-    if compared is not None:
-        return Card(title, compared.report, compared.report.chosen or "")
+    if report is not None:
+        return Card(title, report, report.chosen or "")
     is_chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
     if scale is not None or not is_chosen or not (run / REPORT_FILE).is_file():
         return Card(title)
@@ -236,7 +226,7 @@ def scalable_checkpoint(name: str | Path) -> Path:
     return run_folder.checkpoint(run_folder.best_epoch(trained=True))
 
 
-def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, float]:
+def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float]:
     """Score every scale on val, choose one, and report it beside both ends.
 
     The default is 1, and where 0 is among the scales none below it is chosen. By the rule `best`,
@@ -261,12 +251,10 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
     scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: picked}
     reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
-    report = _report(config, manifest, reported, systems, PICKED, (choice,))
-    titles = {PICKED: f"{PICKED} ({picked:.12g})"}
-    return Compared(report, _report_parts(report, titles)), picked
+    return _report(config, manifest, reported, systems, PICKED, choice), picked
 
 
-def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
+def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
     """Score a sum and its parts on val, choose among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
     models = {SUM: checkpoint, **dict(zip(_short_names(config), folders, strict=True))}
@@ -286,13 +274,12 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
             on_val[name] = _score(config, encoder, manifest, selection.val, settings)
         scored = _score(config, encoder, manifest, reported, settings)
         systems[name] = replace(scored.report, name=name)
-    choices: tuple[Choice, ...] = ()
+    choice = None
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
         _, choice = _choose(config, selection, "checkpoint", on_val, lambda name: name != SUM)
-        choices = (choice,)
-    report = _report(config, manifest, reported, systems, SUM, choices)
-    return Compared(report, [*filter(None, [note]), *_report_parts(report, {})])
+    report = _report(config, manifest, reported, systems, SUM, choice)
+    return replace(report, notes=(*report.notes, note)) if note else report
 
 
 def _formula(config: MergeConfig) -> str:
@@ -364,31 +351,13 @@ def _report(
     reported: Dataset,
     systems: Mapping[str, SystemReport],
     main: str,
-    choices: tuple[Choice, ...],
+    choice: Choice | None,
 ) -> Report:
+    if choice is not None:
+        systems = {**systems, main: replace(systems[main], choices=(choice,))}
     name = _dataset(config, manifest)
     report = make_report(reported, systems, main, name=name, program="train/merge.py")
-    return replace(report, chosen=main, choices=choices)
-
-
-def _report_parts(report: Report, titles: Mapping[str, str]) -> list[Part]:
-    parts: list[Part] = []
-    for choice in report.choices:
-        notes = "; ".join(choice_notes(choice))
-        parts += [
-            f"MRR@5 on val of {report.dataset} ({choice.claims} claims):",
-            curve_table(choice.tried, choice.what),
-            f"Chosen on val: {settings_text(choice.settings)}{notes and f' ({notes})'}.",
-        ]
-    names = list(report.systems[report.chosen or ""].table)
-    rows: list[list[Cell]] = [
-        [titles.get(name, name), *(system.table[lang][MAIN_METRIC] for lang in names)]
-        for name, system in report.systems.items()
-    ]
-    claims = next(iter(report.systems.values())).table
-    rows.append(["claims", *(int(claims[name]["queries"]) for name in names)])
-    heading = f"MRR@5 on {report.split}, on which nothing was chosen:"
-    return [*parts, heading, TextTable([report.split, *names], rows)]
+    return replace(report, chosen=main)
 
 
 if __name__ == "__main__":

@@ -398,7 +398,6 @@ class Report:
     tests: tuple[FamilyResult, ...] = ()
     notes: tuple[str, ...] = ()
     not_run: tuple[NotRun, ...] = ()
-    choices: tuple[Choice, ...] = ()
     training: TrainingReport | None = None
     provenance: Provenance = Provenance()
     headline: Mapping[str, float | None] = field(default_factory=dict)
@@ -511,6 +510,7 @@ class Report:
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
         _leave_out_indexes(raw.get("systems"))
+        raw.pop("choices", None)  # of a merge of version 0.2
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}

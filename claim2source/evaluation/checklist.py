@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from claim2source.core.report import (
     COST_COLUMNS,
-    Choice,
     Report,
     StageReport,
     SystemReport,
@@ -193,8 +192,7 @@ def _training(report: Report) -> list[Row]:
 
 
 def _choices(report: Report) -> list[Row]:
-    choices: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
-    choices += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
+    choices = [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
     return [
         [
             *(

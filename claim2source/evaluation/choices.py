@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport, Trial
+from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport
 from claim2source.core.tables import Cell, TextTable
 
 MOST_SHOWN = 10
@@ -76,20 +76,3 @@ def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
 
 def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def curve_table(curve: Sequence[Trial], setting: str = "scale") -> TextTable:
-    """Tabulate MRR@5 on val: a row for each scale or checkpoint, a column for each language.
-
-    The last column is the score to choose by: the macro average on the declared mix.
-    """
-    names = list(curve[0].scores)
-    rows: list[list[Cell]] = [
-        [
-            value if isinstance(value := at.settings[setting], str) else f"{value:.12g}",
-            *(at.scores[name][MAIN_METRIC] for name in names),
-            at.score,
-        ]
-        for at in curve
-    ]
-    return TextTable([setting, *names, TO_CHOOSE_BY], rows)

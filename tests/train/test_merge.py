@@ -93,7 +93,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     dev = load(runs["data"], "dev")
     val = carve_val(load(runs["data"], "train"), 0.2, 13)[1]
     rendering = Manifest.read(point).rendering
-    (choice,) = report["choices"]
+    (choice,) = report["systems"][PICKED]["choices"]
     curve = {trial["settings"]["scale"]: trial["scores"] for trial in choice["tried"]}
     assert list(curve) == [0.0, 0.5, 1.0] and curve[0.0] != curve[1.0]
     assert (choice["what"], choice["split"], choice["claims"]) == ("scale", "val", len(val.claims))
@@ -114,8 +114,8 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     assert report["languages"] == near(found)
     assert report["systems"][PICKED]["languages"] == near(found)
     assert hashes(runs[kind], runs["model"]) == before
-    assert "Chosen on val: scale" in output and f"picked ({chosen:g})" in output
-    assert "| scale | en | de | macro | to choose by |" in (out / "report.md").read_text()
+    assert f"- picked: scale {chosen:g}, on {len(val.claims)} claims of val" in output
+    assert "| scale | mrr@5 to choose by |" in (out / "report.md").read_text()
     assert not list(tmp_path.glob(".*"))
 
 
@@ -141,7 +141,7 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
     monkeypatch.setattr(program, "score_encoder", fake_scores(rules, seen))
     scales = (0.0, 0.25, 0.5, 0.75, 1.0)
     report = merge(tmp_path / "out", "--checkpoints", epoch(runs, "lora"), "--scales", *scales)
-    assert report["choices"][0]["settings"] == {"scale": 0.25}
+    assert report["systems"][PICKED]["choices"][0]["settings"] == {"scale": 0.25}
     on_val = [(scale, "val") for scale in scales]
     assert seen == [*on_val, *((scale, "dev") for scale in (0.0, 0.25, 1.0))]
     assert report["languages"]["en"]["mrr@5"] == pytest.approx(0.5)
@@ -156,14 +156,14 @@ def test_several_checkpoints_are_summed_and_scored_beside_each(
     report = merge(out, "--checkpoints", *points, f"--dataset={runs['data']}")
     output = capsys.readouterr().out
     assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"] and report["chosen"] == SUM
-    (choice,) = report["choices"]
+    (choice,) = report["systems"][SUM]["choices"]
     names = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
     assert names == [SUM, "epoch-1", "epoch-2"] and choice["split"] == "val"
     history = json.loads((runs[kind] / "run.json").read_text())["history"]
     for trial, entry in zip(choice["tried"][1:], history[1:], strict=True):
         assert trial["scores"] == near(entry["val"])
     assert (
-        "Chosen on val: checkpoint" in output
+        "- their sum: checkpoint " in output
         and "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in output
     )
     export = json.loads((out / "claim2source.json").read_text())
@@ -200,8 +200,8 @@ def test_val_says_whether_one_alone_is_better(
         monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
         # The first stands for the sum.
         compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
-        (choice,) = compared.report.choices
-        assert choice.settings == {"checkpoint": name} and compared.report.chosen == SUM
+        (choice,) = compared.systems[SUM].choices
+        assert choice.settings == {"checkpoint": name} and compared.chosen == SUM
 
 
 def table(en: float, de: float) -> dict[str, dict[str, float]]:
