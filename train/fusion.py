@@ -28,7 +28,6 @@ from claim2source.core.config import (
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.records import Dataset
-from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY
@@ -43,7 +42,6 @@ from claim2source.metrics.significance import (
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
-    ScoredSystem,
     Scoring,
     add_tests,
     load_reported,
@@ -60,7 +58,7 @@ from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.read import Systems, read_entries, read_systems
 from claim2source.systems.stages import StageResult, apply_stage
-from claim2source.systems.system import RunSettings, SystemResult, SystemRunner
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
 
@@ -169,18 +167,27 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         settings.store,
         device=config.device,
     )
-    results[LEARNED] = with_stage(result, ranked)
-    speed = milliseconds(views, scorer, gathered.data, gathered.run)
-    scored = score_all(config, results, reported)
-    described = scored[LEARNED].report
-    weights = {view.name: round(view.weight, 6) for view in fusion.views}
-    described = replace(
-        described,
-        model=f"learned:{systems[config.system].label_of()}",
-        choices=(*described.choices, choice),
-        settings={"ranker": fusion.ranker, "weights": weights},
+    results[LEARNED] = replace(
+        result,
+        stages=(*result.stages, StageResult("rerank learned", ranked)),
+        cost=result.cost.over_same(ranked.cost),
     )
-    scored[LEARNED] = replace(scored[LEARNED], report=described)
+    speed = milliseconds(views, scorer, gathered.data, gathered.run)
+    scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
+    scored = {
+        name: score_system(name, result, reported, scoring).with_report(
+            runs=f"runs/{name.replace(' ', '-')}"
+        )
+        for name, result in results.items()
+    }
+    scored[LEARNED] = scored[LEARNED].with_report(
+        model=f"learned:{systems[config.system].label_of()}",
+        choices=(*scored[LEARNED].report.choices, choice),
+        settings={
+            "ranker": fusion.ranker,
+            "weights": {view.name: round(view.weight, 6) for view in fusion.views},
+        },
+    )
     reports = {name: system.report for name, system in scored.items()}
     report = make_report(reported, reports, LEARNED, name=config.dataset, program="train/fusion.py")
     if config.tests and reported.golds:
@@ -262,25 +269,6 @@ def compare_rankers(fitting: Fitting, scored: Mapping[str, Row]) -> dict[str, Ro
     values = fitting.nested()
     rows[CHOSEN] = Row(values, fitting.names, time.process_time() - started)
     return rows
-
-
-def with_stage(result: SystemResult, ranked: Result) -> SystemResult:
-    """Add the learned stage to the candidates' result."""
-    stages = (*result.stages, StageResult("rerank learned", ranked))
-    return replace(result, stages=stages, cost=result.cost.over_same(ranked.cost))
-
-
-def score_all(
-    config: LearnedFusionConfig, results: Mapping[str, SystemResult], reported: Dataset
-) -> dict[str, ScoredSystem]:
-    """Score each system's result on the reported split."""
-    scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
-    scored = {}
-    for name, result in results.items():
-        scored_system = score_system(name, result, reported, scoring)
-        folder = f"runs/{name.replace(' ', '-')}"
-        scored[name] = replace(scored_system, report=replace(scored_system.report, runs=folder))
-    return scored
 
 
 def rows_table(

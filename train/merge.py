@@ -318,8 +318,7 @@ def _score(
     rendering, store = manifest.rendering, config.open_store()
     scoring = Scoring(repeats=0)
     scored = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
-    forms = replace(scored.report, claims=rendering.claims, sources=rendering.sources)
-    return replace(scored, report=replace(forms, settings=settings))
+    return scored.with_report(claims=rendering.claims, sources=rendering.sources, settings=settings)
 
 
 def _choose(
