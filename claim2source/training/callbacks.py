@@ -35,7 +35,7 @@ from claim2source.training.choose import (
     score_on_val,
     why_too_small,
 )
-from claim2source.training.config import Choosing, RetrieverRecipe
+from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
@@ -123,22 +123,21 @@ class Remine(pl.Callback):
     not encoded again.
     """
 
-    def __init__(
-        self, session: Session, recipe: RetrieverRecipe, base: LoadedBase, train: Dataset
-    ) -> None:
-        self.session, self.recipe, self.base, self.train = session, recipe, base, train
+    def __init__(self, session: Session, base: LoadedBase, train: Dataset) -> None:
+        self.session, self.base, self.train = session, base, train
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Mine where it is due after the last epoch, and train on the new negatives."""
         assert isinstance(module, RetrieverModule)
-        epoch, encoder, session = trainer.current_epoch, self.base.encoder, self.session
-        if not mines_after(self.recipe.optimisation, epoch):
+        epoch, session = trainer.current_epoch, self.session
+        recipe, encoder = self.base.recipe, self.base.encoder
+        if not mines_after(recipe.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
             with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
-                rows, lines = mine_again(session, self.recipe, self.train, encoder, epoch)
+                rows, lines = mine_again(session, recipe, self.train, encoder, epoch)
             module.pairs.use(rows)
-        log_negatives(session, module.pairs.rows, self.train, self.recipe.optimisation.seed)
+        log_negatives(session, module.pairs.rows, self.train, recipe.optimisation.seed)
         if lines:
             say("\n".join(lines))
 

@@ -110,7 +110,7 @@ def set_up(splits: Splits, recipe: RetrieverRecipe, choosing: Choosing, session:
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(recipe, data, session))
     evaluation = RetrieverOnVal(session, manifest, data, choosing, base)
-    remine = Remine(session, recipe, base, data.train)
+    remine = Remine(session, base, data.train)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device, [remine])
     return Setup(data, base, evaluation, trainer)
 

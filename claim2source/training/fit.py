@@ -58,7 +58,7 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
     )
     return {
         "data": record,
-        "config": as_plain(session.run.recorded(recipe)),
+        "config": as_plain(session.run.config_with(recipe)),
         "git": git_state(),
         "versions": versions(),
     }

@@ -164,7 +164,7 @@ def _finish(
 
     The run is finished then: its states are removed.
     """
-    run, config = session.run, session.run.recorded(recipe)
+    run, config = session.run, session.run.config_with(recipe)
     training = TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),

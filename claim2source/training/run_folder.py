@@ -220,7 +220,7 @@ class RunFolder:
         """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
         return self.path / CHECKPOINTS / f"epoch-{epoch}"
 
-    def recorded(self, recipe: TrainingRecipe) -> RunConfig:
+    def config_with(self, recipe: TrainingRecipe) -> RunConfig:
         """Return the settings with a recipe's numbers in place of `auto`."""
         return replace(self.config, optimisation=recipe.optimisation)
 
