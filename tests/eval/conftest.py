@@ -1,11 +1,13 @@
-"""A finished training run, for the tests of evaluation."""
+"""A finished training run, and an index to ask, for the tests of evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.eval.papers import PAPERS
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +22,34 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setenv("CLAIM2SOURCE_STORE", str(folder / "store"))
         finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
         yield folder / "run", data
+
+
+@pytest.fixture(scope="module")
+def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An index of a few papers; do not change it."""
+    from claim2source.engines.growing import grow, open_for_writing
+    from claim2source.models import ModelConfig
+    from claim2source.retrieve import Dense
+    from claim2source.text import Rendering
+
+    folder = tmp_path_factory.mktemp("find") / "idx"
+    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
+    dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
+    # A random model's scores are too near to each other for bfloat16.
+    dense.encoder.in_bfloat16 = lambda: dense.encoder  # type: ignore[attr-defined]
+    engine = open_for_writing(folder, dense)
+    grow(engine, PAPERS, dense)
+    engine.close()
+    return str(folder)
+
+
+@pytest.fixture
+def ask(index: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """Run the program on the index; what it printed."""
+    from eval.find import main
+
+    def run(*words: str) -> str:
+        main([*words, "--index", index, "--device", "cpu", "--store", str(tmp_path / "store")])
+        return capsys.readouterr().out
+
+    return run

@@ -1,0 +1,116 @@
+"""`eval/find.py` quotes a paper's nearest sentence, and encodes no more than that needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines import open_index
+from claim2source.engines.rows import SPLIT, findings_of, split
+from claim2source.find.finder import Finder
+from claim2source.io.posts import Post
+from claim2source.models.prepacked import PrepackedEncoder
+from tests.eval.papers import POST
+
+
+def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index: str) -> None:
+    sentences = ["A vaccine works.", "Masks cut outbreaks.", "The query passage: a b."]
+    encoder = open_index(index).encoder
+    for post in ("vaccine works", "query passage : a b", POST):
+        claim, _ = encoder.encode([post], "claim", store=None, progress=None)
+        vectors, _ = encoder.encode(sentences, "source", store=None, progress=None)
+        best = sentences[int(np.argmax(vectors @ claim[0]))]
+        record = json.loads(ask(post, "--json"))
+        assert {paper["sentence"] for paper in record if paper["id"].startswith("p")} == {best}
+
+
+def batches_of(encoder: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Record the texts of each call of `encode`."""
+    encode, batches = encoder.encode, list[list[str]]()
+
+    def watched(texts: list[str], *rest: object, **options: object) -> object:
+        batches.append([*texts])
+        return encode(texts, *rest, **options)
+
+    monkeypatch.setattr(encoder, "encode", watched)
+    return batches
+
+
+def test_sentences_that_an_index_keeps_are_not_encoded_again(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_index(index)
+    batches = batches_of(engine.encoder, monkeypatch)
+
+    def sentences() -> dict[str, str]:
+        batches.clear()
+        (answer,) = Finder(engine).find([Post("0", POST)], 20)
+        return {match.paper.source.id: match.sentence for match in answer.matches}
+
+    expected = sentences()
+    assert batches == [[POST]] and len(set(expected.values())) > 1
+    for version in (0, SPLIT + 1):
+        engine.manifest = replace(engine.manifest, sentences=version)
+        assert sentences() == expected and sum(map(len, batches)) > 3
+
+
+def test_an_index_of_all_sentences_answers_as_one_of_findings(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_index(index)
+    paper = Paper(
+        Source("p1", "", "Methods. A vaccine works. Masks cut outbreaks. So? Query: a b.")
+    )
+    assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
+    encoder = engine.encoder
+    batches = batches_of(encoder, monkeypatch)
+
+    def answer(texts: list[str]) -> tuple[list[str], list[str]]:
+        vectors = encoder.encode(texts, "source", store=None, progress=None)[0]
+        read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, vectors))  # noqa: E731
+        monkeypatch.setattr(engine, "fetch_with_sentences", read)
+        batches.clear()
+        (answer,) = Finder(engine).find([Post("0", POST)], 3)
+        return [match.sentence for match in answer.matches], sum(batches, [])
+
+    expected = answer(findings_of(paper))
+    assert expected[1] == [POST] and answer(split(paper)) == expected
+    # Neither: another version of the paper, or of its findings.
+    assert answer(split(paper)[:3]) == (expected[0], [POST, *findings_of(paper)])
+
+
+def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:
+    engine = open_index(index)
+    abstract = "Background. Masks may cut outbreaks. We asked 12 schools. Vaccines. Conclusion."
+    papers = {f"p{i}": Paper(Source(f"p{i}", "", abstract if i == 1 else "")) for i in range(13)}
+    engine.fetch_with_sentences = lambda ids: (papers, {})  # type: ignore[method-assign]
+    posts = ("Masks may cut outbreaks", "Masks may cut outbreaks. Good morning. Vaccines work!")
+    for post in posts:
+        (answer,) = Finder(engine).find([Post("0", post)], 13)
+        (match,) = [match for match in answer.matches if match.paper.source.id == "p1"]
+        # What the paper set out from is nearer, and is no finding.
+        assert match.sentence == "We asked 12 schools."
+        line = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
+        vectors, _ = engine.encoder.encode(
+            [*line, match.sentence], "claim", store=None, progress=None
+        )
+        nearest = line[int(np.argmax(vectors[:3] @ vectors[3]))]
+        assert match.post_sentence == ("" if post == posts[0] else nearest)
+
+
+def test_a_post_and_its_sentences_are_one_batch_without_transformers(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # with a GPU transformers runs
+    engine = open_index(index)
+    assert isinstance(engine.encoder, PrepackedEncoder)
+    batches = batches_of(engine.encoder, monkeypatch)
+    Finder(engine).find([Post("0", f"{POST}. Good morning.")], 3)
+    assert batches == [[f"{POST}. Good morning.", f"{POST}.", "Good morning."]]
