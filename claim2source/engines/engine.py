@@ -275,7 +275,7 @@ class Engine(PaperTable):
         """Release the writer's lock; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
+            self._lock, self._known, self._written = None, None, 0
 
     def upsert(self, rows: Rows, replaces: bool | None = None) -> None:
         """Add papers, and replace those whose ids are there, in one commit.
@@ -285,9 +285,9 @@ class Engine(PaperTable):
         if not len(rows):
             return
         self.lock()
-        table = table_of(rows, self._table.schema)
+        table, ids = table_of(rows, self._table.schema), [paper.source.id for paper in rows.papers]
         if replaces is None:
-            replaces = bool(self.stamps([paper.source.id for paper in rows.papers]))
+            replaces = bool(self.stamps(ids))
         if replaces:
             self._mark_stale()
             self._merge(table)
@@ -295,6 +295,7 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 self._table.add(table)
             self._write_seal()
+        self._note_written(ids)
         release_memory()
 
     def _merge(self, table: pyarrow.Table) -> None:
@@ -371,6 +372,7 @@ class Engine(PaperTable):
         """Build or extend the search indexes, compact the table, measure the recall."""
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
+        self._known, self._written = None, 0
         release_memory()  # of writing
         with self._with_named_errors():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
@@ -402,9 +404,8 @@ class Engine(PaperTable):
             if papers and (column not in names or counts_removed):
                 self._create_index(column)
         values = self._build_partitions(papers, names, say)
-        sample = self.sample(papers, NAME_SAMPLE)
-        weight = names_weight(sample, self.manifest.bm25, self._ids_by)
-        return {"papers": papers, "names": weight, **values}
+        sample, bm25 = self.sample(papers, NAME_SAMPLE), self.manifest.bm25
+        return {"papers": papers, "names": names_weight(sample, bm25, self._ids_by), **values}
 
     def _create_index(self, column: str) -> None:
         from lancedb.index import FTS, BTree

@@ -10,6 +10,8 @@ import numpy as np
 TARGET = 0.97
 # Queries that recall is measured on, and how deep.
 QUERIES, DEPTH = 100, 100
+# Every so manieth of them says how many partitions to try.
+_STEP = 4
 # Papers that a sampled query is the mean of.
 GROUP_SIZE = 8
 # Cosine of a sampled query with that mean: the best papers are as far from it as from posts.
@@ -61,32 +63,31 @@ def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEP
 def chosen_probes(
     best: np.ndarray,
     partitions: int,
-    probed: Callable[[int], Sequence[np.ndarray]],
+    probed: Callable[[int, int], Sequence[np.ndarray]],
     target: float = TARGET,
 ) -> Probes:
-    """Choose the smallest number of partitions with a mean recall of `target` at least.
+    """Choose about the smallest number of partitions with a mean recall of `target` at least.
 
-    `best` are the true scores [queries, k]; `probed` gives each query's scores by a number of
-    partitions. A paper counts that scores as the kth does: ties have no order. All partitions are
-    searched where fewer do not reach the target.
+    `best` are the true scores [queries, k]; `probed` gives scores by a number of partitions, of
+    each query, or of every so manieth. Some queries say how many; all of them must reach the
+    target there. A paper counts that scores as the kth does: ties have no order. All partitions
+    are searched where fewer do not reach the target.
     """
     k = best.shape[1]
     floors = best.min(axis=1)
     floors -= _ROUNDING * np.maximum(1, np.abs(floors))
 
-    def recall(probes: int) -> float:
-        counts = [(s >= lowest).sum() for lowest, s in zip(floors, probed(probes), strict=True)]
+    def recall(probes: int, step: int) -> float:
+        lists = zip(floors[::step], probed(probes, step), strict=True)
+        counts = [(scores >= lowest).sum() for lowest, scores in lists]
         return float(np.minimum(counts, k).mean() / k)
 
     low, high = 0, min(1, partitions)
-    reached = recall(high)
-    while reached < target and high < partitions:
+    while high < partitions and recall(high, _STEP) < target:
         low, high = high, min(2 * high, partitions)
-        reached = recall(high)
     while high - low > max(1, high // 8):
         middle = (low + high) // 2
-        if (share := recall(middle)) >= target:
-            high, reached = middle, share
-        else:
-            low = middle
+        low, high = (low, middle) if recall(middle, _STEP) >= target else (middle, high)
+    while (reached := recall(high, 1)) < target and high < partitions:
+        high = min(high + max(1, high // 8), partitions)
     return Probes(high, reached, k)

@@ -10,7 +10,7 @@ import numpy as np
 Ranked = tuple[np.ndarray, np.ndarray]
 Ranking = Callable[[int, np.ndarray | None], Ranked]
 # Rows of each ranking that are read at first, for each one that is wanted; then so many times more.
-_FIRST, _MORE = 4, 4
+_FIRST, _MORE = 8, 4
 
 
 def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:

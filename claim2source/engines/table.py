@@ -12,6 +12,7 @@ import numpy as np
 
 from claim2source.datasets.papers import Paper
 from claim2source.engines.files import IndexFiles
+from claim2source.engines.known import KnownIds
 from claim2source.engines.lance import (
     Hits,
     among,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 # Ids of rows that are held.
 _MOST_IDS = 200_000
+# Papers after which a writer holds the hashes of all ids, so that it need not look them up.
+_MANY = 16_384
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class PaperTable:
     # Ids of listed rows: LanceDB never gives a row's number to another one.
     _ids: dict[int, str]
     _in_memory: VectorsInMemory
+    # Of a writer that has written many; None: any may be there.
+    _known: KnownIds | None = None
+    _written = 0
 
     @property
     def version(self) -> int:
@@ -145,8 +151,9 @@ class PaperTable:
         pairs = zip(ids, scores.tolist(), strict=True)
         return [(key, score) for (key, _), score in pairs if key is not None]
 
-    def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
-        """Search with many vectors [n, d] at once; return the best scores of each."""
+    def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
+        """Search with every so manieth vector [n, d] at once; return the best scores of each."""
+        queries = queries[::step]
         with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
             table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
@@ -233,6 +240,7 @@ class PaperTable:
         return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
 
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+        ids = ids if self._known is None else self._known.possible(ids)
         if not ids:
             return []
         row_numbers, columns = self._row_numbers, list(columns)
@@ -245,6 +253,15 @@ class PaperTable:
                 table = query.limit(None).to_arrow()
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
+
+    def _note_written(self, ids: Sequence[str]) -> None:
+        self._written += len(ids)
+        if self._known is not None:
+            self._known.add(ids)
+        elif self._written > _MANY:
+            with self._with_named_errors():
+                batches = self._table.search().select(["id"]).limit(None).to_batches(65_536)
+                self._known = KnownIds(batch["id"].to_pylist() for batch in batches)
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""

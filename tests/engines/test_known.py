@@ -1,0 +1,42 @@
+"""Hashes of ids miss no id that is there, and hardly name another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.engines import Engine
+from claim2source.engines.known import KnownIds
+from tests.engines.engines import Corpus, manifest_of
+
+
+def test_no_id_is_missed_and_few_others_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claim2source.engines.known._RECENT", 50)
+    ids = [f"p{i}" for i in range(900)]
+    known = KnownIds([ids[:200], [], ids[200:300]])
+    for start in range(300, 900, 40):
+        new = ids[start : start + 40]
+        assert known.possible([*new, *ids[:start]]) == ids[:start]
+        known.add(new)
+    assert known.possible(ids) == ids and known.possible([]) == []
+    assert KnownIds([]).possible(["p1"]) == []
+
+
+def test_a_writer_of_many_papers_replaces_as_one_of_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claim2source.engines.table._MANY", 30)
+    old, new = Corpus.drawn(120), Corpus.drawn(120, seed=5)
+    engine = Engine.create(tmp_path / "index", manifest_of())
+    for start in range(0, 120, 40):
+        engine.upsert(old.rows(range(start, start + 40)))
+    assert engine.delete(["p7"]) == 1
+    engine.upsert(new.rows(range(60)))
+    ids = [f"p{i}" for i in range(120)]
+    expected = [*new.papers[:60], *old.papers[60:]]
+    assert engine.fetch(ids) == dict(zip(ids, expected, strict=True))
+    assert engine.stats().papers == 120
+    engine.build()
+    assert engine.stats().papers == 120 and engine.fetch(ids[:1])
+    engine.close()
