@@ -123,24 +123,6 @@ class Run:
         return cls.from_rows(claims, sources, scores, claim_ids=list(ranked), pool=pool)
 
     @classmethod
-    def from_topk(
-        cls,
-        claim_ids: Sequence[str],
-        source_ids: Sequence[str],
-        positions: np.ndarray,
-        scores: np.ndarray,
-        *,
-        pool: Pool | None = None,
-    ) -> Run:
-        """Build from top-k arrays [claims, k] of positions in `source_ids`; -1 is no entry.
-
-        Raises ValueError on a claim or source id that repeats, or a score that is not a number.
-        """
-        vocabulary, code_of = sorted_ids(source_ids)
-        codes = np.append(code_of, -1)[positions]
-        return cls.from_codes(claim_ids, vocabulary, codes, scores, pool=pool)
-
-    @classmethod
     def from_codes(
         cls,
         claim_ids: Sequence[str],
@@ -259,20 +241,6 @@ class Run:
         longest = int(np.diff(self.offsets).max(initial=0))
         scores = (longest + 1 - self.ranks()).astype(np.float32)
         return replace(self, scores=scores)
-
-
-def sorted_ids(source_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Sort ids: the sorted array, and the place in it of every given id.
-
-    Raises ValueError on an id that repeats.
-    """
-    ids = np.array(source_ids, dtype=object)
-    order = np.argsort(ids, kind="stable")
-    if (ids[order][1:] == ids[order][:-1]).any():
-        raise ValueError("a source id repeats")
-    positions = np.empty(len(ids), dtype=np.int64)
-    positions[order] = np.arange(len(ids))
-    return ids[order], positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
@@ -209,15 +209,6 @@ class DenseIndex:
             return Result(run, cost=cost)
 
         return read_or_search(self._store, self._run_key(claims, texts, k), search)
-
-    def answer(self, claims: Sequence[Claim], k: int) -> Run:
-        """Rank as `search` does, without the store and without cached claims: this can be timed."""
-        vectors, _ = self._encode(self.rendering.claim_texts(claims), "claim", None)
-        return self.rank(claims, vectors, k)
-
-    def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
-        """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
-        return self._built()[0].rank(claims, vectors, k)
 
     def _run_key(
         self, claims: Sequence[Claim], texts: Sequence[str], k: int

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from claim2source.core.records import Claim
-from claim2source.core.run import Pool, Run, sorted_ids
+from claim2source.core.run import Pool, Run
 
 # How many times `k` candidates a row may have to be sorted in one table with the others.
 _WIDEST = 4
@@ -30,7 +30,13 @@ class SourceIds:
     def __init__(self, ids: Sequence[str]) -> None:
         self.ids = list(ids)
         self.position_of = {source: i for i, source in enumerate(self.ids)}
-        self.vocabulary, codes = sorted_ids(self.ids)
+        listed = np.array(self.ids, dtype=object)
+        places = np.argsort(listed, kind="stable")
+        self.vocabulary = listed[places]
+        if (self.vocabulary[1:] == self.vocabulary[:-1]).any():
+            raise ValueError("a source id repeats")
+        codes = np.empty(len(self.ids), dtype=np.int64)
+        codes[places] = np.arange(len(self.ids))
         self.order = len(self.ids) - 1 - codes
         # Position -1, no source, has code -1.
         self._codes = np.append(codes, -1)

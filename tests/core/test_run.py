@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.retrieve.topk import SourceIds
 
 # Near-ties: distinct in float64, equal in float32; -0.0 and 0.0 are one score.
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.5, -3.0, 1e-30]) | st.floats(
@@ -45,7 +47,7 @@ def test_negative_zero_is_zero_and_entries_without_a_position_or_claims_without_
     run = Run.from_lists({"c": [("a", 0.0), ("b", -0.0), ("d", -1e-60)]})
     assert run.sources("c") == ["d", "b", "a"] and not np.signbit(run.scores).any()
     positions = np.array([[1, -1], [-1, -1]])
-    run = Run.from_topk(["x", "y"], ["a", "b"], positions, np.array([[1.0, np.nan]] * 2))
+    run = Run.from_codes(["x", "y"], np.array(["a", "b"]), positions, np.array([[1.0, np.nan]] * 2))
     assert list(run) == [("x", "b", 1.0)]
     assert run.claim_ids == ("x", "y") and run.sources("y") == []
     for run in (Run.from_lists({}), Run.from_rows([], [], []), Run.from_lists({"c": []})):
@@ -92,10 +94,10 @@ def test_rescored_keeps_the_ranking_and_has_no_ties(ranked):
     st.lists(SCORES, min_size=6, max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_from_topk_equals_from_lists(ids, scores, rng: random.Random):
+def test_positions_make_the_run_of_their_lists(ids, scores, rng: random.Random):
     claims, table = ["x", "y", "z"], np.array(scores).reshape(3, 2)
     positions = np.array([rng.sample([-1, *range(len(ids))], 2) for _ in claims])
-    run = Run.from_topk(claims, ids, positions, table)
+    run = SourceIds(ids).run([Claim(claim, "t") for claim in claims], positions, table)
     lists = {
         claim: [(ids[p], s) for p, s in zip(row, line, strict=True) if p >= 0]
         for claim, row, line in zip(claims, positions, table.tolist(), strict=True)
@@ -112,9 +114,9 @@ def test_bad_columns_are_refused():
         Run.from_rows(["c", "c", "d", "d"], ["s", "t", "t", "t"], [1.0, 2.0, 3.0, 4.0])
     ids = np.zeros((2, 1), dtype=int)
     with pytest.raises(ValueError, match="claim id repeats"):
-        Run.from_topk(["c", "c"], ["s"], ids, np.ones((2, 1)))
+        Run.from_codes(["c", "c"], np.array(["s"]), ids, np.ones((2, 1)))
     with pytest.raises(ValueError, match="source id repeats"):
-        Run.from_topk(["c", "d"], ["s", "t", "s"], ids, np.ones((2, 1)))
+        SourceIds(["s", "t", "s"])
 
 
 def test_failures_are_counted_and_costs_added():

@@ -302,12 +302,11 @@ def test_damage_of_the_same_size_and_time_in_a_copy_is_seen(tmp_path: Path) -> N
 
 def some_run() -> Run:
     """Three claims, one without sources, one with candidates; a vocabulary not all used."""
-    positions = np.array([[2, 0, -1], [-1, -1, -1], [1, 2, 0]])
+    positions = np.array([[1, 0, -1], [-1, -1, -1], [3, 1, 0]])
     scores = np.array([[0.1, 1 / 3, 0], [0, 0, 0], [2, 2, 1]], dtype=np.float32)
     pool = {"c3": frozenset({"ü", "s", "t"})}
-    return Run.from_topk(
-        ["c1", "c2", "c3"], ["s", "ü", "t", "unused"], positions, scores, pool=pool
-    )
+    vocabulary = np.array(["s", "t", "unused", "ü"], dtype=object)
+    return Run.from_codes(["c1", "c2", "c3"], vocabulary, positions, scores, pool=pool)
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:

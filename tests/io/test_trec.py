@@ -101,7 +101,7 @@ def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
     assert "'c', source 's'" in problems_of(lambda p: write_trec_run(infinite, p), path)[0]
     assert not list(tmp_path.iterdir())
     # A source of the vocabulary that the run does not rank is nobody's problem.
-    unused = Run.from_topk(["c"], ["a b", "ok"], np.array([[1]]), np.array([[1.0]]))
+    unused = Run.from_codes(["c"], np.array(["a b", "ok"]), np.array([[1]]), np.array([[1.0]]))
     write_trec_run(unused, path)
 
 
