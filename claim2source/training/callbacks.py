@@ -29,12 +29,7 @@ from claim2source.models import Encoder, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import (
-    ValScores,
-    choose_epoch,
-    score_on_val,
-    why_too_small,
-)
+from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
 from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights

@@ -14,13 +14,7 @@ from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
 from claim2source.training.config import Choosing, FinetuneConfig, RetrieverRecipe
-from claim2source.training.data import (
-    Splits,
-    TrainingData,
-    TrainingPairs,
-    load_data,
-    unused_data,
-)
+from claim2source.training.data import Splits, TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.fit import (
     fit,
     free_device,

@@ -20,17 +20,9 @@ from claim2source.training.fit import fit, free_device, lightning_trainer, plan_
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
-from claim2source.training.reranker_data import (
-    FirstStage,
-    RerankerPairs,
-    rankings_hash,
-)
+from claim2source.training.reranker_data import FirstStage, RerankerPairs, rankings_hash
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
-from claim2source.training.reranker_module import (
-    PipelineOnVal,
-    RerankerModule,
-    pipeline_scores,
-)
+from claim2source.training.reranker_module import PipelineOnVal, RerankerModule, pipeline_scores
 from claim2source.training.session import Session, open_session
 from claim2source.training.teacher import read_teacher
 

@@ -6,12 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from claim2source.core.config import (
-    Between,
-    Positive,
-    Settings,
-    require,
-)
+from claim2source.core.config import Between, Positive, Settings, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
