@@ -147,10 +147,6 @@ class DenseIndex:
         """The encoder of claims and sources."""
         return self._encoder() if callable(self._encoder) else self._encoder
 
-    def build(self) -> Cost:
-        """Encode the sources now, not in the first search; the cost is 0 if that is done."""
-        return self._built()[1]
-
     def _built(self) -> tuple[VectorIndex, Cost]:
         """Return the index of the vectors, and the cost of building it just now."""
         if self._vectors is not None:
