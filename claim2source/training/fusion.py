@@ -92,9 +92,7 @@ def make_lists(
     return Lists(features, is_listed, golds, weights, groups, scale)
 
 
-def fit_linear(
-    lists: Lists, penalty: float, signed: np.ndarray, start: np.ndarray | None = None
-) -> np.ndarray:
+def fit_linear(lists: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
     """Fit weights [views] by the listwise softmax loss over each claim's candidates.
 
     The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
@@ -126,7 +124,7 @@ def fit_linear(
         slope = (pull @ flat).astype(np.float64)
         return float(value + penalty / 2 * weights @ weights), slope + penalty * weights
 
-    first = np.full(flat.shape[1], 0.5) if start is None else start
+    first = np.full(flat.shape[1], 0.5)
     bounds = [(None, None) if free else (0, None) for free in signed]
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
     solution: np.ndarray = minimize(
