@@ -418,7 +418,7 @@ class Report:
         """List the published cells of all systems."""
         return [cell for system in self.systems.values() for cell in system.published]
 
-    def score_table(self, title: str = "system") -> TextTable | None:
+    def score_table(self) -> TextTable | None:
         """Tabulate all metrics: a row for each system and language; None without scores."""
         if not self.scored:
             return None
@@ -434,7 +434,7 @@ class Report:
                     cells.append(system.bounds(language))
                 cost = cost_cells(system.cost if language == MACRO else None)
                 rows.append([name, language, *cells, int(row["queries"]), *cost])
-        return TextTable([title, "language", *metrics, *interval, "queries", *COST_COLUMNS], rows)
+        return TextTable(["system", "language", *metrics, *interval, "queries", *COST_COLUMNS], rows)
 
     @property
     def twins_table(self) -> TextTable | None:
