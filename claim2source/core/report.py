@@ -434,7 +434,8 @@ class Report:
                     cells.append(system.bounds(language))
                 cost = cost_cells(system.cost if language == MACRO else None)
                 rows.append([name, language, *cells, int(row["queries"]), *cost])
-        return TextTable(["system", "language", *metrics, *interval, "queries", *COST_COLUMNS], rows)
+        columns = ["system", "language", *metrics, *interval, "queries", *COST_COLUMNS]
+        return TextTable(columns, rows)
 
     @property
     def twins_table(self) -> TextTable | None:
