@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -17,6 +18,8 @@ _LIMITS = (
 )
 # Written to clear_refs it resets the highest resident size (proc(5)).
 _RESET_PEAK = "5"
+# The size from which a block has a mapping of its own (mallopt(3)).
+_MMAP_THRESHOLD = -3
 
 
 def peak_memory(gpu: bool = True) -> int:
@@ -55,6 +58,25 @@ def release_memory() -> None:
     """Return freed memory to the system, where the C library holds it back and can be asked."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def large_blocks_returned() -> Iterator[None]:
+    """Have the C library return freed blocks of 64 KiB or more at once, as far as it can be asked.
+
+    Else they lie between others' blocks in each thread's memory, and are held back.
+    """
+    _map_from(2**16)
+    try:
+        yield
+    finally:
+        _map_from(2**25)  # as high as it goes by itself
+        release_memory()
+
+
+def _map_from(size: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, size)
 
 
 def machine_memory() -> int:
