@@ -87,8 +87,6 @@ EXACT = 50_000
 UNTRANSLATED_ALPHA = 0.4
 # Papers that are read to be changed at a time.
 _UPDATES = 1024
-# Above so many papers there are half as many partitions: made in half the time, they answer alike.
-_HALVED = 250_000
 # Vectors for each partition that its centre is learned from.
 CENTRE_SAMPLE = 64
 # Bytes of search indexes in memory while they are built: all partitions are read then.
@@ -449,7 +447,7 @@ class Engine(PaperTable):
                 self._table.drop_index(divided)
             return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if "vector" not in names or papers > REDIVIDE * trained:
-            partitions, trained = round(papers**0.5 / (2 if papers > _HALVED else 1)), papers
+            partitions, trained = round(papers**0.5), papers
             # Until probes are chosen readers compare all vectors: how they are divided changes.
             self.note(partitions=0, probes=0, trained=0)
             config = IvfFlat(
