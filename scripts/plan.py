@@ -5,9 +5,10 @@ python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --data.dataset c
 Takes every key of train/finetune.py; the texts of its data set are counted, `ct26-sized` stands for
 CheckThat! 2026 as published. Nothing is downloaded and no weights are read: a model is its
 config.json, or one of the shapes below. Peaks are the makers' (bf16; a fifteenth of them in fp32),
-of which training is assumed to reach 52 % and encoding 60 %, as measured on an H200. Memory is
+of which training is assumed to reach 51 % and encoding 60 %, as measured on an H200. Memory is
 weights, optimizer states, and what a forward pass keeps for each token of a chunk; `auto` settings
-are those that the trainer would choose on the card. FLOPs are counted, the rest is an estimate.
+are those that the trainer plans on the card, before it measures a chunk. FLOPs are counted, the
+rest is an estimate.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CARDS: Mapping[str, tuple[float, float]] = {
     "rtx4090": (165.2e12, 23.6),
 }
 # Shares of the bf16 peak that is computed, as measured on an H200, and about fp32's.
-TRAINING, ENCODING, FP32 = 0.52, 0.60, 1 / 15
+TRAINING, ENCODING, FP32 = 0.51, 0.60, 1 / 15
 COMMON = ("card", "processes", "data.dataset", "model.name", "tuning", "optimisation.batch_size")
 CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
 # Models that are downloaded only to be run: transformers' config, and what is not its default.

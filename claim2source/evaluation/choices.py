@@ -48,18 +48,22 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 def tried_table(choice: Choice) -> TextTable | None:
     """Tabulate a choice's alternatives with their scores; None where they were not recorded.
 
-    Of many settings the best ones and the chosen one are shown, best first.
+    Of many settings the best ones and the chosen one are shown, best first. Scores by language
+    stand before the one to choose by.
     """
+    languages = list(dict.fromkeys(lang for trial in choice.tried for lang in trial.scores))
     marks = {"best": choice.best, "chosen": choice.settings}
     rows: list[list[Cell]] = []
     for trial in choice.tried:
         names = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
         label = ", ".join([*names, *filter(None, [trial.verdict])])
-        rows.append([settings_text(trial.settings), trial.score, label or None])
+        scores = [trial.scores.get(lang, {}).get(choice.metric) for lang in languages]
+        rows.append([settings_text(trial.settings), *scores, trial.score, label or None])
     if len(rows) > MOST_SHOWN:
-        rows.sort(key=lambda row: -float(str(row[1])))
-        rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[2]]
-    return TextTable([choice.what, f"{choice.metric} to choose by", ""], rows) if rows else None
+        rows.sort(key=lambda row: -float(str(row[-2])))
+        rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[-1]]
+    columns = [choice.what, *languages, f"{choice.metric} to choose by", ""]
+    return TextTable(columns, rows) if rows else None
 
 
 def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import Identity, functional
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -50,6 +51,8 @@ def prepare_for_gpu(model: Any) -> Any:
     torch.backends.cuda.enable_cudnn_sdp(False)
     for module in model.modules():
         kind = type(module)
+        if not kind.__module__.startswith("transformers.models."):
+            continue  # a model's own code may compute otherwise
         if kind.__name__ in _NORMS:
             module.forward = partial(_norm, module)
         elif kind.__name__ in _MLPS and module.config.hidden_act == "silu":
@@ -95,11 +98,11 @@ def _gated(module: Any, hidden: Tensor) -> Tensor:
 
 
 def _rotated(
-    plain: Any, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, *rest: Any
+    plain: Any, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, *rest: Any, **named: Any
 ) -> tuple[Tensor, Tensor]:
     kernels = liger()
-    if rest or kernels is None or not runs_fused(query, key):
-        rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest)
+    if rest or named or kernels is None or not runs_fused(query, key):
+        rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest, **named)
         return rotated
     return kernels.rotate(query, key, cosines, sines)
 
@@ -151,6 +154,7 @@ class _Adapted(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, narrow, wide, between = ctx.saved_tensors
         rows = gradients[0].flatten(0, -2)

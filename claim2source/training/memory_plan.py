@@ -99,8 +99,8 @@ TRAINED = 16
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 # Bytes of a weight in NF4 with its scales.
 FOUR_BITS = 0.56
-# Share of a device that is planned with: kernels' working space and gaps take the rest. Where a
-# chunk was measured, these are known.
+# Share of a device that is planned with: kernels' working space and gaps take the rest. One process
+# that measured a chunk takes more: where a step does not fit, its chunks are halved.
 USABLE, MEASURED = 0.9, 0.95
 # Tokens of a chunk below which a GPU would wait for its memory: checkpointing makes it larger.
 LEAST_CHUNK = 1024
@@ -254,7 +254,8 @@ class MemoryPlan:
         )
         if "chunk_tokens" in self.auto and isinstance(recipe.optimisation.chunk_tokens, int):
             trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
-            budget = measured.budget(trained, self.device, longest)
+            share = USABLE if torch.distributed.is_initialized() else MEASURED
+            budget = measured.budget(trained, share * self.device, longest)
             line += f"; chunks of {budget:,} tokens"
             recipe = replace(recipe, optimisation=replace(recipe.optimisation, chunk_tokens=budget))
         return recipe, [line]
@@ -371,12 +372,12 @@ class MeasuredChunk:
         return max(self.peak - self.before - self.gradients, 1) / self.tokens
 
     def budget(self, trained: int, device: float, longest: int) -> int:
-        """Compute the tokens of a chunk that a device of so many bytes holds.
+        """Compute the tokens of a chunk that `device` bytes hold.
 
         `trained` weights get AdamW's means beside their gradients.
         """
         states = self.gradients + 8 * trained
-        room = (MEASURED * device - self.before - states) / self.a_token
+        room = (device - self.before - states) / self.a_token
         return max(int(room) // _STEP * _STEP, longest)
 
 

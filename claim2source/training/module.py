@@ -179,7 +179,9 @@ class TrainingModule(pl.LightningModule):
     def _halve_chunks(self, start: BatchStart, why: str) -> None:
         """Go back to where a batch began, with smaller chunks. Raises `UserError` for none."""
         if self.trainer.world_size > 1:
-            self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
+            self.give_up(
+                f"out of memory: set optimisation.chunk_tokens or chunk_size lower ({why})"
+            )
         if max(map(len, halved(start.chunks, self.halvings))) < 2:
             self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
         torch.cuda.empty_cache()

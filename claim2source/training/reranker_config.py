@@ -159,7 +159,7 @@ class RerankerConfig(RerankerRecipe, RunConfig):
 
     Args:
         first: the first stage, whose sources are re-ranked.
-        choose_by: metric on val of the whole pipeline, higher is better.
+        choose_by: metric on val of the whole pipeline: mrr@1, mrr@5, mrr@10 or recall@5.
     """
 
     first: FirstStageConfig = field(default_factory=FirstStageConfig)

@@ -115,7 +115,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     assert report["systems"][PICKED]["languages"] == near(found)
     assert hashes(runs[kind], runs["model"]) == before
     assert f"- picked: scale {chosen:g}, on {len(val.claims)} claims of val" in output
-    assert "| scale | mrr@5 to choose by |" in (out / "report.md").read_text()
+    assert "| scale | en | de | macro | mrr@5 to choose by |" in (out / "report.md").read_text()
     assert not list(tmp_path.glob(".*"))
 
 

@@ -288,6 +288,6 @@ def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     measured_chunk = MeasuredChunk(tokens=1000, before=10 * GIB, peak=13 * GIB, gradients=GIB)
     assert measured_chunk.a_token == 2 * GIB / 1000
     trained = GIB // 4
-    # 0.95 * 80 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
-    assert measured_chunk.budget(trained, 80 * GIB, 512) == 31_500 // 512 * 512
+    # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
+    assert measured_chunk.budget(trained, 76 * GIB, 512) == 31_500 // 512 * 512
     assert measured_chunk.budget(trained, 12 * GIB, 512) == 512

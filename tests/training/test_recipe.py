@@ -24,6 +24,7 @@ from claim2source.training.config import (
 )
 from claim2source.training.losses import InfoNCEConfig, LossesConfig
 from claim2source.training.reranker_config import (
+    FirstStageConfig,
     RerankerConfig,
     RerankerLossConfig,
     RerankerModelConfig,
@@ -65,6 +66,7 @@ RERANKER = (
         model=RerankerModelConfig(name="org/model"),
         loss=RerankerLossConfig("bce"),
         choose_by="mrr@1",
+        first=FirstStageConfig(depth=7),
     ),
 )
 
@@ -95,3 +97,7 @@ def test_every_setting_reaches_the_training(
     assert named == (config.data, config.languages, config.mined)
     chosen = (choosing.among, choosing.rule, choosing.keep)
     assert chosen == (config.choose, config.rule, config.keep)
+    if isinstance(config, RerankerConfig):
+        assert choosing.metric == config.choose_by
+        first = config.first, type(config)().first
+        assert received["FirstStage"].settings == first[0] != first[1]
