@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import logging
@@ -11,6 +12,9 @@ import os
 import re
 import shlex
 import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,8 +31,10 @@ log = logging.getLogger(__name__)
 Tracking = Literal["off", "offline", "online"]
 PROJECT = "claim2source"
 TRAINING_FILE = "wandb.json"
-# Servers that could not be used: they are not tried again.
-_failures: set[str] = set()
+# A server that takes longer to answer is not waited for.
+ANSWER_SECONDS = 4.0
+# Server -> the reason why it cannot be used, empty where it can; checked once a process.
+_failures: dict[str, str] = {}
 
 
 def wandb_mode(setting: str) -> Tracking:
@@ -156,7 +162,11 @@ class Tracker:
 
         # Its lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
-        online = tracking == "online" and host not in _failures
+        if tracking == "online" and host not in _failures:
+            _failures[host] = why_not_reached(host)
+            if _failures[host]:
+                self._say(_failures[host], "the run")
+        online = tracking == "online" and not _failures[host]
         try:
             self._run = self._start_run("online" if online else "offline")
             if online:
@@ -194,7 +204,7 @@ class Tracker:
         if not online:
             log.warning("wandb: %s; nothing is logged there", _reason(error))
             return
-        _failures.add(wandb.setup().settings.base_url)
+        _failures[wandb.setup().settings.base_url] = _reason(error)
         self._say(error, "the run")
         self._settings.pop("id", None)  # still taken by the run that failed
         try:
@@ -202,18 +212,52 @@ class Tracker:
         except Exception as retry_error:
             self._start_offline(False, retry_error)
 
-    def _say(self, why: Exception, subject: str) -> None:
+    def _say(self, why: Exception | str, subject: str) -> None:
         self._has_hinted = True
         offline = printable_line(shlex.quote(str(self._folder / "wandb")))
         upload = f"`wandb sync {offline}/offline-run-*` uploads it"
         log.warning("wandb: %s; %s is kept offline: %s", _reason(why), subject, upload)
 
 
-def _reason(error: Exception) -> str:
-    # Lines after the first say how to wait longer.
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+def _reason(error: Exception | str) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
     key = os.environ.get("WANDB_API_KEY")
     return printable_line(text.replace(key, "...") if key else text)
+
+
+def why_not_reached(host: str) -> str:
+    """Explain, within a few seconds, why a W&B server cannot be used; empty where it answers.
+
+    The key is not sent.
+    """
+    try:
+        parts = urlsplit(host)
+        # Without a user's name and password.
+        address = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
+    except ValueError as error:
+        return f"WANDB_BASE_URL: {error}"
+    reasons = [f"{address} gives no answer in {ANSWER_SECONDS:g} seconds"]
+
+    def ask() -> None:
+        body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
+        try:
+            request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
+            # An opener of its own: the shared one keeps the proxies of its first use.
+            with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
+                reasons[0] = ""
+        except urllib.error.HTTPError as error:
+            # What it says of a question without a key does not matter.
+            reasons[0] = f"{address} answers {error.code}" if error.code >= 500 else ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if not isinstance(reason, TimeoutError):
+                reasons[0] = f"{address}: {getattr(reason, 'strerror', None) or reason}"
+
+    # Looking up a host's name without a network has no time limit of its own.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS + 1)
+    return reasons[0]
 
 
 def log_tables(

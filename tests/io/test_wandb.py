@@ -16,6 +16,7 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.tables import TextTable
+from claim2source.io import wandb as library
 from claim2source.io.wandb import log_tables, require_tracking, wandb_mode
 from tests.shared_data import REPOSITORY
 
@@ -47,12 +48,13 @@ class Server:
     """A W&B server on this machine: it fails as told, or takes a run and then fails."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.taken = kind, False
+        self.kind, self.heads, self.taken = kind, "", False
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server.heads += f"{self.path} {self.headers}"
                 self.answer(server.reply(body.decode("utf-8", "replace")))
 
             def answer(self, reply: tuple[int, object]) -> None:
@@ -99,6 +101,25 @@ class Server:
 KEY = "secret" + "k" * 34
 
 
+def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    for kind, message in {
+        "500": "answers 500",
+        "hangs": "gives no answer in 0.2 seconds",
+        "works": "",
+    }.items():
+        server = Server(kind)
+        started = time.monotonic()
+        why = library.why_not_reached(server.url)
+        assert time.monotonic() - started < 3
+        server.close()
+        assert message in why and bool(why) == bool(message)
+        # Only wandb itself sends the key.
+        assert "/graphql" in server.heads
+        assert "secret" not in server.heads and "uthorization" not in server.heads
+
+
 LOGS = """
 import sys
 from pathlib import Path
@@ -137,9 +158,9 @@ def test_a_server_that_fails_costs_seconds_and_one_line(tmp_path: Path) -> None:
     """`auto` with a key: two logs of one process, offline when the server cannot be used."""
     pytest.importorskip("wandb")
     kinds = {
-        "refuses": "connection refused",
-        "500": "500",
-        "hangs": "imed out",
+        "refuses": "Connection refused",
+        "500": "answers 500",
+        "hangs": "gives no answer in 4 seconds",
         "401": "",
     }
     servers = {kind: Server(kind) for kind in kinds}
