@@ -284,17 +284,23 @@ class BM25Index:
     @classmethod
     def load(cls, folder: IndexFolder) -> BM25Index:
         """Open an index that `save` wrote; arrays are memory-mapped."""
+        sources, terms = folder.count("sources"), folder.count("terms")
         index = cls((), folder.settings("bm25", BM25Config))
         # Folders of before 0.3 do not say it.
         if folder.values.get("analysis", FORMATS["whitespace"]) != index.config.format:
             raise folder.wrong("analysis", "another version made these terms: index again")
-        index.source_ids, terms = folder.strings("ids.jsonl"), folder.strings("vocabulary.jsonl")
+        index.source_ids = folder.strings("ids.jsonl", sources)
         analysis = analysis_of(index.config)
-        analysis.vocabulary = {term: number for number, term in enumerate(terms)}
+        vocabulary = folder.strings("vocabulary.jsonl", terms)
+        analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
         counts = weights = None
         if terms:
-            counts = Counts(*(folder.array(f"{name}.npy") for name in _COUNTS))
-            weights = folder.array("weights.npy")
+            indptr = folder.array("indptr.npy", np.int64, terms + 1)
+            documents = folder.array("documents.npy", np.int32, int(indptr[-1]))
+            frequencies = folder.array("frequencies.npy", np.int32, len(documents))
+            lengths = folder.array("lengths.npy", np.int64, sources)
+            counts = Counts(indptr, documents, frequencies, lengths)
+            weights = folder.array("weights.npy", np.float32, len(documents))
         ids = SourceIds(index.source_ids)
         index._analysed = _Analysed(ids, analysis, index._weighed(counts, weights))
         return index

@@ -115,8 +115,10 @@ class VectorIndex:
 
     @classmethod
     def read(cls, folder: IndexFolder, config: IndexConfig) -> VectorIndex:
-        """Open a written index, memory-mapped."""
-        return cls(folder.strings("ids.jsonl"), folder.array("vectors.npy"), config)
+        """Open a written index, memory-mapped. Raises `InputError` where its files do not fit."""
+        count, dimensions = folder.count("sources"), folder.count("dimensions")
+        ids = folder.strings("ids.jsonl", count)
+        return cls(ids, folder.array("vectors.npy", np.float32, count, dimensions), config)
 
 
 def on_gpu(vectors: np.ndarray) -> Any | None:

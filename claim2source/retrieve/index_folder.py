@@ -1,4 +1,4 @@
-"""Write an index to a folder with a manifest that hashes its files, and read it back."""
+"""Write an index to a folder with a manifest, and read it back with every part checked."""
 
 from __future__ import annotations
 
@@ -91,32 +91,48 @@ class IndexFolder:
         return index
 
     def wrong(self, field: str, why: str) -> InputError:
-        """Make the error of a field of the manifest."""
+        """An error in a field of the manifest."""
         return InputError(self.path / MANIFEST, field=field, why=why)
 
     def settings(self, field: str, kind: type[Settings]) -> Settings:
-        """Read settings of the dataclass `kind`, strictly."""
+        """Settings of the dataclass `kind`, strictly."""
         try:
             return make(kind, dict(self.values[field]))
         except (KeyError, TypeError, ValueError, UserError) as error:
             why = " ".join(str(error).split())
             raise self.wrong(field, f"missing or not {kind.__name__}: {why}") from None
 
-    def array(self, name: str) -> np.ndarray:
-        """Open an array of the folder, memory-mapped."""
+    def count(self, field: str) -> int:
+        """A number of things, 0 or more."""
+        value = self.values.get(field)
+        if type(value) is not int or value < 0:
+            raise self.wrong(field, f"{value!r} is not a number of {field}")
+        return value
+
+    def array(self, name: str, kind: type[np.generic], *shape: int | None) -> np.ndarray:
+        """An array of the folder, memory-mapped; `shape` has None for any length."""
         path = self.path / name
         try:
             array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         except (OSError, ValueError, EOFError) as error:
             raise InputError(path, why=f"not an array: {error}") from None
+        fits = len(shape) == array.ndim and all(
+            size in (None, length) for size, length in zip(shape, array.shape, strict=True)
+        )
+        if array.dtype != kind or not fits or not array.flags.c_contiguous:
+            description = f"{array.dtype} {list(array.shape)}"
+            expected = f"{np.dtype(kind)} {['any' if n is None else n for n in shape]}"
+            raise InputError(path, why=f"an array {description}, not {expected}")
         return array
 
-    def strings(self, name: str) -> list[str]:
-        """Read strings of the folder."""
+    def strings(self, name: str, count: int) -> list[str]:
+        """Strings of the folder, `count` of them."""
         path = self.path / name
         try:
             lines = path.read_text(encoding="ascii").splitlines()
             strings: list[str] = json.loads(f"[{','.join(lines)}]")
         except (OSError, ValueError) as error:
             raise InputError(path, why=f"not one JSON string a line: {error}") from None
+        if len(strings) != count or not all(isinstance(string, str) for string in strings):
+            raise InputError(path, why=f"not {count} strings, one a line")
         return strings

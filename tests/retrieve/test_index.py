@@ -265,6 +265,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "no kind": ("bm25", {"index": ...}, "index: missing: not an index"),
     "another kind": ("bm25", {"index": "dense"}, "rendering: missing or not Rendering"),
     "settings": ("bm25", {"bm25": {"k1": -1}}, "bm25: .*k1"),
+    "fewer sources": ("bm25", {"sources": 39}, "ids.jsonl: not 39 strings"),
+    "dimensions": ("exact", {"dimensions": 7}, r"vectors.npy: .*\[40, 8\], not .*\[40, 7\]"),
     "approximate": ("exact", {"search": {"kind": "hnsw"}}, "search: approximate: no longer read"),
     "search": ("exact", {"search": [1]}, "search: missing or not IndexConfig"),
     "shortened": ("exact", {"search": {"dimensions": 0}}, "search: .*dimensions"),
