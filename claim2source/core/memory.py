@@ -64,8 +64,12 @@ def release_memory() -> None:
 def large_blocks_returned() -> Iterator[None]:
     """Have the C library return freed blocks of 64 KiB or more at once, as far as it can be asked.
 
-    Else they lie between others' blocks in each thread's memory, and are held back.
+    Else they lie between others' blocks in each thread's memory, and are held back. A user's own
+    settings of the C library stay.
     """
+    if {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys():
+        yield
+        return
     _map_from(2**16)
     try:
         yield

@@ -511,7 +511,7 @@ class Report:
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
         _leave_out_indexes(raw.get("systems"))
-        raw.pop("choices", None)  # of a merge of version 0.2
+        _move_choices(raw)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
@@ -553,6 +553,14 @@ def _leave_out_scales(training: Any, path: Path) -> None:
         if key.startswith("chosen") and value != none:
             why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
             raise InputError(path, field=f"training.{key}", why=why)
+
+
+def _move_choices(raw: dict[str, Any]) -> None:
+    """Give what a merge chose, once a whole report's, to the system that was chosen."""
+    choices, systems = raw.pop("choices", None), raw.get("systems")
+    chosen = systems.get(raw.get("chosen")) if isinstance(systems, dict) else None
+    if choices and isinstance(chosen, dict) and not chosen.get("choices"):
+        chosen["choices"] = choices
 
 
 def _leave_out_indexes(systems: Any) -> None:

@@ -288,6 +288,7 @@ class Engine(PaperTable):
         table, ids = table_of(rows, self._table.schema), [paper.source.id for paper in rows.papers]
         if replaces is None:
             replaces = bool(self.stamps(ids))
+        self._note_ids(ids)
         if replaces:
             self._mark_stale()
             self._merge(table)
@@ -295,7 +296,6 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 self._table.add(table)
             self._write_seal()
-        self._note_written(ids)
         release_memory()
 
     def _merge(self, table: pyarrow.Table) -> None:
@@ -446,7 +446,8 @@ class Engine(PaperTable):
             if (divided := self._index_names().get("vector")) is not None:
                 self._table.drop_index(divided)
             return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
-        if "vector" not in names or papers > REDIVIDE * trained:
+        # One partition: of an index from before small ones were held in memory.
+        if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
             partitions, trained = round(papers**0.5), papers
             # Until probes are chosen readers compare all vectors: how they are divided changes.
             self.note(partitions=0, probes=0, trained=0)

@@ -10,7 +10,7 @@ import numpy as np
 TARGET = 0.97
 # Queries that recall is measured on, and how deep.
 QUERIES, DEPTH = 100, 100
-# Every so manieth of them says how many partitions to try.
+# Every fourth of them says how many partitions to try.
 _STEP = 4
 # Papers that a sampled query is the mean of.
 GROUP_SIZE = 8
@@ -69,7 +69,7 @@ def chosen_probes(
     """Choose about the smallest number of partitions with a mean recall of `target` at least.
 
     `best` are the true scores [queries, k]; `probed` gives scores by a number of partitions, of
-    each query, or of every so manieth. Some queries say how many; all of them must reach the
+    each query, or of every `step`-th. Some queries say how many; all of them must reach the
     target there. A paper counts that scores as the kth does: ties have no order. All partitions
     are searched where fewer do not reach the target.
     """

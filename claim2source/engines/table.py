@@ -139,20 +139,19 @@ class PaperTable:
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
         """Name the papers in rows of these numbers."""
         listed: list[int] = rows.tolist()
-        if len(self._ids) > _MOST_IDS:
-            self._ids.clear()
-        if new := [row for row in listed if row not in self._ids]:
+        # Another thread may read them too.
+        ids = self._ids = {} if len(self._ids) > _MOST_IDS else self._ids
+        if new := [row for row in listed if row not in ids]:
             with self._with_named_errors():
                 table = self._table.take_row_ids(new).select(["id"]).with_row_id().to_arrow()
-            self._ids.update(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
-        # A damaged index may list a row that is not there.
-        ids = [(self._ids.get(row), row) for row in listed]
-        self._row_numbers.update((key, row) for key, row in ids if key is not None)
-        pairs = zip(ids, scores.tolist(), strict=True)
-        return [(key, score) for (key, _), score in pairs if key is not None]
+            ids.update(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+        if not all(row in ids for row in listed):
+            raise self._damaged("its search index lists a paper that is not there")
+        self._row_numbers.update((ids[row], row) for row in listed)
+        return [(ids[row], score) for row, score in zip(listed, scores.tolist(), strict=True)]
 
     def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
-        """Search with every so manieth vector [n, d] at once; return the best scores of each."""
+        """Search with every `step`-th vector [n, d] at once; return the best scores of each."""
         queries = queries[::step]
         with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
@@ -254,14 +253,15 @@ class PaperTable:
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
-    def _note_written(self, ids: Sequence[str]) -> None:
+    def _note_ids(self, ids: Sequence[str]) -> None:
+        """Note ids before they are written: a write may fail once they are there."""
         self._written += len(ids)
-        if self._known is not None:
-            self._known.add(ids)
-        elif self._written > _MANY:
+        if self._known is None and self._written > _MANY:
             with self._with_named_errors():
                 batches = self._table.search().select(["id"]).limit(None).to_batches(65_536)
                 self._known = KnownIds(batch["id"].to_pylist() for batch in batches)
+        if self._known is not None:
+            self._known.add(ids)
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""

@@ -12,6 +12,9 @@ import numpy as np
 from claim2source.engines.lance import filtered
 from claim2source.engines.rows import EVERYWHERE, Where, half, vectors_of
 
+# Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
+_MOST_BYTES = 2**27
+
 
 class VectorsInMemory:
     """Hold the vectors of a table in float32, [rows, d], in the order of their rows' numbers."""
@@ -25,17 +28,26 @@ class VectorsInMemory:
         """Read what is new in a table's version; False where it has `below` papers or more."""
         if (version := table.version) == self._version:
             return self._is_small
-        self._is_small = table.count_rows() < below
+        papers, width = table.count_rows(), table.schema.field("vector").type.list_size
+        self._is_small = papers < below and 4 * papers * width <= _MOST_BYTES
         rows = row_numbers(table) if self._is_small else self._rows[:0]
         kept = np.isin(self._rows, rows, assume_unique=True)
         stayed, vectors = self._rows[kept], self._vectors[kept]
-        if (new := np.setdiff1d(rows, stayed, assume_unique=True)).size:
+        new = np.setdiff1d(rows, stayed, assume_unique=True)
+        if 2 * new.size > rows.size:
+            # Reading all takes less than naming each.
+            read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
+            stayed, vectors = np.empty(0, np.uint64), np.empty((0, width), np.float32)
+        elif new.size:
             read = table.take_row_ids(new.tolist()).select(["vector"]).with_row_id().to_arrow()
+        if new.size:
             stayed = np.concatenate([stayed, read["_rowid"].to_numpy()])
             fresh = vectors_of(read["vector"]).astype(np.float32)
             vectors = np.concatenate([vectors, fresh]) if len(vectors) else fresh
-        order = np.argsort(stayed)
-        self._rows, self._vectors, self._version = stayed[order], vectors[order], version
+        if (stayed[1:] < stayed[:-1]).any():
+            order = np.argsort(stayed)
+            stayed, vectors = stayed[order], vectors[order]
+        self._rows, self._vectors, self._version = stayed, vectors, version
         return self._is_small
 
     def best(
@@ -50,8 +62,9 @@ class VectorsInMemory:
             return rows, np.empty(0, np.float32)
         # Not by `@`, whose threads take longer than the work.
         scores = np.einsum("nd,d->n", vectors, half(vector).astype(np.float32))
-        top = np.argpartition(-scores, k - 1)[:k] if k < len(rows) else np.arange(len(rows))
-        top = top[np.lexsort((rows[top], -scores[top]))]
+        lowest = np.partition(scores, -k)[-k] if k < len(rows) else -np.inf
+        top = np.flatnonzero(scores >= lowest)
+        top = top[np.lexsort((rows[top], -scores[top]))][:k]
         return rows[top], scores[top]
 
 

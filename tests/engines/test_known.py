@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -39,4 +40,21 @@ def test_a_writer_of_many_papers_replaces_as_one_of_few(
     assert engine.stats().papers == 120
     engine.build()
     assert engine.stats().papers == 120 and engine.fetch(ids[:1])
+    engine.close()
+
+
+def test_a_write_that_stops_halfway_adds_no_paper_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claim2source.engines.table._MANY", 30)
+    corpus = Corpus.drawn(120)
+    engine = Engine.create(tmp_path / "index", manifest_of())
+    for start in (0, 40):
+        engine.upsert(corpus.rows(range(start, start + 40)))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Engine, "_write_seal", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.upsert(corpus.rows(range(80, 120)))
+    engine.upsert(corpus.rows(range(80, 120)))
+    assert engine.stats().papers == 120
     engine.close()
