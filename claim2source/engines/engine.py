@@ -35,7 +35,6 @@ from claim2source.engines.files import (
     why_damaged,
 )
 from claim2source.engines.lance import (
-    ADVICE,
     LAST_VERSION,
     Hits,
     among,
@@ -202,10 +201,6 @@ class Engine(PaperTable):
     def _write_seal(self) -> None:
         self._seal = seal_of(self.files, self._folder, self._seal)
         self.files.write(self._seal_file, json.dumps(self._seal).encode())
-
-    def _damaged(self, why: str) -> InputError:
-        papers = f"{self.manifest.papers} papers when it was built last"
-        return InputError(self.location, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""

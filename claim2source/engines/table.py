@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.core.errors import InputError
 from claim2source.datasets.papers import Paper
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.known import KnownIds
 from claim2source.engines.lance import (
+    ADVICE,
     Hits,
     among,
     expression,
@@ -83,6 +85,10 @@ class PaperTable:
     def _with_named_errors(self) -> Iterator[None]:
         with named_errors(self.location):
             yield
+
+    def _damaged(self, why: str) -> InputError:
+        papers = f"{self.manifest.papers} papers when it was built last"
+        return InputError(self.location, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def sample(self, papers: int, count: int) -> list[Paper]:
         """Draw some of the papers, always the same ones."""
