@@ -32,7 +32,6 @@ from tests.llm_server import verifiers as play
 from tests.shared_data import REPOSITORY
 
 GOOD = "a-token-of-twenty-signs"
-index = test_find.index
 
 
 @pytest.mark.parametrize(

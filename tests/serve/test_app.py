@@ -26,12 +26,12 @@ from claim2source.models import ModelConfig
 from claim2source.retrieve import Dense
 from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
-from tests.eval import test_find
-from tests.eval.test_find import NASTY, POST
+from tests.eval import conftest
+from tests.eval.papers import NASTY, POST
 from tests.serve.servers import SlowFinder, serving
 
 TOKEN = "a-token-of-twenty-signs"
-index = test_find.index
+index = conftest.index
 
 
 @pytest.fixture(scope="module")

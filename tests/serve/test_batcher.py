@@ -15,10 +15,10 @@ from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
 from claim2source.serve.batcher import MAX_BATCH, RequestBatcher, SearchFailed, TooBusy, TooLate
-from tests.eval import test_find
+from tests.eval import conftest
 from tests.serve.servers import SlowFinder
 
-index = test_find.index
+index = conftest.index
 
 
 @pytest.fixture

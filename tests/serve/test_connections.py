@@ -13,11 +13,11 @@ import pytest
 from claim2source.engines import open_index
 from claim2source.serve import connections
 from claim2source.serve.connections import Sparse
-from tests.eval import test_find
-from tests.eval.test_find import POST
+from tests.eval import conftest
+from tests.eval.papers import POST
 from tests.serve.servers import SlowFinder, serving
 
-index = test_find.index
+index = conftest.index
 
 
 @pytest.fixture(scope="module")
