@@ -125,9 +125,10 @@ class PaperTable:
             return []
         if not probes:
             with self._with_named_errors():
-                if self._in_memory.update(self._table, self.exact_below):
+                held = self._in_memory = self._in_memory.updated(self._table, self.exact_below)
+                if held.is_small:
                     allowed = None if where == EVERYWHERE else row_numbers(self._table, where)
-                    return self._hits(*self._in_memory.best(vector, k, allowed))
+                    return self._hits(*held.best(vector, k, allowed))
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:

@@ -5,6 +5,7 @@ LanceDB computes inner products of float16 a number at a time on most processors
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,29 @@ from claim2source.engines.rows import EVERYWHERE, Where, half, vectors_of
 _MOST_BYTES = 2**27
 
 
+@dataclass(frozen=True, eq=False)
 class VectorsInMemory:
-    """Hold the vectors of a table in float32, [rows, d], in the order of their rows' numbers."""
+    """Hold the vectors of a table's version in float32, [rows, d], in the order of row numbers.
 
-    def __init__(self) -> None:
-        self._version = -1
-        self._is_small = False
-        self._rows, self._vectors = np.empty(0, np.uint64), np.empty((0, 0), np.float32)
+    A table that is too large has none: `is_small` says so. It never changes, so that threads may
+    share it.
+    """
 
-    def update(self, table: Any, below: int) -> bool:
-        """Read what is new in a table's version; False where it has `below` papers or more."""
-        if (version := table.version) == self._version:
-            return self._is_small
+    version: int = -1
+    is_small: bool = False
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
+    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    def updated(self, table: Any, below: int) -> VectorsInMemory:
+        """Read what is new in a table's version, if it has fewer than `below` papers."""
+        if (version := table.version) == self.version:
+            return self
         papers, width = table.count_rows(), table.schema.field("vector").type.list_size
-        self._is_small = papers < below and 4 * papers * width <= _MOST_BYTES
-        rows = row_numbers(table) if self._is_small else self._rows[:0]
-        kept = np.isin(self._rows, rows, assume_unique=True)
-        stayed, vectors = self._rows[kept], self._vectors[kept]
+        if papers >= below or 4 * papers * width > _MOST_BYTES:
+            return VectorsInMemory(version)
+        rows = row_numbers(table)
+        kept = np.isin(self.rows, rows, assume_unique=True)
+        stayed, vectors = self.rows[kept], self.vectors[kept]
         new = np.setdiff1d(rows, stayed, assume_unique=True)
         if 2 * new.size > rows.size:
             # Reading all takes less than naming each.
@@ -47,14 +54,13 @@ class VectorsInMemory:
         if (stayed[1:] < stayed[:-1]).any():
             order = np.argsort(stayed)
             stayed, vectors = stayed[order], vectors[order]
-        self._rows, self._vectors, self._version = stayed, vectors, version
-        return self._is_small
+        return VectorsInMemory(version, True, stayed, vectors)
 
     def best(
         self, vector: np.ndarray, k: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
-        rows, vectors = self._rows, self._vectors
+        rows, vectors = self.rows, self.vectors
         if allowed is not None:
             positions = np.flatnonzero(np.isin(rows, allowed, assume_unique=True))
             rows, vectors = rows[positions], vectors[positions]

@@ -363,14 +363,14 @@ class Encoder:
                 # Attention to texts of one length needs no mask, which takes a third of its time.
                 yield rows, pack(row, list(grouped(row, _BFLOAT16_ROW, extra=0)), self.model)
             return
-        extra, budget = _EXTRA_GPU, token_budget or self._token_budget()
-        if self.device.type == "cpu":
-            extra, budget = _EXTRA_FORWARD, token_budget or _FORWARD_TOKENS
-        elif self.settings.dtype != "float32" and self.packs:
-            for rows in in_rows(tokens, budget):
+        if self._packs_on_gpu:
+            for rows in in_rows(tokens, token_budget or self._token_budget()):
                 yield rows, self.batch([tokens[row] for row in rows]).to(self.device)
             return
-        for rows in grouped(tokens, budget, extra):
+        extra, budget = _EXTRA_GPU, self._token_budget()
+        if self.device.type == "cpu":
+            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
+        for rows in grouped(tokens, token_budget or budget, extra):
             yield rows, self.collate([tokens[row] for row in rows]).to(self.device)
 
     @torch.inference_mode()
@@ -414,6 +414,11 @@ class Encoder:
             return in_rows(tokens, row)
         extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
         return grouped(tokens, self._token_budget(), extra)
+
+    @property
+    def _packs_on_gpu(self) -> bool:
+        # Flash attention keeps the texts of a row apart there.
+        return self.device.type != "cpu" and self.settings.dtype != "float32" and self.packs
 
     def _token_budget(self) -> int:
         # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit

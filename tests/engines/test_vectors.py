@@ -39,7 +39,7 @@ def test_wide_vectors_are_compared_where_they_lie(
     found = reader.dense(np.ones(WIDTH), 9)
     assert [key for key, _ in found] == [key for key, _ in held]
     assert [score for _, score in found] == pytest.approx([score for _, score in held], abs=NEAR)
-    assert not len(reader._in_memory._rows)
+    assert not reader._in_memory.is_small
 
 
 def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: Path) -> None:
