@@ -377,11 +377,13 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 if "vector" in (names := self._index_names()):
                     self._table.drop_index(names["vector"])
-        with self._with_named_errors():
-            self._table.optimize(cleanup_older_than=RETENTION)
-        self._write_seal()
-        with self._with_named_errors(), large_blocks_returned():
-            values = self._build_indexes(say)
+        with large_blocks_returned():
+            with self._with_named_errors():
+                self._table.optimize(cleanup_older_than=RETENTION)
+            release_memory()
+            self._write_seal()
+            with self._with_named_errors():
+                values = self._build_indexes(say)
         self._write_seal()
         self.note(stale=False, **values)
         self._table = self._open_table()

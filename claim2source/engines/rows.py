@@ -148,7 +148,8 @@ def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     kinds = {name: pa.string() for name in kinds} | {
         "authors": pa.list_(pa.string()),
         "day": pa.int32(),
-        "vector": pa.list_(pa.float16(), dimensions),
+        # LanceDB compares numbers of 32 bits several at a time, of 16 bits one by one.
+        "vector": pa.list_(pa.float32(), dimensions),
     }
     kinds |= {SENTENCES: pa.binary()} if sentences else {}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
@@ -172,11 +173,12 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
         "terms": list(rows.terms),
         "day": [first_day(paper.source.date) for paper in papers],
     }
-    dimensions = schema.field("vector").type.list_size
+    kind = schema.field("vector").type
+    dimensions = kind.list_size
     if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
         shape = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
         raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
-    flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
+    flat = pa.array(rows.vectors.ravel().astype(kind.value_type.to_pandas_dtype()))
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
     if SENTENCES in schema.names:
         if rows.sentences is None or any(
@@ -188,7 +190,7 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def vectors_of(column: Any) -> np.ndarray:
-    """Read a column of vectors, [rows, d] float16."""
+    """Read a column of vectors, [rows, d]: float32, float16 in indexes of before 1.0."""
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
     flat = np.asarray(column.flatten())
@@ -198,7 +200,7 @@ def vectors_of(column: Any) -> np.ndarray:
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `columns_of`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
-    vectors, sentences = vectors_of(batch["vector"]), None
+    vectors, sentences = vectors_of(batch["vector"]).astype(np.float16), None
     if SENTENCES in batch.schema.names:
         sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
     return Rows(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from claim2source.engines.lance import filtered
-from claim2source.engines.rows import EVERYWHERE, Where, half, vectors_of
+from claim2source.engines.rows import EVERYWHERE, Where, vectors_of
 
 # Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
 _MOST_BYTES = 2**27
@@ -67,7 +67,7 @@ class VectorsInMemory:
         if not len(rows):
             return rows, np.empty(0, np.float32)
         # Not by `@`, whose threads take longer than the work.
-        scores = np.einsum("nd,d->n", vectors, half(vector).astype(np.float32))
+        scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
         lowest = np.partition(scores, -k)[-k] if k < len(rows) else -np.inf
         top = np.flatnonzero(scores >= lowest)
         top = top[np.lexsort((rows[top], -scores[top]))][:k]

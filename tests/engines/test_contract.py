@@ -6,16 +6,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import Engine, Where, is_engine, open_index
+from claim2source.engines.engine import EXACT
+from claim2source.engines.files import files_of
+from claim2source.engines.lance import connection
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
@@ -286,6 +291,32 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
     assert not engine.manifest.partitions and scores(engine, np.ones(WIDTH)) == before
     assert scores(open_index(tmp_path / "index", version), np.ones(WIDTH)) == before
     engine.close()
+
+
+@pytest.mark.parametrize("exact_below", [EXACT, 100])
+def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
+    tmp_path: Path, corpus: Corpus, exact_below: int
+) -> None:
+    folder = tmp_path / "index"
+    with closing(Engine.create(folder, manifest_of())) as engine:
+        engine.upsert(corpus.rows(range(300)))
+        assert engine._table.schema.field("vector").type.value_type == pa.float32()
+    table = connection(files_of(folder)).open_table("papers").to_arrow()
+    column, half_precision = table.schema.get_field_index("vector"), pa.list_(pa.float16(), WIDTH)
+    field = pa.field("vector", half_precision, nullable=False)
+    table = table.set_column(column, field, table["vector"].cast(half_precision))
+    connection(files_of(folder)).create_table("papers", table, mode="overwrite")
+    (folder / "papers.files.json").unlink()
+    with closing(Engine.open(folder, exact_below=exact_below)) as engine:
+        check(engine, corpus.only(range(300)))
+        engine.upsert(corpus.rows(range(300, 800)))
+        engine.build()
+        assert (engine.manifest.partitions > 0) == (exact_below == 100)
+        engine.manifest = replace(engine.manifest, probes=engine.manifest.partitions)
+        check(engine, corpus)
+        rows = next(engine.rows(800))
+        assert rows.vectors.dtype == np.float16 and tuple(rows.papers) == corpus.papers
+        np.testing.assert_array_equal(rows.vectors, corpus.vectors)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
