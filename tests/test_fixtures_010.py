@@ -29,7 +29,7 @@ GONE = (
     *("after", "scales", "optimisation.log_every", "mining.max_gold_similarity"),
     *(f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")),
     *("losses.distillation.kind", "losses.info_nce.both_ways", "losses.keep_base.temperature"),
-    "losses.matryoshka.weight",
+    "losses.matryoshka",
 )
 
 

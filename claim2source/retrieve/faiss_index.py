@@ -27,8 +27,8 @@ class IndexConfig(Settings):
 
     Args:
         gpu: use a GPU where FAISS has one.
-        dimensions: search by this many first numbers of every vector, as models trained with
-            losses.matryoshka allow; none: by whole vectors.
+        dimensions: search by this many first numbers of every vector, as Matryoshka models
+            allow; none: by whole vectors.
     """
 
     gpu: bool = True

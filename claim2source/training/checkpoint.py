@@ -104,10 +104,6 @@ def check_model(
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", recipe.model.name, allowed)
-    longest = max(recipe.losses.matryoshka.dimensions, default=0)
-    if longest > (width := encoder.dimensions):
-        allowed = f"at most {width}, the vectors' length"
-        raise ConfigError("losses.matryoshka.dimensions", longest, allowed)
 
 
 def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bool) -> None:

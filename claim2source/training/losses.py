@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from claim2source.core.config import Amount, Between, Number, Positive, Settings, require
+from claim2source.core.config import Amount, Number, Positive, Settings, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -187,25 +187,6 @@ def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MatryoshkaConfig(Settings):
-    """Set InfoNCE on shortened vectors, added to InfoNCE on whole vectors.
-
-    Args:
-        dimensions: lengths at which vectors must also work, such as [256, 128]; the mean over
-            them is added; empty: none.
-    """
-
-    dimensions: tuple[Annotated[int, Between(1, 10**5)], ...] = ()
-
-
-def shortened(vectors: Tensor, dimensions: int) -> Tensor:
-    """Cut vectors [n, d] to their first `dimensions` numbers, scaled back to length 1."""
-    from torch.nn.functional import normalize
-
-    return normalize(vectors[:, :dimensions], dim=-1)
-
-
-@dataclass(frozen=True)
 class AlignmentConfig(Settings):
     """Set how the student's vectors are brought to the teacher's (LEAF, arXiv 2509.12539).
 
@@ -241,7 +222,6 @@ class LossesConfig(Settings):
         distillation: from a teacher's scores.
         keep_base: from the base model's similarities.
         consistency: between a claim and its translation.
-        matryoshka: InfoNCE on shortened vectors.
         alignment: to a teacher's vectors, without labels.
     """
 
@@ -249,14 +229,12 @@ class LossesConfig(Settings):
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
     consistency: ConsistencyConfig = field(default_factory=ConsistencyConfig)
-    matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
         weighted = (self.distillation, self.keep_base, self.consistency, self.alignment)
-        weights = (term.weight for term in weighted)
         require(
-            any((self.info_nce.weight, self.matryoshka.dimensions, *weights)),
+            any(term.weight for term in (self.info_nce, *weighted)),
             "losses.info_nce.weight",
             self.info_nce.weight,
             "above 0 where no other loss is on",
@@ -305,12 +283,6 @@ def combined(
     columns = inputs.positives, inputs.masked
     terms = {"info_nce": info_nce(inputs.claims, inputs.sources, *columns, temperature)}
     weights = {"info_nce": config.info_nce.weight}
-    sizes = config.matryoshka.dimensions
-    if sizes:
-        prefixes = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
-        parts = [info_nce(*vectors, *columns, temperature) for vectors in prefixes]
-        terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
-        weights["matryoshka"] = 1.0
     if inputs.teacher is not None:
         terms["distillation"] = distillation(
             inputs.claims,

@@ -12,8 +12,6 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
-from claim2source.models import resolve
-from claim2source.training.checkpoint import check_model
 from claim2source.training.data import unused_data
 from tests.training.small import data_of, small_config, small_splits
 
@@ -51,14 +49,6 @@ def test_protected_languages_must_be_there(setup: tuple[Path, Path]) -> None:
         check(1.0, {"en": 1.0, "fr": 1.0})
 
 
-def test_no_vector_is_cut_to_more_than_it_has(setup: tuple[Path, Path]) -> None:
-    encoder = resolve(small_config(*setup, Path("run")).model, "cpu").encoder
-    for sizes in ("[16]", "[32, 8]"):
-        check_model(small_config(*setup, Path("r"), losses__matryoshka__dimensions=sizes), encoder)
-    with pytest.raises(ConfigError, match=r"losses\.matryoshka\.dimensions: 33 .*at most 32"):
-        check_model(small_config(*setup, Path("r"), losses__matryoshka__dimensions="[33]"), encoder)
-
-
 @pytest.mark.parametrize(
     ("form", "weight", "has_note"),
     [("bilingual", 0, True), ("original", 0, False), ("original", 1, True)],
@@ -91,7 +81,6 @@ def test_some_loss_must_be_on() -> None:
     with pytest.raises(ConfigError, match=r"losses\.info_nce\.weight: .* is not allowed"):
         small_config(Path("m"), Path("d"), Path("run"), **extra)
     small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **extra)
-    small_config(Path("m"), Path("d"), Path("r"), losses__matryoshka__dimensions="[8]", **extra)
     with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
         small_config(
             Path("m"),

@@ -75,7 +75,6 @@ def test_every_loss_takes_part(reference: dict[str, Any]) -> None:
     """Or comparing their gradients would compare nothing."""
     assert reference["terms"].keys() == {
         "info_nce",
-        "matryoshka",
         "distillation",
         "keep_base",
         "consistency",

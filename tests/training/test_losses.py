@@ -16,7 +16,6 @@ from claim2source.training.losses import (
     KeepBaseConfig,
     LossesConfig,
     LossInputs,
-    MatryoshkaConfig,
     combined,
     consistency,
     distillation,
@@ -178,7 +177,6 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
         DistillationConfig(2.0, Path("x")),
         KeepBaseConfig(3.0),
         ConsistencyConfig(5.0),
-        MatryoshkaConfig((4, 2)),
     )
     values = inputs()
     total, terms = combined(values, config, 0.05)
@@ -187,23 +185,11 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
         "distillation": 2,
         "keep_base": 3,
         "consistency": 5,
-        "matryoshka": 1,
     }
     assert terms.keys() == weights.keys()
-    assert len({round(float(term), 5) for term in terms.values()}) == 5
+    assert len({round(float(term), 5) for term in terms.values()}) == 4
     expected = sum(weights[name] * float(term) for name, term in terms.items())
     assert float(total) == pytest.approx(expected, rel=1e-5)
-    short = [
-        by_hand(
-            shortened(values.claims, d),
-            shortened(values.sources, d),
-            [0, 1, 2],
-            values.masked.tolist(),
-            0.05,
-        )
-        for d in (4, 2)
-    ]
-    assert float(terms["matryoshka"]) == pytest.approx(sum(short) / 2, rel=1e-5)
 
 
 def test_distillation_needs_scores() -> None:

@@ -23,7 +23,6 @@ from claim2source.training.losses import (
     DistillationConfig,
     KeepBaseConfig,
     LossesConfig,
-    MatryoshkaConfig,
 )
 from claim2source.training.module import RetrieverModule
 from tests.training.small import mined_row, small_encoder
@@ -36,7 +35,6 @@ EVERY_LOSS = LossesConfig(
     distillation=DistillationConfig(0.5, Path("unused"), 2.0),
     keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
     consistency=ConsistencyConfig(0.7),
-    matryoshka=MatryoshkaConfig((8, 16)),
 )
 
 
