@@ -18,7 +18,13 @@ from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
+from claim2source.training.checkpoint import (
+    adapt,
+    check_model,
+    frozen_copy,
+    save_checkpoint,
+    train_projection,
+)
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import World, barrier, gather_values
@@ -66,6 +72,11 @@ class LoadedBase:
             yield
         finally:
             self.encoder.weights = before
+
+    def save(self, folder: Path, manifest: Manifest) -> Manifest:
+        """Write a checkpoint; return its manifest with the hashes of the weights."""
+        kind = self.kind if manifest.epoch else "base"
+        return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
         """Describe the model before training, with the fields that all its checkpoints share."""

@@ -28,7 +28,6 @@ from claim2source.core.terminal import say
 from claim2source.models import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.training.base import LoadedBase
-from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
 from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
@@ -38,7 +37,6 @@ from claim2source.training.negatives import log_negatives, mine_again, mined_sta
 from claim2source.training.resume import (
     OURS,
     RandomState,
-    RunState,
     TrainingState,
     random_state,
     restore_random_state,
@@ -63,7 +61,6 @@ class StepLog(pl.Callback):
         self.progress = Progress(None, 0)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Begin to count where the run begins or resumes."""
         assert isinstance(module, TrainingModule)
         if trainer.is_global_zero:
             steps = module.optimizer_steps, module.steps_done
@@ -101,13 +98,11 @@ class StepLog(pl.Callback):
         self.progress.update(1, f"loss {module.losses[-1]:.4g}")
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Remove the bar."""
         self.progress.close()
 
     def on_exception(
         self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Remove the bar."""
         self.progress.close()
 
 
@@ -137,26 +132,8 @@ class Remine(pl.Callback):
             say("\n".join(lines))
 
 
-class DropCheckpoints(Checkpoint):
-    """Delete checkpoints that will not be chosen, with `keep: best`.
-
-    Lightning calls callbacks of this kind last, in their order: after the state was saved, since
-    an epoch that is repeated may get another score on a GPU.
-    """
-
-    def __init__(self, evaluation: EvaluateOnVal, file: StateFile) -> None:
-        self.evaluation, self.file = evaluation, file
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Delete them, once the state is written."""
-        evaluation = self.evaluation
-        if evaluation.world.is_first and evaluation.choosing.keep == "best":
-            self.file.wait()
-            evaluation.run.prune(evaluation.choose()[0])
-
-
 class EvaluateOnVal(pl.Callback, ABC):
-    """Write the checkpoint at every epoch's end, and score it on val.
+    """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
 
     `manifest` is what all epochs have in common.
     """
@@ -167,14 +144,11 @@ class EvaluateOnVal(pl.Callback, ABC):
         manifest: Manifest | RerankerManifest,
         data: TrainingData,
         choosing: Choosing,
+        model: Any,
     ) -> None:
         self.session, self.manifest, self.data = session, manifest, data
-        self.choosing = choosing
+        self.choosing, self.model = choosing, model
         self.run, self.world = session.run, session.world
-
-    @abstractmethod
-    def save(self, folder: Path, manifest: Any) -> Manifest | RerankerManifest:
-        """Write a checkpoint; return its manifest with the hashes of the weights."""
 
     @abstractmethod
     def score(self, epoch: int) -> ValScores | None:
@@ -223,7 +197,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         folder, manifest = self.run.checkpoint(epoch), self.manifest
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-            manifest = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
+            manifest = self.model.save(folder, replace(self.manifest, epoch=epoch, data=data))
         if (scores := self.score(epoch)) is not None:
             replace(manifest, scores=scores.by_split()).write(folder)
         return scores
@@ -246,23 +220,10 @@ class EvaluateOnVal(pl.Callback, ABC):
 class RetrieverOnVal(EvaluateOnVal):
     """Score a retriever: every process encodes a share of val."""
 
-    def __init__(
-        self,
-        session: Session,
-        manifest: Manifest,
-        data: TrainingData,
-        choosing: Choosing,
-        base: LoadedBase,
-    ) -> None:
-        super().__init__(session, manifest, data, choosing)
-        self.base = base
-
-    def save(self, folder: Path, manifest: Manifest) -> Manifest:
-        base, kind = self.base, self.base.kind if manifest.epoch else "base"
-        return save_checkpoint(folder, base.encoder, base.folder, manifest, kind)
+    model: LoadedBase
 
     def score(self, epoch: int) -> ValScores | None:
-        base, val, store, world = self.base, self.data.val, self.session.store, self.world
+        base, val, store, world = self.model, self.data.val, self.session.store, self.world
         rendering = self.manifest.rendering
         with base.as_checkpoint(self.run.checkpoint(epoch), world):
             encode_shares(base.encoder, rendering, val.claims, val.sources, store, world)
@@ -287,7 +248,6 @@ class StateFile(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Begin to write a checkpoint, once the one before is written."""
         self.wait()
         snapshot = apply_to_collection(checkpoint, Tensor, _cpu_copy)
         if self._writer is None:
@@ -301,7 +261,6 @@ class StateFile(CheckpointIO):
             saving.result()
 
     def teardown(self) -> None:
-        """Wait, and end the thread."""
         try:
             self.wait()
         finally:
@@ -312,12 +271,10 @@ class StateFile(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a checkpoint."""
         self.wait()
-        return TrainingState.load(Path(path)).checkpoint()
+        return dict(TrainingState.load(Path(path)).checkpoint)
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -332,18 +289,19 @@ class KeepState(Checkpoint):
 
     A signal ends the training after a step, once that is saved. What Lightning does not hold is
     added: the RNG states of all processes, losses, and the mined negatives. `random` is the RNG
-    state to begin with.
+    state to begin with. With `keep: best` checkpoints that will not be chosen are deleted then: an
+    epoch that is repeated may get another score on a GPU.
     """
 
-    def __init__(self, session: Session, interval: int) -> None:
-        self.run, self.world, self.interval = session.run, session.world, interval
+    def __init__(self, evaluation: EvaluateOnVal, interval: int) -> None:
+        self.evaluation, self.interval = evaluation, interval
+        self.run, self.world = evaluation.run, evaluation.world
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
         self.random: RandomState | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Restore the RNG state; score an epoch that was left open."""
         assert isinstance(module, TrainingModule)
         # Before anything else: Lightning has put its own handlers in place.
         module.stop.install()
@@ -377,6 +335,11 @@ class KeepState(Checkpoint):
         assert isinstance(module, TrainingModule)
         self.epoch_open, self._ended = False, _is_ended(trainer)
         self._save(trainer, module, between=True)
+        if self.world.is_first and self.evaluation.choosing.keep == "best":
+            file = trainer.strategy.checkpoint_io
+            assert isinstance(file, StateFile)
+            file.wait()
+            self.run.prune(self.evaluation.choose()[0])
 
     def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
         self._between = between
@@ -387,28 +350,25 @@ class KeepState(Checkpoint):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the state that Lightning does not hold."""
         assert isinstance(module, TrainingModule)
-        ours = RunState(
-            batches_done=module.batches_done,
-            steps_done=module.steps_done,
-            losses=list(module.losses),
-            world_size=self.world.size,
-            mined=mined_state(self.run),
-            random=gather_values(random_state(), self.world),
-            epoch_open=self.epoch_open,
-            ended=self._ended,
-        )
-        checkpoint[OURS] = dict(vars(ours))
+        checkpoint[OURS] = {
+            "batches_done": module.batches_done,
+            "steps_done": module.steps_done,
+            "losses": list(module.losses),
+            "world_size": self.world.size,
+            "mined": mined_state(self.run),
+            "random": gather_values(random_state(), self.world),
+            "epoch_open": self.epoch_open,
+            "ended": self._ended,
+        }
         if self._between:
             _begin_next_epoch(checkpoint["loops"]["fit_loop"])
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the state that was added."""
         assert isinstance(module, TrainingModule)
-        ours = RunState(**checkpoint[OURS])
+        ours = TrainingState.of(checkpoint)
         module.batches_done, module.steps_done = ours.batches_done, ours.steps_done
         module.losses = list(ours.losses)
         self.random = ours.random[self.world.rank]

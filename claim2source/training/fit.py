@@ -19,7 +19,6 @@ from claim2source.core.terminal import say
 from claim2source.models import DataRecord
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
-    DropCheckpoints,
     EvaluateOnVal,
     KeepState,
     StateFile,
@@ -80,15 +79,13 @@ def lightning_trainer(
     warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-    session, optimisation, file = evaluation.session, recipe.optimisation, StateFile()
-    world = session.world
-    # Lightning calls the last two last, after those of the config.
+    session, optimisation, world = evaluation.session, recipe.optimisation, evaluation.world
+    # Lightning calls the last one last, after those of the config.
     callbacks: list[pl.Callback] = [
         *first,
         evaluation,
         StepLog(),
-        KeepState(session, optimisation.save_every),
-        DropCheckpoints(evaluation, file),
+        KeepState(evaluation, optimisation.save_every),
     ]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
@@ -107,7 +104,7 @@ def lightning_trainer(
     }
     arguments: dict[str, Any] = {"enable_model_summary": False}
     arguments |= trainer_arguments(recipe.trainer) | ours
-    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
+    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [StateFile()]}
     for name, part in parts.items():
         extra = arguments.get(name) or []
         arguments[name] = part + (extra if isinstance(extra, list) else [extra])

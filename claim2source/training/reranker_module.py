@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from claim2source.core.errors import EXIT_CODE, UserError
-from claim2source.core.run import Result, Run, join_results
+from claim2source.core.run import Result, join_results
 from claim2source.metrics.metrics import evaluate
-from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores, val_scores
-from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.gradcache import length_chunks
@@ -29,7 +26,6 @@ from claim2source.training.reranker_config import RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
 from claim2source.training.resume import StopSignals
-from claim2source.training.session import Session
 
 _TOP = 5  # places that LambdaLoss looks at
 
@@ -254,26 +250,13 @@ def _on_device(part: Features, device: torch.device) -> Features:
 class PipelineOnVal(EvaluateOnVal):
     """Score the first stage, re-ranked: every process re-ranks a share of val's claims."""
 
-    def __init__(
-        self,
-        session: Session,
-        manifest: RerankerManifest,
-        data: TrainingData,
-        choosing: Choosing,
-        reranker: TrainedReranker,
-    ) -> None:
-        super().__init__(session, manifest, data, choosing)
-        self.reranker = reranker
-        self._first = Run.from_lists({})
+    model: TrainedReranker
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
         result = gather_values(first, self.world)[0]
         assert result is not None
         self._first = result.run
-
-    def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
-        return self.reranker.save(folder, manifest)
 
     def score(self, epoch: int) -> ValScores | None:
         """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
@@ -288,18 +271,18 @@ class PipelineOnVal(EvaluateOnVal):
 
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
-        val, world, model = self.data.val, self.world, self.reranker.model
+        val, world, model = self.data.val, self.world, self.model.model
         share = val.claims[world.rank :: world.size]
         part = self._first.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
-        result = self.reranker.stage(self.reranker.depth).apply(share, val.sources, part)
+        result = self.model.stage(self.model.depth).apply(share, val.sources, part)
         model.train(training)
         return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
-        run, depth = result.run, self.reranker.depth
+        run, depth = result.run, self.model.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
         ranked = {

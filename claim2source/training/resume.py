@@ -33,7 +33,6 @@ CALMER = (
 )
 # By device: the bytes that torch.get_rng_state gives.
 RandomState = dict[str, Tensor]
-StateDict = dict[str, object]  # of torch's optimizers and schedulers, and of Lightning
 
 
 class MinedFile(TypedDict):
@@ -44,13 +43,14 @@ class MinedFile(TypedDict):
 
 
 @dataclass(frozen=True)
-class RunState:
-    """Hold the state to resume a run from, beside Lightning's checkpoint.
+class TrainingState:
+    """Hold all that a run needs to go on exactly where it stopped.
 
     `losses` has one entry per optimizer step, NaN for one that was skipped; `mined` the current
     negatives, `random` the RNG state of every process by rank. `epoch_open` says that the epoch's
     last step is done and its checkpoint is not scored, `ended` that no epoch follows, though others
-    were planned.
+    were planned. `checkpoint` is Lightning's, with all of these: weights that training moves,
+    optimizer, scheduler, loops, callbacks.
     """
 
     batches_done: int
@@ -61,34 +61,18 @@ class RunState:
     random: list[RandomState]
     epoch_open: bool
     ended: bool
-
-
-@dataclass(frozen=True)
-class TrainingState(RunState):
-    """Hold all that a run needs to go on exactly where it stopped.
-
-    `weights` are those that training moves; `lightning` is the rest of Lightning's checkpoint:
-    optimizer, scheduler, loops, callbacks.
-    """
-
-    weights: dict[str, Tensor]
-    lightning: StateDict
+    checkpoint: Mapping[str, Any]
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
-        """Take a checkpoint of Lightning's apart."""
-        rest = {key: value for key, value in checkpoint.items() if key not in (OURS, "state_dict")}
-        weights = {
-            name.removeprefix(_PREFIX): weight.detach()
-            for name, weight in checkpoint["state_dict"].items()
-        }
-        return cls(**checkpoint[OURS], weights=weights, lightning=rest)
+        """Read the state that a checkpoint of Lightning's holds."""
+        return cls(**checkpoint[OURS], checkpoint=checkpoint)
 
-    def checkpoint(self) -> StateDict:
-        """Return the state as a checkpoint of Lightning's."""
-        ours = {spec.name: getattr(self, spec.name) for spec in fields(RunState)}
-        weights = {f"{_PREFIX}{name}": weight for name, weight in self.weights.items()}
-        return {**self.lightning, "state_dict": weights, OURS: ours}
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Name the weights as their model does."""
+        weights = self.checkpoint["state_dict"]
+        return {name.removeprefix(_PREFIX): weight.detach() for name, weight in weights.items()}
 
     def save(self, path: Path) -> None:
         """Write the state; the run's one before is kept as `previous_state`.
@@ -97,7 +81,7 @@ class TrainingState(RunState):
         """
         require_finite_weights(self.weights, path)
         with atomic_path(path) as temporary:
-            torch.save({"format": STATE_FORMAT, **self.checkpoint()}, temporary)
+            torch.save({"format": STATE_FORMAT, **self.checkpoint}, temporary)
             if path.name == STATE_FILE and path.is_file():
                 # A copy of the name: the state is never missing, whenever the process is killed.
                 same_file(path, previous_state(path))
@@ -116,7 +100,7 @@ class TrainingState(RunState):
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
             why = f"this version reads format {STATE_FORMAT}"
             raise InputError(path, field="format", why=why)
-        missing = {spec.name for spec in fields(RunState)} - raw.get(OURS, {}).keys()
+        missing = {spec.name for spec in fields(cls)} - {"checkpoint"} - raw.get(OURS, {}).keys()
         if missing:
             raise InputError(path, field=min(missing), why="is missing")
         state = cls.of(raw)

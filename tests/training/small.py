@@ -20,7 +20,7 @@ from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import Splits, TrainingData, load_data
-from claim2source.training.resume import RunState, TrainingState
+from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.models.layout import declare
 
@@ -158,8 +158,10 @@ def a_state(steps: int, **weights: torch.Tensor) -> TrainingState:
     """A state after so many steps, as a run saves it."""
     mined = {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)}
     losses = [0.5] * steps
-    ours = RunState(steps, steps, losses, 1, mined, [], epoch_open=False, ended=False)
-    return TrainingState(**vars(ours), weights=weights, lightning={"epoch": 0})
+    ours = {"batches_done": steps, "steps_done": steps, "losses": losses, "world_size": 1}
+    ours |= {"mined": mined, "random": [], "epoch_open": False, "ended": False}
+    state = {f"model.{name}": weight for name, weight in weights.items()}
+    return TrainingState.of({"epoch": 0, "state_dict": state, OURS: ours})
 
 
 def losses_of(run: Path) -> list[float]:

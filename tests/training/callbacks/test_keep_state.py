@@ -17,7 +17,7 @@ from tests.training.small import a_state
 
 def checkpoint(steps: int, weight: torch.Tensor) -> dict[str, Any]:
     """What Lightning hands over: `weight` itself, which training moves on."""
-    return a_state(steps).checkpoint() | {"state_dict": {"model.weight": weight}}
+    return dict(a_state(steps, weight=weight).checkpoint)
 
 
 def test_a_snapshot_is_written_while_the_weights_move(
