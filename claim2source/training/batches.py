@@ -202,10 +202,6 @@ class BatchSampler:
             )
         self._use_counts = epoch + 1, turn_counts
 
-    def loader(self, make: Callable[[BatchPlan], Batch]) -> BatchLoader[Batch]:
-        """Load the batches that `make` builds from the plans."""
-        return BatchLoader(self, make)
-
     def _used_before(self, epoch: int) -> np.ndarray:
         turn_counts = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0

@@ -77,7 +77,6 @@ class StepLog(pl.Callback):
         seconds = max(time.perf_counter() - window.started, 1e-9)
         values = {
             "loss": step.terms["loss"],
-            **window.taught_counts(),
             **{
                 name if name in module.measures else f"loss/{name}": value
                 for name, value in step.terms.items()

@@ -169,8 +169,6 @@ def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) 
     if recipe.tuning != "full":
         return _with_adapter(model, recipe, task)
     model.requires_grad_(True)
-    if not recipe.optimisation.train_embeddings:
-        model.get_input_embeddings().requires_grad_(False)
     if recipe.optimisation.train_layers is not None:
         _freeze_below(model, recipe.optimisation.train_layers)
     return model

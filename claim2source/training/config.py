@@ -105,12 +105,9 @@ class StepsConfig(Settings):
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
             nearly twice as fast on a CPU.
-        train_embeddings: with tuning: full, train the word embeddings too; false keeps the base
-            model's. In multilingual models they are most of the weights: without them training
-            is quicker and takes a fraction of the memory.
         train_layers: with tuning: full, train the last so many layers and keep the base model's
-            word embeddings and lower layers: half of the layers take two thirds of the time;
-            none: all.
+            word embeddings and lower layers: half of the layers take two thirds of the time, and
+            in multilingual models the embeddings are most of the weights; none: all.
         precision: of the training arithmetic; bf16 only helps on a GPU.
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
@@ -126,7 +123,6 @@ class StepsConfig(Settings):
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
     dropout: PartialShare | None = None
-    train_embeddings: bool = True
     train_layers: Annotated[int, Between(1, 10_000)] | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 42

@@ -32,9 +32,8 @@ class Forward:
     repeats: list[tuple[Sequence[int], RandomState, Tensor]]
     after: RandomState | None = None
 
-    def backward(self, loss: Tensor, step_context: BackwardContext | None = None) -> None:
+    def backward(self, loss: Tensor, context: BackwardContext = lambda *_: nullcontext()) -> None:
         """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
-        context = step_context or _no_context
         with context(loss, not self.repeats):
             loss.backward()  # type: ignore[no-untyped-call]
         while self.repeats:
@@ -46,10 +45,6 @@ class Forward:
                 torch.autograd.backward(vectors, leaf.grad)
         if self.after is not None:
             restore_random_state(self.after)
-
-
-def _no_context(output: Tensor, last: bool) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 def whole_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:

@@ -146,13 +146,9 @@ class Memory:
         outside = _outside_layers(model)
         total, trained = shape.linear + outside, float(shape.adapters)
         if recipe.tuning == "full":
-            train, embeddings = recipe.optimisation, model.get_input_embeddings()
-            trained = float(total)
-            if train.train_layers is not None:
-                layers = shape.linear / shape.layers
-                trained = layers * min(train.train_layers, shape.layers)
-            elif not train.train_embeddings:
-                trained -= sum(parameter.numel() for parameter in embeddings.parameters())
+            trained, count = float(total), recipe.optimisation.train_layers
+            if count is not None:
+                trained = shape.linear / shape.layers * min(count, shape.layers)
             # Sources that are not trained keep a copy of the base.
             copy = total if recipe.optimisation.train == "query_only" else 0
             weights = (total - trained + copy) * size

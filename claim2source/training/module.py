@@ -35,7 +35,7 @@ from claim2source.training.gradcache import (
     token_chunks,
     whole_forward,
 )
-from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
+from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined
 from claim2source.training.negatives import first_loss_sentences
 from claim2source.training.resume import (
     CALMER,
@@ -128,12 +128,10 @@ class TrainingModule(pl.LightningModule):
         return batch
 
     def on_train_start(self) -> None:
-        """Switch to training mode."""
         self.stop.install()
         self.model.train()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Begin to count the texts of an optimizer step."""
         if self.window.closed:
             self.window = Window()
 
@@ -250,7 +248,6 @@ class TrainingModule(pl.LightningModule):
             optimizer.zero_grad(set_to_none=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep only the weights that training moves."""
         trainable = {f"model.{name}" for name in trainable_weights(self.model)}
         weights = checkpoint["state_dict"]
         checkpoint["state_dict"] = {name: weights[name] for name in weights if name in trainable}
@@ -319,26 +316,14 @@ class Step:
 
 @dataclass
 class Window:
-    """Count the input of an optimizer step in this process.
-
-    `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
-    """
+    """Count the input of an optimizer step in this process."""
 
     started: float = field(default_factory=time.perf_counter)
     terms: list[dict[str, Tensor]] = field(default_factory=list)
     claims: int = 0
     real: int = 0
     padded: int = 0
-    taught: list[Tensor] = field(default_factory=list)
     closed: bool = False
-
-    def taught_counts(self) -> dict[str, float]:
-        """Compute the share of claims that a teacher taught, and the scores used per claim."""
-        if not self.taught:
-            return {}
-        rows = sum(int(scores.any(dim=1).sum()) for scores in self.taught)
-        scores = sum(int(scores.sum()) for scores in self.taught)
-        return {"taught_claims": rows / self.claims, "taught_scores": scores / self.claims}
 
     def mean_terms(self) -> dict[str, Tensor]:
         """Average each term of the loss over the batches."""
@@ -374,11 +359,6 @@ class CollatedBatch:
     text_numbers: Tensor
     chunks: Sequence[Sequence[int]]
     parts: Sequence[TokenBatch | PackedBatch]
-
-    @property
-    def plan(self) -> BatchPlan:
-        """Return the batch's plan."""
-        return self.batch.plan
 
     def pin_memory(self) -> CollatedBatch:
         """Copy the tensors to memory that a GPU reads while it computes."""
@@ -448,9 +428,7 @@ class RetrieverModule(TrainingModule):
         window.claims += len(batch.claims)
         window.real += sum(part.real_tokens for part in collated.parts)
         window.padded += sum(part.padded_tokens for part in collated.parts)
-        if batch.teacher is not None:
-            window.taught.append(taught(batch.teacher))
-        return self.share_of_step(forward, collated.plan)
+        return self.share_of_step(forward, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """Compare the first step's loss with chance."""

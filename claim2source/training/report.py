@@ -40,7 +40,6 @@ from claim2source.training.choose import ValScores, part_name
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.reranker_config import RerankerRecipe
-from claim2source.training.run_folder import score_to_choose_by
 from claim2source.training.session import Session
 
 STEP_0, CHOSEN = "step 0", "chosen"
@@ -241,8 +240,7 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
         reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         values = [entry.val[language][MAIN_METRIC] for language in languages]
         values += [entry.parts[part][MACRO][MAIN_METRIC] for part in parts]
-        score = None if entry.score is None else score_to_choose_by(entry)
-        return [name, *values, score, entry.loss, reported]
+        return [name, *values, entry.score, entry.loss, reported]
 
     rows = []
     if first is not None:

@@ -111,7 +111,8 @@ class RunFolder:
         if not exists and not is_unbegun(path):
             if config.resume:
                 raise UserError(f"{path}: no run to resume here")
-            if path.exists() and not all(map(_is_nothing, path.iterdir())):
+            files = path.iterdir() if path.exists() else ()
+            if any(not is_leftover(file) and file.name != LOCK_FILE for file in files):
                 raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
             return run
         if exists and not (config.resume or config.overwrite):
@@ -124,12 +125,17 @@ class RunFolder:
                 check_aside(folder, why_run_is_kept)
             if run.resumes:
                 before = _begun_settings(path / CONFIG_FILE)
-                _refuse_changes(path / CONFIG_FILE, before, settings, defaults)
+                if _NEWEST not in before:
+                    why = "is of an earlier version, whose runs cannot be resumed"
+                    why += "; begin again with --overwrite"
+                    raise InputError(path / CONFIG_FILE, why=why)
+                for key, old, new in _changes(before, settings, defaults):
+                    raise ConfigError(key, new, f"{old!r}, with which the run was begun")
                 share = before.get(_SEEN_SHARE)
                 if config.data.val_seen_share is None and isinstance(share, int | float):
                     data = replace(config.data, val_seen_share=share)
                     run.config = replace(config, data=data)
-                file = _read(path)
+                file = read_run_file(path)
                 run.history, run.chosen = list(file.history), file.chosen
                 run.begun_with = file.begun_with
                 if run.is_finished:
@@ -230,7 +236,12 @@ class RunFolder:
         `trained` leaves out the model before training.
         """
         among = [entry for entry in self.history if entry.epoch or not trained]
-        return max(among or self.history, key=lambda e: (score_to_choose_by(e), -e.epoch)).epoch
+
+        def score(entry: Epoch) -> float:
+            # In 0.1.0 the macro average.
+            return score_of(entry.val) if entry.score is None else entry.score
+
+        return max(among or self.history, key=lambda entry: (score(entry), -entry.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
         """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
@@ -250,7 +261,7 @@ class RunFolder:
         """Write `run.json`: the history, and the chosen checkpoint at the end of the run."""
         self.chosen = None if checkpoint is None else checkpoint.name
         history = tuple(self.history)
-        content = _RunFile(
+        content = RunFile(
             self.chosen, history, dict(self.begun_with), self.saved_steps, self.skipped_steps
         )
         write_json(self.path / RUN_FILE, asdict(content))
@@ -271,11 +282,6 @@ def previous_state(path: Path) -> Path:
     return path.with_name(PREVIOUS_STATE_FILE)
 
 
-def score_to_choose_by(entry: Epoch) -> float:
-    """Return an epoch's score on the declared mix of val's claims; in 0.1.0 the macro average."""
-    return score_of(entry.val) if entry.score is None else entry.score
-
-
 def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
     if not is_run(config.out):
@@ -285,7 +291,9 @@ def resumable(config: RunConfig) -> bool:
 
 
 @dataclass(frozen=True)
-class _RunFile:
+class RunFile:
+    """Hold the content of `run.json`."""
+
     chosen: str | None
     history: tuple[Epoch, ...]
     begun_with: dict[str, str | None] = field(default_factory=dict)
@@ -293,12 +301,8 @@ class _RunFile:
     skipped_steps: int = 0
 
 
-def read_history(path: Path) -> list[Epoch]:
-    """Read the history that a run's folder holds. Raises `InputError` where there is none."""
-    return list(_read(path).history)
-
-
-def _read(path: Path) -> _RunFile:
+def read_run_file(path: Path) -> RunFile:
+    """Read what a run's folder says of it. Raises `InputError` where there is nothing."""
     file = path / RUN_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -307,7 +311,7 @@ def _read(path: Path) -> _RunFile:
         raise InputError(file, why=why) from None
     except UnicodeDecodeError:
         raise InputError(file, why="not UTF-8") from None
-    return validated(_RunFile, text, file)
+    return validated(RunFile, text, file)
 
 
 def _resolved(path: Path) -> Path:
@@ -318,11 +322,6 @@ def _resolved(path: Path) -> Path:
         raise InputError(path, why="cannot be used: its links lead nowhere") from None
 
 
-def _is_nothing(path: Path) -> bool:
-    """Tell whether a file is the leftover of a killed process, not a user's."""
-    return is_leftover(path) or path.name == LOCK_FILE
-
-
 def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
@@ -330,20 +329,6 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
         inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
         if inside and key not in ("out", "store"):
             raise ConfigError(key, inside[0], "a place outside the run that is replaced")
-
-
-def _refuse_changes(
-    file: Path,
-    before: Mapping[str, object],
-    settings: Mapping[str, object],
-    defaults: Mapping[str, object],
-) -> None:
-    """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
-    if _NEWEST not in before:
-        why = "is of an earlier version, whose runs cannot be resumed; begin again with --overwrite"
-        raise InputError(file, why=why)
-    for key, old, new in _changes(before, settings, defaults):
-        raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
 def _begun_settings(file: Path) -> dict[str, object]:

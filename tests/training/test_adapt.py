@@ -167,17 +167,6 @@ class TestQlora:
         assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
 
 
-def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
-    """Frozen, they get no gradient and no place in the optimizer; all else is trained as before."""
-    for flags, left_out in (
-        ([], set()),
-        (["--optimisation.train_embeddings=false"], {"embeddings.word_embeddings.weight"}),
-    ):
-        words = ["--tuning=full", "--model.bidirectional=null", *flags]
-        model = adapted(tiny_folder, *words).encoder.model
-        assert {name for name, _ in model.named_parameters()} - trainable(model).keys() == left_out
-
-
 def test_the_last_layers_are_trained_and_nothing_before_them(tiny_folder):
     """No gradient reaches what is frozen, and the vectors still move."""
     words = ["--tuning=full", "--model.bidirectional=null", "--optimisation.train_layers"]
