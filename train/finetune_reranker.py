@@ -34,7 +34,6 @@ COMMON = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read the config and fine-tune."""
     config = read_config(
         RerankerConfig,
         argv,

@@ -359,7 +359,6 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
 
 
 def fusion_table(fusion: LearnedFusion) -> TextTable:
-    """Tabulate the fitted weights."""
     rows: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]
     return TextTable(["view", "weight", "scale"], rows)
 

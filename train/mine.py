@@ -86,7 +86,6 @@ class MineConfig(Settings):
 
     @property
     def ranked(self) -> bool:
-        """Tell whether a first stage's ranking is mined."""
         return self.first.system is not None or bool(self.first.run)
 
 

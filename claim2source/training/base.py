@@ -50,12 +50,10 @@ class LoadedBase:
 
     @property
     def recipe(self) -> RetrieverRecipe:
-        """Return the recipe with numbers in place of `auto`."""
         return self.plan.recipe
 
     @property
     def kind(self) -> Literal["full", "lora"]:
-        """Tell whether a checkpoint holds all weights or an adapter."""
         return "full" if self.recipe.tuning == "full" else "lora"
 
     @contextmanager
@@ -74,7 +72,6 @@ class LoadedBase:
             self.encoder.weights = before
 
     def save(self, folder: Path, manifest: Manifest) -> Manifest:
-        """Write a checkpoint; return its manifest with the hashes of the weights."""
         kind = self.kind if manifest.epoch else "base"
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 

@@ -97,11 +97,9 @@ class BatchSampler:
 
     @property
     def optimizer_steps(self) -> int:
-        """Count the optimizer steps of all epochs."""
         return -(-self.batches // self.accumulation) * self.epochs
 
     def limit_batches(self, limit: int) -> None:
-        """End every epoch after its first `limit` batches."""
         self._limit = limit
         self.batches = min(self.batches, limit)
 
@@ -240,15 +238,12 @@ class BatchLoader(Generic[Batch]):
         self._epoch = self._first = self._position = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the plans of this epoch from the next iteration on."""
         self._epoch = epoch
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many batches of the epoch were given."""
         return {"batches": self._position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Begin the next iteration after the batches that were given."""
         self._first = state["batches"]
 
     def __len__(self) -> int:

@@ -69,7 +69,6 @@ class StepLog(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
     ) -> None:
-        """Log the step that this batch closed."""
         assert isinstance(module, TrainingModule)
         if not module.window.closed:
             return
@@ -310,7 +309,6 @@ class KeepState(Checkpoint):
         self.close_epoch(trainer)
 
     def close_epoch(self, trainer: pl.Trainer) -> None:
-        """Run the end of an epoch that was left open."""
         if self.epoch_open:
             for monitoring in (False, True):  # Lightning's order
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
@@ -330,7 +328,6 @@ class KeepState(Checkpoint):
             raise Stopped("", module.stop.received or SIGTERM)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save once the epoch is scored."""
         assert isinstance(module, TrainingModule)
         self.epoch_open, self._ended = False, _is_ended(trainer)
         self._save(trainer, module, between=True)

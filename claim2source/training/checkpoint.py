@@ -78,7 +78,6 @@ def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict
 
 
 def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
-    """Hash the files of weights and of their config."""
     adapter, full = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
     content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else full))
     return Weights(kind, content, config_sha256=settings)

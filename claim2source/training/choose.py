@@ -41,11 +41,9 @@ class ValScores:
     intervals: Intervals | None = None
 
     def epoch(self, number: int, loss: float | None) -> Epoch:
-        """Return the record of an epoch of a run."""
         return Epoch(number, self.table, loss, self.parts, self.score, self.claims)
 
     def by_split(self) -> dict[str, Table]:
-        """Name the tables as a manifest does."""
         return {"val": self.table, **{part_name(part): row for part, row in self.parts.items()}}
 
     @property
@@ -81,7 +79,6 @@ def why_too_small(val: Dataset) -> str | None:
 
 
 def part_name(part: str) -> str:
-    """Name a part of val: `val, seen papers`."""
     return f"val, {part} papers"
 
 

@@ -60,7 +60,6 @@ class TrainingData:
 
     @property
     def val(self) -> Dataset:
-        """Return the claims that are chosen on."""
         return self.selection.val
 
     @property
@@ -70,7 +69,6 @@ class TrainingData:
 
     @cached_property
     def weighing(self) -> Weighing:
-        """Weigh the claims of val to choose by."""
         return self.selection.weighing()
 
 
@@ -290,7 +288,6 @@ class TrainingPairs:
 
     @property
     def languages(self) -> list[str]:
-        """List the rows' languages."""
         return [self._language_of[row.claim] for row in self.rows]
 
     def groups(self) -> list[int]:

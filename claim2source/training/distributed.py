@@ -68,7 +68,6 @@ class World:
 
     @property
     def nodes(self) -> int:
-        """Count the machines."""
         return self.size // self.local_size
 
     @property
@@ -201,7 +200,6 @@ def _wait_for_first(world: World) -> None:
 
 
 def barrier(world: World) -> None:
-    """Wait for every process."""
     if world.size > 1:
         _wait_for_first(world)
         # On the CPU: a GPU barrier would choose a device before Lightning has set it.

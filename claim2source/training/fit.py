@@ -211,5 +211,4 @@ def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
 
 
 def is_overfitting(trainer: pl.Trainer) -> bool:
-    """Tell whether a trainer repeats its first batches."""
     return bool(vars(trainer)["overfit_batches"])

@@ -55,7 +55,6 @@ class Lists:
         )
 
     def seeing(self, views: Sequence[int]) -> Lists:
-        """Keep some views."""
         features = np.ascontiguousarray(self.features[:, :, list(views)])
         scale = self.scale[list(views)]
         return Lists(features, self.is_candidate, self.gold, self.weights, self.groups, scale)
@@ -178,8 +177,6 @@ def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -
 
 @dataclass(frozen=True)
 class Recipe:
-    """Name the views of a linear ranker, by number, and its penalty."""
-
     views: tuple[int, ...]
     penalty: float
 
@@ -252,7 +249,6 @@ class Candidates:
 
     @property
     def models(self) -> list[ModelConfig]:
-        """List the dense models that find the candidates."""
         return self.system.dense_models
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
@@ -279,7 +275,6 @@ class Gathered:
     constant: tuple[str, ...] = ()
 
     def lists(self) -> Lists:
-        """Pad them for fitting."""
         gold = [
             np.array([source in claim.golds for source in self.run.sources(claim.id)], bool)
             for claim in self.data.claims
@@ -329,7 +324,6 @@ def gather(
 
 
 def _differs(scores: np.ndarray) -> bool:
-    """Tell whether the known scores of a claim's candidates are not all equal."""
     return len(set(scores[~np.isnan(scores)].tolist())) > 1
 
 
@@ -387,7 +381,6 @@ class Fitting:
 
     @property
     def names(self) -> list[str]:
-        """Name the views, in order."""
         return list(self.views)
 
     @property
@@ -397,7 +390,6 @@ class Fitting:
 
     @property
     def first(self) -> list[int]:
-        """Number the views of the base."""
         return [self.names.index(name) for name in self.base]
 
     def _dealt(self, lists: Lists, inner: int = 0) -> np.ndarray:
@@ -410,7 +402,6 @@ class Fitting:
         return held_out(self.lists.seeing(columns), folds, PENALTIES[0], self.signed[columns])
 
     def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
-        """Choose views and penalty on these claims, by held-out papers among them."""
         scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}

@@ -48,7 +48,6 @@ class Forward:
 
 
 def whole_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
-    """Compute the loss, keeping all activations."""
     vectors = torch.cat([encode(rows) for rows in chunks])
     return Forward(loss_of(_in_order(vectors, chunks)), encode, [])
 

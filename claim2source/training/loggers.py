@@ -56,7 +56,6 @@ class RunLog:
             logger.log_metrics({"epoch": entry.epoch, **values}, step=step)
 
     def table(self, key: str, table: TextTable) -> None:
-        """Show a table in W&B."""
         for page in self._pages:
             page.log({key: as_wandb(table)})
 
@@ -82,19 +81,16 @@ class WandbPage(Logger):
 
     @property
     def name(self) -> str:
-        """Name the logger."""
         return "wandb"
 
     @property
     def version(self) -> str:
-        """Return the version: a run has one page."""
         return "0"
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Log nothing: the config was given when the run began."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log numbers over the optimizer steps."""
         self.page.log(dict(metrics) if step is None else {**metrics, _STEP: step})
 
 

@@ -139,7 +139,6 @@ class KeepBaseConfig(Settings):
 
 
 def language_weights(languages: list[str], shares: Mapping[str, float]) -> list[float]:
-    """Look up each claim's weight by its language."""
     return [shares.get(language, 0.0) if shares else 1.0 for language in languages]
 
 

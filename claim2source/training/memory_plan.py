@@ -127,12 +127,10 @@ class Memory:
 
     @property
     def fixed(self) -> float:
-        """Add the parts that do not depend on the texts."""
         return self.weights + self.states
 
     @property
     def total(self) -> float:
-        """Add everything."""
         return self.fixed + self.tokens * self.a_token
 
     @classmethod

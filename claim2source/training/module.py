@@ -260,7 +260,6 @@ class TrainingModule(pl.LightningModule):
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
     def summary(self, settings: DataConfig, sampler: BatchSampler, claims: int) -> list[str]:
-        """Describe the training data, and the pairs that are left out."""
         pairs, trained = self.pairs.rows, trainable_weights(self.model).values()
         repeated = f", {settings.repeat} times each," if settings.repeat > 1 else ""
         weights = sum(weight.numel() for weight in self.model.parameters())
@@ -316,8 +315,6 @@ class Step:
 
 @dataclass
 class Window:
-    """Count the input of an optimizer step in this process."""
-
     started: float = field(default_factory=time.perf_counter)
     terms: list[dict[str, Tensor]] = field(default_factory=list)
     claims: int = 0
@@ -326,7 +323,6 @@ class Window:
     closed: bool = False
 
     def mean_terms(self) -> dict[str, Tensor]:
-        """Average each term of the loss over the batches."""
         return {
             name: torch.stack([terms[name] for terms in self.terms]).mean()
             for name in self.terms[0]
@@ -431,7 +427,6 @@ class RetrieverModule(TrainingModule):
         return self.share_of_step(forward, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
-        """Compare the first step's loss with chance."""
         if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
             return
         if self.loss_config.info_nce.weight:

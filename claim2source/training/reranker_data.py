@@ -40,12 +40,10 @@ class FirstStage:
 
     @property
     def depth(self) -> int:
-        """Count the sources of a claim that are ranked."""
         return max(self.settings.depth, self.minimum)
 
     @property
     def name(self) -> str:
-        """Name the stage in a report."""
         files = ", ".join(path.name for path in self.settings.run)
         return files or self.settings.system or BM25_NAME
 
@@ -161,11 +159,9 @@ class RerankerPairs:
         return [*gold, *(negative.source for negative in group)]
 
     def pairs(self, number: int, ids: Sequence[str]) -> list[Pair]:
-        """Write the texts of a pair's claim and of sources."""
         return [Pair(self._claims[number], self._sources[source]) for source in ids]
 
     def taught(self, number: int, ids: Sequence[str]) -> list[float]:
-        """Look up the teacher's scores."""
         assert self.teacher is not None
         scored = self.teacher[self.rows[number].claim]
         return [scored[source] for source in ids]

@@ -101,11 +101,9 @@ class TrainedReranker(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model."""
         return next(iter(self.model.parameters())).device
 
     def adapt(self) -> None:
-        """Make the model trainable."""
         self.model = make_trainable(self.model, self.recipe, self.task)
         if self.recipe.optimisation.gradient_checkpointing:
             # Reentrant checkpointing would pass no gradient through a frozen first block.
@@ -113,7 +111,6 @@ class TrainedReranker(ABC):
 
     @property
     def settings(self) -> RerankerSettings:
-        """Describe for manifests how a pair is read."""
         model, own_code = self.recipe.model, self.loading.own_code
         settings = RerankerSettings(
             model.kind, labels=self.labels, dtype=model.dtype, own_code=own_code
@@ -183,8 +180,6 @@ class TrainedReranker(ABC):
 
 
 class CrossEncoderToTrain(TrainedReranker):
-    """Train a classifier of pairs."""
-
     reads = CrossEncoder
     task = "SEQ_CLS"
 

@@ -39,8 +39,6 @@ def logits_table(labels: int) -> Any:
     from sentence_transformers.cross_encoder import CrossEncoder
 
     class LogitsTable(CrossEncoder):
-        """Look up the logits of rows."""
-
         logits = torch.zeros(0, labels)
 
         def __init__(self) -> None:
@@ -175,7 +173,6 @@ class RerankerModule(TrainingModule):
         self._equal_steps = 0
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
-        """Make the tensors of a planned batch's groups."""
         texts: list[Pair] = []
         sizes, golds, taught = [], [], []
         for row in plan.rows:

@@ -70,7 +70,6 @@ class TrainingState:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Name the weights as their model does."""
         weights = self.checkpoint["state_dict"]
         return {name.removeprefix(_PREFIX): weight.detach() for name, weight in weights.items()}
 
@@ -140,7 +139,6 @@ def require_finite_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def random_state() -> RandomState:
-    """Read this process's RNG state."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -148,14 +146,12 @@ def random_state() -> RandomState:
 
 
 def restore_random_state(state: Mapping[str, Tensor]) -> None:
-    """Restore the RNG state."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
 
 
 def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Select the weights that training moves, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -211,7 +207,6 @@ class StopSignals:
             self.check()
 
     def check(self) -> None:
-        """Raise `Stopped` where a signal was received."""
         if self.received is not None:
             raise Stopped("", self.received)
 

@@ -172,7 +172,6 @@ class RunFolder:
 
     @property
     def stopped_text(self) -> str:
-        """Describe where a run was stopped, and how to resume it."""
         if self.saved_steps is not None:
             return f"stopped at step {self.saved_steps}; continue with --resume"
         if self.history:
@@ -180,19 +179,16 @@ class RunFolder:
         return "stopped before anything was scored; run it again"
 
     def release(self) -> None:
-        """Unlock the folder."""
         if self.lock is not None:
             self.lock.release()
             self.lock = None
 
     @property
     def state(self) -> Path:
-        """Locate the state that the run resumes from."""
         return self.path / STATE_FILE
 
     @property
     def has_state(self) -> bool:
-        """Tell whether there is a state to resume from."""
         return self.state.is_file() or previous_state(self.state).is_file()
 
     @property
@@ -219,7 +215,6 @@ class RunFolder:
         return file_hash(self.mined) if self.mined.is_file() else None
 
     def mined_after(self, epoch: int) -> Path:
-        """Locate the negatives that the model of an epoch mined."""
         return self.path / f"mined-epoch-{epoch}.jsonl"
 
     def checkpoint(self, epoch: int) -> Path:
@@ -278,7 +273,6 @@ class RunFolder:
 
 
 def previous_state(path: Path) -> Path:
-    """Locate the state that was saved before the one at `path`."""
     return path.with_name(PREVIOUS_STATE_FILE)
 
 
@@ -292,8 +286,6 @@ def resumable(config: RunConfig) -> bool:
 
 @dataclass(frozen=True)
 class RunFile:
-    """Hold the content of `run.json`."""
-
     chosen: str | None
     history: tuple[Epoch, ...]
     begun_with: dict[str, str | None] = field(default_factory=dict)

@@ -250,7 +250,6 @@ class SourceTeacher:
 
     @property
     def sha256(self) -> str:
-        """Hash the identity of the teacher's weights, of both sides."""
         return content_hash([dict(self.encoder.weights or {}), dict(self.record.weights)])
 
     def prepare(

@@ -116,7 +116,6 @@ def _write_yes_no(
 
 
 def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
-    """Add an adapter to the weights of a model in float32, and cast the sum."""
     import torch
     from peft import PeftModel
 

@@ -78,12 +78,10 @@ class ScaledCheckpoint:
 
     @property
     def kind(self) -> str:
-        """Return `base`, `lora` or `full`."""
         return self.manifest.weights.kind
 
     @property
     def encoder(self) -> Encoder:
-        """Return the encoder, whose weights `set` changes."""
         return self.resolved.encoder
 
     @property
@@ -141,7 +139,6 @@ class ScaledCheckpoint:
         return file_hash(folder / _MODEL)
 
     def base_weights(self) -> dict[str, Tensor]:
-        """Load the base's weights, in float32 on the CPU."""
         return self._base.encoder.model.state_dict()
 
     @cached_property
@@ -167,7 +164,6 @@ class ScaledCheckpoint:
 
     @cached_property
     def _trained_weights(self) -> dict[str, Tensor]:
-        """Copy the trained weights before the encoder is scaled."""
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
@@ -191,8 +187,6 @@ class ScaledCheckpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """Name a checkpoint of a sum, with its manifest."""
-
     folder: Path
     manifest: Manifest
 
