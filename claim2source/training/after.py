@@ -31,12 +31,16 @@ _SET_BY_RUN = (
 _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
-def _read_file(config: FinetuneConfig, file: Path) -> EvaluateConfig:
+@said_once()
+def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
     """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
 
-    Claims are evaluated in the form that the run was trained with, and in those of FILE. Raises
-    `UserError` with the file and the key, also for a key that the training sets itself.
+    None without one. Claims are evaluated in the form that the run was trained with, and in those
+    of FILE. Raises `UserError` with the file and the key before training, also for a key that the
+    training sets itself, and for systems or files that do not exist.
     """
+    if (file := config.after) is None:
+        return None
     run, tracking = str(config.out), wandb_mode(config.wandb.mode)
     values = read_yaml(file)
     for key in values if isinstance(values, dict) else ():
@@ -47,7 +51,7 @@ def _read_file(config: FinetuneConfig, file: Path) -> EvaluateConfig:
         evaluation = read_config(EvaluateConfig, words, program="after", description=None)
     except ConfigError as error:
         raise InputError(file, None, error.key, error.why) from None
-    return replace(
+    evaluation = replace(
         evaluation,
         dataset=config.data.dataset,
         split=config.data.report_split,
@@ -60,17 +64,6 @@ def _read_file(config: FinetuneConfig, file: Path) -> EvaluateConfig:
         wandb=tracking,
         rule=config.rule,
     )
-
-
-@said_once()
-def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
-    """Read the evaluation that follows a training; None without one.
-
-    Raises `UserError` before training for systems or files of `after` that do not exist.
-    """
-    if config.after is None:
-        return None
-    evaluation = _read_file(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -80,7 +73,7 @@ def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
-        raise InputError(str(config.after), None, error.key, error.why) from None
+        raise InputError(file, None, error.key, error.why) from None
     return evaluation
 
 

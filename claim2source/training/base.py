@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,7 @@ from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.checkpoint import (
-    adapt,
-    check_model,
-    frozen_copy,
-    save_checkpoint,
-    train_projection,
-)
+from claim2source.training.checkpoint import PART, adapt, check_model, save_checkpoint
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import World, barrier, gather_values
@@ -137,13 +132,18 @@ def prepare_to_train(
                 vectors = BaseVectors(encoder, *texts, store, progress=turn)
             barrier(world)
     own = query_only and teacher is None
-    frozen = frozen_copy(encoder) if own and recipe.tuning == "full" else None
+    frozen = None
+    if own and recipe.tuning == "full":
+        model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
+        frozen = Encoder(model, encoder.tokenizer, encoder.settings, encoder.weights)
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(recipe.optimisation.seed, verbose=False)
     adapt(encoder, recipe)
     encoder.weights = None
     if teacher is not None:
-        train_projection(encoder)
+        assert encoder.dense is not None
+        # A part of the model, whose weights are trained, saved and restored.
+        encoder.model.add_module(PART, encoder.dense.requires_grad_(True))
     elif own:
         encoder.source_encoder = frozen or base_encoder(encoder, loaded.untrained)
     return vectors

@@ -169,7 +169,11 @@ def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) 
         return _with_adapter(model, recipe, task)
     model.requires_grad_(True)
     if recipe.optimisation.train_layers is not None:
-        _freeze_below(model, recipe.optimisation.train_layers)
+        first = next(layers_of(model)[-recipe.optimisation.train_layers].parameters())
+        for parameter in model.parameters():
+            if parameter is first:
+                break
+            parameter.requires_grad_(False)
     return model
 
 
@@ -193,33 +197,12 @@ def without_copies(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def train_projection(encoder: Encoder) -> None:
-    """Make the projection a part of the model, whose weights are trained, saved and restored."""
-    assert encoder.dense is not None
-    encoder.model.add_module(PART, encoder.dense.requires_grad_(True))
-
-
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
     import torch
 
     lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
     return max(lists, key=len, default=torch.nn.ModuleList())
-
-
-def _freeze_below(model: torch.nn.Module, layers: int) -> None:
-    """Freeze all weights before the last `layers`; no gradient goes through them."""
-    first = next(layers_of(model)[-layers].parameters())
-    for parameter in model.parameters():
-        if parameter is first:
-            return
-        parameter.requires_grad_(False)
-
-
-def frozen_copy(encoder: Encoder) -> Encoder:
-    """Copy the encoder with weights of its own that training does not move."""
-    model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
-    return type(encoder)(model, encoder.tokenizer, encoder.settings, encoder.weights)
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:

@@ -253,10 +253,6 @@ class TrainingPairs:
         numbers = connected_groups(pairs)
         return {source.id: number for source, number in zip(sources, numbers, strict=False)}
 
-    def gold_papers(self, claim: str) -> set[int]:
-        """List the papers of the claim's golds (see `papers`)."""
-        return {self.papers[gold] for gold in self.golds[claim] if gold in self.papers}
-
     def _scores_of(self, claim: str) -> Mapping[str, float]:
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
@@ -329,6 +325,8 @@ class TrainingPairs:
         ]
         owners = torch.tensor([i for i, _ in view_rows], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
+        languages = [self._language_of[row.claim] for row in own]
+        keep_weights = language_weights(languages, self.losses.keep_base.languages)
         texts, aligned = self._aligned_texts(own, plan)
         return TrainBatch(
             plan=plan,
@@ -343,7 +341,7 @@ class TrainingPairs:
             teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
-            keep_weights=None if base is None else self._keep_weights(own),
+            keep_weights=None if base is None else torch.tensor(keep_weights),
             texts=texts,
             aligned=aligned,
         )
@@ -362,7 +360,7 @@ class TrainingPairs:
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] where the source is the paper of one of the claim's golds."""
         papers = [self.papers[source] for source in columns]
-        golds = [self.gold_papers(row.claim) for row in own]
+        golds = [{self.papers.get(gold) for gold in self.golds[row.claim]} for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
 
     def _teacher_scores(
@@ -376,10 +374,6 @@ class TrainingPairs:
                     teacher[i, column_of[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
-
-    def _keep_weights(self, own: Sequence[MinedRow]) -> Tensor:
-        languages = [self._language_of[row.claim] for row in own]
-        return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 
 def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:

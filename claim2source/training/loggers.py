@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger, Logger
@@ -15,7 +14,6 @@ from claim2source.core.config import as_plain
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, group_above, wandb_mode
-from claim2source.training.config import WandbConfig
 from claim2source.training.run_folder import RunFolder
 
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
@@ -39,8 +37,17 @@ class RunLog:
         mode = wandb_mode(self.run.config.wandb.mode)
         if mode == "off":
             return [csv]
-        page = training_page(self.run.config.wandb, folder)
-        page.write(folder)
+        # A resumed run's page goes on.
+        config, page = self.run.config.wandb, TrainingPage.read(folder)
+        page = page or TrainingPage(uuid.uuid4().hex[:8])
+        name = config.name or folder.resolve().name
+        group = (
+            page.group
+            or os.environ.get("WANDB_RUN_GROUP")
+            or group_above(folder.resolve().parent)
+            or f"{name}-{page.id}"  # two runs may have one name
+        )
+        TrainingPage(page.id, config.project, name, group).write(folder)
         settings = as_plain(self.run.config)
         tracker = Tracker(
             mode, folder, id=page.id, resume="allow", job_type="train", config=settings
@@ -92,16 +99,3 @@ class WandbPage(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.page.log(dict(metrics) if step is None else {**metrics, _STEP: step})
-
-
-def training_page(config: WandbConfig, run: Path) -> TrainingPage:
-    """Name a run's page in W&B: a resumed run's goes on."""
-    page = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
-    name = config.name or run.resolve().name
-    group = (
-        page.group
-        or os.environ.get("WANDB_RUN_GROUP")
-        or group_above(run.resolve().parent)
-        or f"{name}-{page.id}"  # two runs may have one name
-    )
-    return TrainingPage(page.id, config.project, name, group)

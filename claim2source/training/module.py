@@ -365,28 +365,6 @@ class CollatedBatch:
         )
 
 
-def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> CollatedBatch:
-    """Divide a batch's texts into chunks, and make their tensors.
-
-    Each distinct text is encoded once; the gradients of its copies add up.
-    """
-    texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
-    number: dict[Tokens, int] = {}
-    row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
-    distinct = list(number)
-    size, budget = config.chunk_size, config.chunk_tokens
-    assert budget != "auto", "settled by memory_plan"
-    lengths = [len(text.ids) for text in distinct]
-    if budget is not None:
-        chunks = token_chunks(lengths, budget, packed=encoder.packs)
-    elif size is not None:
-        chunks = length_chunks(lengths, size)
-    else:
-        chunks = list(encoder.length_batches(distinct))
-    parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-    return CollatedBatch(batch, distinct, row_of, chunks, parts)
-
-
 class RetrieverModule(TrainingModule):
     """Train an `Encoder` contrastively: the step and its losses."""
 
@@ -408,13 +386,32 @@ class RetrieverModule(TrainingModule):
         self.candidates = 0
 
     def collate(self, plan: BatchPlan) -> CollatedBatch:
-        """Make the tensors of a planned batch, before its step and in another thread."""
-        batch = collate_batch(self.pairs.batch(plan), self.encoder, self.config)
+        """Divide a planned batch's texts into chunks, and make their tensors.
+
+        It is done before the step, in another thread. Each distinct text is encoded once; the
+        gradients of its copies add up.
+        """
+        batch, encoder = self.pairs.batch(plan), self.encoder
+        texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
+        number: dict[Tokens, int] = {}
+        row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
+        distinct = list(number)
+        size, budget = self.config.chunk_size, self.config.chunk_tokens
+        assert budget != "auto", "settled by memory_plan"
+        lengths = [len(text.ids) for text in distinct]
+        if budget is not None:
+            chunks = token_chunks(lengths, budget, packed=encoder.packs)
+        elif size is not None:
+            chunks = length_chunks(lengths, size)
+        else:
+            chunks = list(encoder.length_batches(distinct))
+        parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
+        collated = CollatedBatch(batch, distinct, row_of, chunks, parts)
         if self.device.type != "cuda":
-            return batch
+            return collated
         # A thread begins with the first GPU as its own.
         with torch.cuda.device(self.device):
-            return batch.pin_memory()
+            return collated.pin_memory()
 
     def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""

@@ -176,16 +176,13 @@ def _mine_pairs(
     miner = Miner(train, encoder, rendering, recipe.mining, store, progress=True)
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
-        rows = _in_order_of(read_mined(before, train), rows)
+        # Batches are planned by row number, and a file named by the user need not hold every pair;
+        # one that was not mined keeps its row.
+        by_pair = {(row.claim, row.positive): row for row in rows}
+        pairs = read_mined(before, train)
+        rows = [by_pair.get((row.claim, row.positive), row) for row in pairs]
     write_mined(rows, session.run.mined)
     return miner.counts
-
-
-def _in_order_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:
-    """Order mined rows as these pairs; a pair that was not mined keeps its row."""
-    # Batches are planned by row number, and a file named by the user need not hold every pair.
-    by_pair = {(row.claim, row.positive): row for row in mined}
-    return [by_pair.get((row.claim, row.positive), row) for row in pairs]
 
 
 def log_negatives(session: Session, rows: Sequence[MinedRow], train: Dataset, seed: int) -> None:

@@ -81,12 +81,6 @@ def run_files(path: Path, key: str = _KEY) -> list[Path]:
     return [path]
 
 
-def run_hash(path: Path, key: str = _KEY) -> str:
-    """Hash a run: of a file its own, of a folder that of all its files."""
-    hashes = [file_hash(file) for file in run_files(path, key)]
-    return hashes[0] if path.is_file() else content_hash(hashes)
-
-
 def read_teacher(
     path: Path, train: Dataset, temperature: float | None = None, key: str = _KEY
 ) -> Teacher:
@@ -98,7 +92,9 @@ def read_teacher(
     if temperature is None:
         by = _spread(scores)
         scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
-    return Teacher(scores, by, len(train.claims), run_hash(path, key))
+    hashes = [file_hash(file) for file in run_files(path, key)]
+    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
+    return Teacher(scores, by, len(train.claims), sha256)
 
 
 def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,9 +133,20 @@ class ScaledCheckpoint:
 
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
         """Write the plain model at a scale, cast after the sum; returns the weights' sha256."""
+        import torch
+
         model: Any = self.encoder.model
         model = model.get_base_model() if self.kind == "lora" else model
-        _save_model(folder, model, self.weights(scale), dtype)
+        kind = getattr(torch, dtype)
+        state = {
+            name: (v.detach().to("cpu", kind) if v.is_floating_point() else v.detach().cpu())
+            for name, v in self.weights(scale)
+        }
+        with torch.device("meta"):
+            empty = type(model)(copy.deepcopy(model.config))
+        # Strict: a missing or an extra weight is an error.
+        empty.load_state_dict(state, assign=True)
+        empty.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
         return file_hash(folder / _MODEL)
 
     def base_weights(self) -> dict[str, Tensor]:
@@ -185,41 +196,32 @@ class ScaledCheckpoint:
             yield name, scaled
 
 
-@dataclass(frozen=True)
-class Part:
-    folder: Path
-    manifest: Manifest
-
-
-def read_parts(checkpoints: Sequence[str | Path]) -> list[Part]:
-    """Read the manifests of checkpoints, or of the ones that runs chose.
+def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
+    """Read the manifests of checkpoints, or of the ones that runs chose, by their folders.
 
     Raises `UserError` where they have no sum: another base, kind, rendering or val, or weights
     that are not the manifest's.
     """
-    parts = []
-    for name in checkpoints:
-        folder = checkpoint_folder(name)
-        parts.append(Part(folder, Manifest.read(folder)))
-    first = parts[0]
-    if len({part.folder.resolve() for part in parts}) < max(2, len(parts)):
+    parts = {folder: Manifest.read(folder) for folder in map(checkpoint_folder, checkpoints)}
+    first = next(iter(parts))
+    if len({folder.resolve() for folder in parts}) < max(2, len(checkpoints)):
         raise UserError("checkpoints: a sum is of two or more different ones")
-    for part in parts:
-        if part.manifest.weights.kind == "base":
-            raise UserError(f"{part.folder}: holds the base itself: nothing was trained")
-        if part.manifest.weights.projection is not None:
-            raise UserError(f"{part.folder}: has a projection, and is in no sum")
+    for folder, manifest in parts.items():
+        if manifest.weights.kind == "base":
+            raise UserError(f"{folder}: holds the base itself: nothing was trained")
+        if manifest.weights.projection is not None:
+            raise UserError(f"{folder}: has a projection, and is in no sum")
         for field, of in _SHARED_FIELDS.items():
-            if of(part.manifest) != of(first.manifest):
-                raise UserError(f"{part.folder}: its {field} is not that of {first.folder}")
-        file = part.folder / (_MODEL if part.manifest.weights.kind == "full" else ADAPTER_FILE)
-        if not file.is_file() or file_hash(file) != part.manifest.weights.sha256:
+            if of(manifest) != of(parts[first]):
+                raise UserError(f"{folder}: its {field} is not that of {first}")
+        file = folder / (_MODEL if manifest.weights.kind == "full" else ADAPTER_FILE)
+        if not file.is_file() or file_hash(file) != manifest.weights.sha256:
             raise InputError(file, why="its sha256 is not the manifest's, or it is missing")
     return parts
 
 
 def write_sum(
-    parts: Sequence[Part],
+    parts: Mapping[Path, Manifest],
     folder: Path,
     weights: Sequence[float] | None = None,
     model: ModelConfig | None = None,
@@ -231,11 +233,11 @@ def write_sum(
     deltas B A, as one adapter whose rank is the sum of theirs. The manifest, which is returned,
     names the weights that were summed.
     """
-    first = parts[0].manifest
+    first = next(iter(parts.values()))
     with atomic_folder(folder) as temporary:
         if first.weights.kind == "full":
             names = (_MODEL, _CONFIG)
-            _sum_full(parts, weights, temporary, model)
+            _sum_full(list(parts), weights, temporary, model)
         else:
             names = (ADAPTER_FILE, ADAPTER_CONFIG_FILE)
             _sum_adapters(parts, weights, temporary)
@@ -244,8 +246,8 @@ def write_sum(
         manifest = replace(
             first,
             weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
-            epoch=max(part.manifest.epoch for part in parts),
-            soup=tuple(str(part.manifest.weights.sha256) for part in parts),
+            epoch=max(manifest.epoch for manifest in parts.values()),
+            soup=tuple(str(manifest.weights.sha256) for manifest in parts.values()),
             scores={},
         )
         manifest.write(temporary)
@@ -253,7 +255,7 @@ def write_sum(
 
 
 def _sum_full(
-    parts: Sequence[Part],
+    parts: Sequence[Path],
     weights: Sequence[float] | None,
     folder: Path,
     model: ModelConfig | None,
@@ -263,14 +265,14 @@ def _sum_full(
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    first = parts[0].folder
+    first = parts[0]
     for file in (first / _CONFIG, *tokenizer_files(first)):
         shutil.copyfile(file, folder / file.name)
     of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
     if abs(of_base) > 1e-9:
         base = ScaledCheckpoint(first, "cpu", "float32", model).base_weights()
-    files = [part.folder / _MODEL for part in parts]
+    files = [part / _MODEL for part in parts]
     files_of_weights = [safe_open(str(file), "pt") for file in files]
     names = set(files_of_weights[0].keys())
     for file, part_weights in zip(files, files_of_weights, strict=True):
@@ -297,27 +299,31 @@ def _sum_full(
     save_file(state, folder / _MODEL, {"format": "pt"})
 
 
-def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder: Path) -> None:
+def _sum_adapters(
+    parts: Mapping[Path, Manifest], weights: Sequence[float] | None, folder: Path
+) -> None:
     """Sum deltas: A is all A's below each other, B all B's side by side, weighed."""
     import torch
     from safetensors.torch import load_file, save_file
 
     states, scales, ranks = [], [], []
     config: dict[str, Any] = {}
-    for part, weight in zip(parts, weights or [1 / len(parts)] * len(parts), strict=True):
-        file = part.folder / ADAPTER_CONFIG_FILE
+    weights = weights or [1 / len(parts)] * len(parts)
+    for (part, manifest), weight in zip(parts.items(), weights, strict=True):
+        file = part / ADAPTER_CONFIG_FILE
         config = json.loads(file.read_text(encoding="utf-8"))
         if config.get("target_parameters"):
             # The factors of all experts are one tensor: they cannot be set side by side.
             why = "adapters with target_parameters are no sum of deltas, and are in no sum"
             raise InputError(file, why=why)
-        states.append(load_file(part.folder / ADAPTER_FILE))
+        states.append(load_file(part / ADAPTER_FILE))
         rank = int(config["r"])
-        scales.append(part.manifest.weights.scale * config["lora_alpha"] / rank * weight)
+        scales.append(manifest.weights.scale * config["lora_alpha"] / rank * weight)
         ranks.append(rank)
     for part, part_state in zip(parts, states, strict=True):
         if unshared := states[0].keys() ^ part_state.keys():
-            raise UserError(f"{part.folder}: only it or {parts[0].folder} adapts {min(unshared)}")
+            first = next(iter(parts))
+            raise UserError(f"{part}: only it or {first} adapts {min(unshared)}")
     state = {}
     for name in states[0]:
         factors = [part_state[name].float() for part_state in states]
@@ -327,7 +333,7 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
             weighed = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
             state[name] = torch.cat(weighed, dim=1)
         else:
-            raise UserError(f"{parts[0].folder}: {name} is no factor of a delta")
+            raise UserError(f"{next(iter(parts))}: {name} is no factor of a delta")
     save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
     settings = {"r": sum(ranks), "lora_alpha": sum(ranks)}
@@ -357,23 +363,6 @@ def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _plain_name(name: str) -> str:
     return name.replace(".base_layer", "")
-
-
-def _save_model(
-    folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype
-) -> None:
-    import torch
-
-    kind = getattr(torch, dtype)
-    state = {
-        name: (v.detach().to("cpu", kind) if v.is_floating_point() else v.detach().cpu())
-        for name, v in weights
-    }
-    with torch.device("meta"):
-        empty = type(model)(copy.deepcopy(model.config))
-    # Strict: a missing or an extra weight is an error.
-    empty.load_state_dict(state, assign=True)
-    empty.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
 
 
 def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
