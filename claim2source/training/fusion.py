@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
 from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -32,7 +31,8 @@ class Lists:
 
     `features` [claims, longest, views] float32 are scores divided by `scale` [views];
     `is_candidate` and `gold` [claims, longest] bool mark candidates and golds. `weights` [claims]
-    sum to 1, `groups` [claims] number the papers.
+    sum to 1, `groups` [claims] number the papers. A view may have a weight below 0 where `signed`
+    [views] says so.
     """
 
     features: np.ndarray
@@ -41,23 +41,25 @@ class Lists:
     weights: np.ndarray
     groups: np.ndarray
     scale: np.ndarray
+    signed: np.ndarray
 
     def of(self, claims: np.ndarray) -> Lists:
         """Keep some claims, by a mask or by numbers."""
         weights = self.weights[claims]
-        return Lists(
-            self.features[claims],
-            self.is_candidate[claims],
-            self.gold[claims],
-            weights / weights.sum(),
-            self.groups[claims],
-            self.scale,
+        return replace(
+            self,
+            features=self.features[claims],
+            is_candidate=self.is_candidate[claims],
+            gold=self.gold[claims],
+            weights=weights / weights.sum(),
+            groups=self.groups[claims],
         )
 
     def seeing(self, views: Sequence[int]) -> Lists:
-        features = np.ascontiguousarray(self.features[:, :, list(views)])
-        scale = self.scale[list(views)]
-        return Lists(features, self.is_candidate, self.gold, self.weights, self.groups, scale)
+        columns = list(views)
+        features = np.ascontiguousarray(self.features[:, :, columns])
+        scale, signed = self.scale[columns], self.signed[columns]
+        return replace(self, features=features, scale=scale, signed=signed)
 
     @property
     def reachable(self) -> np.ndarray:
@@ -70,6 +72,7 @@ def make_lists(
     gold: Sequence[np.ndarray],
     weights: np.ndarray,
     groups: np.ndarray,
+    signed: np.ndarray,
 ) -> Lists:
     """Pad raw scores (for each view an array for each claim) and measure the views' spread.
 
@@ -88,15 +91,15 @@ def make_lists(
         scale[number] = spread if spread > 1e-9 else 1.0
         for row, values in enumerate(scores):
             features[row, : len(values), number] = values / scale[number]
-    return Lists(features, is_listed, golds, weights, groups, scale)
+    return Lists(features, is_listed, golds, weights, groups, scale, signed)
 
 
-def fit_linear(lists: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
+def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     """Fit weights [views] by the listwise softmax loss over each claim's candidates.
 
     The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
-    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Weights
-    are at least 0 where `signed` [views] is false. Raises `UserError` where no claim has a gold.
+    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Raises
+    `UserError` where no claim has a gold.
     """
     from scipy.optimize import minimize
 
@@ -124,7 +127,7 @@ def fit_linear(lists: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
         return float(value + penalty / 2 * weights @ weights), slope + penalty * weights
 
     first = np.full(flat.shape[1], 0.5)
-    bounds = [(None, None) if free else (0, None) for free in signed]
+    bounds = [(None, None) if free else (0, None) for free in lists.signed]
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
     solution: np.ndarray = minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
@@ -160,18 +163,18 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return dealt
 
 
-def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray) -> np.ndarray:
+def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
         in_fold = folds == fold
-        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty, signed)
+        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty)
     return values
 
 
-def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
+def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
     """Rank claims by weights that are fitted on others: reciprocal ranks [claims]."""
-    weights = fit_linear(train, penalty, signed).astype(np.float32)
+    weights = fit_linear(train, penalty).astype(np.float32)
     return reciprocal_ranks(test.features @ weights, test)
 
 
@@ -181,46 +184,29 @@ class Recipe:
     penalty: float
 
 
-def forward_path(
-    lists: Lists, folds: np.ndarray, signed: np.ndarray, base: Sequence[int], penalty: float
-) -> list[tuple[int, ...]]:
-    """Add to the base, one after the other, the view that helps most on held-out papers.
-
-    Returns the sets of views, the base first.
-    """
-    path = [tuple(base)]
-    remaining = [view for view in range(len(signed)) if view not in base]
-    while remaining:
-
-        def helped(view: int) -> float:
-            views = [*path[-1], view]
-            values = held_out(lists.seeing(views), folds, penalty, signed[views])
-            return round(float(values @ lists.weights), 12)
-
-        best = max(remaining, key=helped)
-        remaining.remove(best)
-        path.append((*path[-1], best))
-    return path
-
-
 def try_recipes(
-    lists: Lists,
-    folds: np.ndarray,
-    signed: np.ndarray,
-    base: Sequence[int],
-    penalties: Sequence[float],
+    lists: Lists, folds: np.ndarray, base: Sequence[int], penalties: Sequence[float]
 ) -> dict[Recipe, np.ndarray]:
-    """Score on held-out papers each set of views of a path at each penalty, nearest first.
+    """Score sets of views at each penalty on held-out papers.
 
-    The first penalty is the one by which the path is made.
+    The base is the first set; each further one has also the view that helps most at the first
+    penalty.
     """
+
+    def score(views: Sequence[int]) -> float:
+        values = held_out(lists.seeing(views), folds, penalties[0])
+        return round(float(values @ lists.weights), 12)
+
     results = {}
-    for views in forward_path(lists, folds, signed, base, penalties[0]):
+    views, remaining = list(base), [n for n in range(len(lists.scale)) if n not in base]
+    while True:
         visible = lists.seeing(views)
         for penalty in penalties:
-            recipe = Recipe(views, penalty)
-            results[recipe] = held_out(visible, folds, penalty, signed[list(views)])
-    return results
+            results[Recipe(tuple(views), penalty)] = held_out(visible, folds, penalty)
+        if not remaining:
+            return results
+        views = [*views, max(remaining, key=lambda view: score([*views, view]))]
+        remaining.remove(views[-1])
 
 
 PENALTIES = (0.001, 0.01, 0.1)
@@ -247,10 +233,6 @@ class Candidates:
             before = replace(self.system, stages=stages[: is_learned.index(True)])
             object.__setattr__(self, "system", before)
 
-    @property
-    def models(self) -> list[ModelConfig]:
-        return self.system.dense_models
-
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
         """Rank claims; settings are chosen for the `reported` split, off it."""
         runner = SystemRunner(reported, replace(settings, depth=self.depth))
@@ -274,14 +256,6 @@ class Gathered:
     note: str = ""
     constant: tuple[str, ...] = ()
 
-    def lists(self) -> Lists:
-        gold = [
-            np.array([source in claim.golds for source in self.run.sources(claim.id)], bool)
-            for claim in self.data.claims
-        ]
-        weighing = self.weighing
-        return make_lists(list(self.columns.values()), gold, weighing.weights, weighing.groups)
-
 
 def known_claims(
     views: Mapping[str, ViewConfig],
@@ -293,7 +267,7 @@ def known_claims(
 
     Where none was trained, these are all of train. Raises `UserError` where nothing is left.
     """
-    models = [view.model for view in views.values()] + candidates.models
+    models = [view.model for view in views.values()] + candidates.system.dense_models
     names = [model.name for model in models if model is not None] + candidates.system.models()
     manifests = map(manifest_of, dict.fromkeys(names))
     return HeldOut(settings.dataset, reported, settings.choosing).claims(manifests)
@@ -313,32 +287,25 @@ def gather(
     selection = known_claims(views, candidates, reported.split, settings)
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
     run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
-    columns, seconds = score_views(views, scorer, data, run)
+    listed = [run.sources(claim.id) for claim in data.claims]
+    columns: dict[str, list[np.ndarray]] = {}
+    seconds: dict[str, float] = {}
+    # Views of one encoder follow one another, so that it is loaded once.
+    for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
+        started = time.process_time()
+        columns[name] = scorer.scores(views[name], data.claims, listed)
+        seconds[name] = time.process_time() - started
     note = selection.note
     if selection.val is not selection.train and not note:
         note = "the claims that its training held out (val)"
     weighing = weigh(data, selection.seen, selection.seen_share)
-    telling = {name: scores for name, scores in columns.items() if any(map(_differs, scores))}
-    constant = tuple(name for name in columns if name not in telling)
+    telling = {
+        name: columns[name]
+        for name in views
+        if any(len(set(scores[~np.isnan(scores)].tolist())) > 1 for scores in columns[name])
+    }
+    constant = tuple(name for name in views if name not in telling)
     return Gathered(data, run, weighing, telling, seconds, note, constant)
-
-
-def _differs(scores: np.ndarray) -> bool:
-    return len(set(scores[~np.isnan(scores)].tolist())) > 1
-
-
-def score_views(
-    views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
-) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
-    """Score a run's sources by every view, and measure the CPU seconds of each."""
-    candidates = [run.sources(claim.id) for claim in data.claims]
-    columns, seconds = {}, {}
-    # Views of one encoder follow one another, so that it is loaded once.
-    for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
-        started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, candidates)
-        seconds[name] = time.process_time() - started
-    return {name: columns[name] for name in views}, seconds
 
 
 def milliseconds(
@@ -374,42 +341,44 @@ class Fitting:
     folds: int = 5
     seed: int = 13
     rule: Rule = "one_se"
-    lists: Lists = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lists", self.gathered.lists())
+    @cached_property
+    def lists(self) -> Lists:
+        """Pad the gathered scores."""
+        gathered, weighing = self.gathered, self.gathered.weighing
+        gold = [
+            np.array([source in claim.golds for source in gathered.run.sources(claim.id)], bool)
+            for claim in gathered.data.claims
+        ]
+        signed = np.array([not view.is_similarity for view in self.views.values()])
+        columns = list(gathered.columns.values())
+        return make_lists(columns, gold, weighing.weights, weighing.groups, signed)
 
     @property
     def names(self) -> list[str]:
         return list(self.views)
-
-    @property
-    def signed(self) -> np.ndarray:
-        """Tell which views may have a weight below 0, bool [views]."""
-        return np.array([not view.is_similarity for view in self.views.values()])
-
-    @property
-    def first(self) -> list[int]:
-        return [self.names.index(name) for name in self.base]
 
     def _dealt(self, lists: Lists, inner: int = 0) -> np.ndarray:
         return deal_papers(lists.groups, self.folds, self.seed + inner)
 
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
-        columns = [self.names.index(name) for name in names]
-        folds = self._dealt(self.lists)
-        return held_out(self.lists.seeing(columns), folds, PENALTIES[0], self.signed[columns])
+        visible = self.lists.seeing([self.names.index(name) for name in names])
+        return held_out(visible, self._dealt(self.lists), PENALTIES[0])
 
     def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
-        scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
+        base = [self.names.index(name) for name in self.base]
+        scores = try_recipes(lists, self._dealt(lists, inner), base, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
             "learned fusion",
             scores,
             weighing,
-            settings=self._settings,
+            settings=lambda recipe: {
+                "views": ", ".join(self.names[view] for view in recipe.views),
+                "penalty": recipe.penalty,
+            },
             # Fewer views are nearer to the base; a penalty is less than a view.
             distance=lambda recipe: len(recipe.views) + position[recipe.penalty] / len(PENALTIES),
             rule=self.rule,
@@ -417,10 +386,6 @@ class Fitting:
             trials=True,
             note="; ".join(filter(None, ("on held-out papers", self.gathered.note))),
         )
-
-    def _settings(self, recipe: Recipe) -> dict[str, Any]:
-        views = ", ".join(self.names[view] for view in recipe.views)
-        return {"views": views, "penalty": recipe.penalty}
 
     def nested(self) -> np.ndarray:
         """Rank claims by rankers whose views, penalty and weights are of other papers."""
@@ -431,16 +396,14 @@ class Fitting:
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
             recipe, _ = self.choose(train, weighing.among(~in_fold), inner=1)
             halves = train.seeing(recipe.views), test.seeing(recipe.views)
-            signed = self.signed[list(recipe.views)]
-            values[in_fold] = rank_others(*halves, recipe.penalty, signed)
+            values[in_fold] = rank_others(*halves, recipe.penalty)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
         recipe, choice = self.choose(lists, self.gathered.weighing)
-        visible = lists.seeing(recipe.views)
-        weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
+        weights = fit_linear(lists.seeing(recipe.views), recipe.penalty).tolist()
         data = self.gathered.data
         fitted = FittingData(
             data.name,
