@@ -9,25 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
-from claim2source.models import Manifest, Weights, tokenizer_files
+from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
+from claim2source.models.projection import save_projection
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
-
-if TYPE_CHECKING:
-    import torch
-    from peft import PeftModel
-
-    from claim2source.models import Encoder
+from claim2source.training.export.weighted_sum import ONE_SHARD
+from claim2source.training.resume import require_finite_weights
 
 # Name of a projection that is trained with its model, as a part of it.
 PART = "projection"
-# One file, so that one hash names the weights.
-ONE_SHARD = "1000GB"
 
 
 def save_checkpoint(
@@ -47,8 +44,6 @@ def save_checkpoint(
         trained = manifest.weights.trained
         weights = Weights(trained=trained) if encoder.dense else Weights()
         if kind != "base":
-            from claim2source.training.resume import require_finite_weights
-
             require_finite_weights(saved_weights(encoder.model, kind), folder)
             if kind == "lora":
                 save_adapter(encoder.model, temporary, manifest.base.name)
@@ -63,8 +58,6 @@ def save_checkpoint(
                     shutil.copyfile(file, temporary / file.name)
             weights = replace(written_weights(temporary, kind), trained=trained)
         if encoder.dense is not None:
-            from claim2source.models.projection import save_projection
-
             weights = replace(weights, projection=save_projection(encoder.dense, temporary))
         manifest = replace(manifest, weights=weights)
         manifest.write(temporary)
@@ -107,8 +100,6 @@ def check_model(
 
 def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bool) -> None:
     """Raise `ConfigError` where a LoRA target is no layer, or tuning is refused."""
-    import torch
-
     if recipe.tuning == "full":
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
@@ -134,8 +125,6 @@ def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bo
 
 def _check_experts(model: Any, recipe: TrainingRecipe) -> None:
     """Raise `ConfigError` for adapters on a mixture's experts: they cannot have dropout."""
-    import torch
-
     with torch.device("meta"):
         empty = type(model)(copy.deepcopy(model.config))
     try:
@@ -185,8 +174,6 @@ def without_copies(model: torch.nn.Module) -> Iterator[None]:
     an input beside itself. Without autocast an adapter in fp32 needs its input in fp32. A step's
     backward pass belongs into the body: checkpointing runs the layers again there.
     """
-    import torch
-
     kind = next(model.parameters()).device.type
     if not (hasattr(model, "peft_config") and torch.is_autocast_enabled(kind)):
         yield
@@ -199,16 +186,12 @@ def without_copies(model: torch.nn.Module) -> Iterator[None]:
 
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
-    import torch
-
     lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
     return max(lists, key=len, default=torch.nn.ModuleList())
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:
     """Set every dropout rate, also those that attention layers hold as plain numbers."""
-    import torch
-
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate
@@ -216,7 +199,7 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
             module.attention_dropout = rate  # type: ignore[assignment]
 
 
-def _with_adapter(model: Any, recipe: TrainingRecipe, task: str | None) -> PeftModel:
+def _with_adapter(model: Any, recipe: TrainingRecipe, task: str | None) -> Any:
     from peft import LoraConfig, get_peft_model
 
     from claim2source.models.fused import fuse_adapters

@@ -271,6 +271,9 @@ class RunConfig(TrainingRecipe):
     def check(self) -> None:
         check_names(self.trainer)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
+        # A file of mined negatives names claims beyond the limit.
+        good = self.data.limit is None or self.mined is None
+        require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -381,9 +384,6 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
             allowed = f"at most mining.hard ({self.mining.hard}) with {key}"
             good = negatives <= self.mining.hard
             require(good, "optimisation.negatives", negatives, allowed)
-        # A file of mined negatives names claims beyond the limit.
-        good = self.data.limit is None or self.mined is None
-        require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
         super().check()
         self._check_teacher()
 

@@ -169,8 +169,6 @@ class RerankerConfig(RerankerRecipe, RunConfig):
         two = model.labels == 2
         kinds = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
         require(two == (loss == "cross_entropy"), "loss.kind", loss, kinds)
-        good = self.data.limit is None or self.mined is None
-        require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 
     def require_mined(self) -> Path:
         """Return the file of negatives. Raises `ConfigError` where none is named."""

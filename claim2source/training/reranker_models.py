@@ -25,13 +25,13 @@ from claim2source.stages.load import keep_head, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import (
-    ONE_SHARD,
     check_layers,
     make_trainable,
     save_adapter,
     saved_weights,
     written_weights,
 )
+from claim2source.training.export.weighted_sum import ONE_SHARD
 from claim2source.training.reranker_config import RerankerRecipe
 from claim2source.training.resume import require_finite_weights
 

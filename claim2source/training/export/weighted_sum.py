@@ -34,7 +34,6 @@ from claim2source.models import (
 )
 from claim2source.models.manifest import FILE
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
-from claim2source.training.checkpoint import ONE_SHARD
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder
 
 _MODEL, _CONFIG = "model.safetensors", "config.json"
+# One file, so that one hash names the weights.
+ONE_SHARD = "1000GB"
 # What checkpoints must have in common: else their sum is of different models, or knows val.
 _SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
     "base": lambda m: m.base.sha256,
