@@ -42,20 +42,25 @@ def quiet_trainer(**options: Any) -> pl.Trainer:
     return pl.Trainer(max_epochs=1, accelerator="cpu", **quiet, **options)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 5])
-def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: Path) -> None:
-    model, data = small_setup(tmp_path)
-    encoder = small_encoder(model)
+def small_pairs(folder: Path, **settings: Any) -> tuple[TrainingPairs, RetrieverModule]:
+    """All training pairs of the small data, and a module that trains the small model on them."""
+    model, data = small_setup(folder)
+    encoder, train = small_encoder(model), load(str(data), "train")
     set_dropout(encoder.model, 0.0)
-    train = load(str(data), "train")
+    encoder.model.requires_grad_(True)
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
     pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
+    config = OptimisationConfig(temperature=0.3, **settings)
+    return pairs, RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: Path) -> None:
     # Nothing moves: all batches are seen by the same weights.
-    config = OptimisationConfig(
-        temperature=0.3, chunk_size=chunk_size, accumulation=3, learning_rate=1e-30, weight_decay=0
-    )
-    module = RetrieverModule(encoder, pairs, config, LossesConfig(), 2)
-    weights = dict(encoder.model.requires_grad_(True).named_parameters())
+    still = {"accumulation": 3, "learning_rate": 1e-30, "weight_decay": 0}
+    pairs, module = small_pairs(tmp_path, chunk_size=chunk_size, **still)
+    encoder = module.encoder
+    weights = dict(encoder.model.named_parameters())
     sampler = BatchSampler(pairs.groups(), 10, epochs=1, accumulation=3)
     plans = list(sampler)
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
@@ -117,20 +122,12 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
     trained: int, read: int, chunks: dict[str, int], tmp_path: Path
 ) -> None:
     """The gradients, losses and counts are those of a device with enough memory."""
-    model, data = small_setup(tmp_path)
-    train = load(str(data), "train")
-    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
     ends: list[tuple[Gradients, RetrieverModule, Any]] = []
     for small in (False, True):
-        encoder = small_encoder(model)
-        set_dropout(encoder.model, 0.0)
-        encoder.model.requires_grad_(True)
-        memory = SmallMemory(encoder, trained, read)
+        pairs, module = small_pairs(tmp_path / str(small), learning_rate=1e-4, **chunks)
+        memory = SmallMemory(module.encoder, trained, read)
         if small:
-            encoder.vectors = memory  # type: ignore[method-assign]
-        pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
-        config = OptimisationConfig(temperature=0.3, learning_rate=1e-4, **chunks)
-        module = RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
+            module.encoder.vectors = memory  # type: ignore[method-assign]
         sampler = BatchSampler(pairs.groups(), 10, epochs=1)
         gradients = Gradients()
         trainer = quiet_trainer(callbacks=gradients)
@@ -151,14 +148,8 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
 
 
 def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:
-    model, data = small_setup(tmp_path)
-    encoder = small_encoder(model)
-    train = load(str(data), "train")
-    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
-    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
-    encoder.model.requires_grad_(True)
-    encoder.vectors = SmallMemory(encoder, 1, 1)  # type: ignore[method-assign]
-    module = RetrieverModule(encoder, pairs, OptimisationConfig(), LossesConfig(), 5)
+    pairs, module = small_pairs(tmp_path)
+    module.encoder.vectors = SmallMemory(module.encoder, 1, 1)  # type: ignore[method-assign]
     trainer = quiet_trainer()
     sampler = BatchSampler(pairs.groups(), 10, epochs=1)
     with pytest.raises(UserError, match="out of memory"):
