@@ -1,7 +1,7 @@
 """Mine hard negatives: `python train/mine.py --out mined.jsonl [--dataset DIR]`.
 
-They come from BM25 and `model`, fused, or from the ranking of a first stage: `--first.system NAME`
-or `--first.run RUNS`. Both trainers read the file.
+They come from BM25 and `model`, fused, or from the ranking of a first stage: `--first.system NAME`.
+Both trainers read the file.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MineConfig(Settings):
 
     @property
     def ranked(self) -> bool:
-        return self.first.system is not None or bool(self.first.run)
+        return self.first.system is not None
 
 
 def mine(config: MineConfig) -> list[str]:

@@ -66,19 +66,15 @@ class FirstStageConfig(Settings):
         files: YAML files of systems; none: all of configs/systems.
         checkpoint: in the place of the system's dense model: a checkpoint, the folder of a training
             run, or a model's name.
-        run: TREC runs, or folders of them, with the rankings of all claims, in place of a system.
         depth: how many of a claim's first sources are re-ranked, up to 2,000.
     """
 
     system: str | None = None
     files: tuple[Path, ...] = ()
     checkpoint: str | None = None
-    run: tuple[Path, ...] = ()
     depth: Annotated[int, Between(1, DEEPEST)] = 100
 
     def check(self) -> None:
-        has_both = bool(self.run) and self.system is not None
-        require(not has_both, "first.system", self.system, "none beside first.run")
         has_system = self.checkpoint is None or self.system is not None
         require(has_system, "first.checkpoint", self.checkpoint, "none without first.system")
 

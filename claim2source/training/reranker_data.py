@@ -10,7 +10,7 @@ from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset
-from claim2source.core.run import Result, Run
+from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.io.store import Store
 from claim2source.mining import MinedRow
@@ -22,15 +22,14 @@ from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.data import in_turn
 from claim2source.training.reranker_config import FirstStageConfig
-from claim2source.training.teacher import TeacherScores, run_scores
+from claim2source.training.teacher import TeacherScores
 
-KEY = "first.run"
 BM25_NAME = "BM25"
 
 
 @dataclass(frozen=True)
 class FirstStage:
-    """Rank claims with the system that the settings name, a plain BM25 without, or given runs.
+    """Rank claims with the system that the settings name, or a plain BM25.
 
     At least the first `minimum` sources of a claim are ranked.
     """
@@ -44,18 +43,12 @@ class FirstStage:
 
     @property
     def name(self) -> str:
-        files = ", ".join(path.name for path in self.settings.run)
-        return files or self.settings.system or BM25_NAME
+        return self.settings.system or BM25_NAME
 
     @cached_property
-    def system(self) -> System | None:
-        """Read the system; none where runs are given.
-
-        Raises `ConfigError` for a system that the files do not have, or that cannot run.
-        """
+    def system(self) -> System:
+        """Read the system. Raises `ConfigError` for one that is not there, or cannot run."""
         settings = self.settings
-        if settings.run:
-            return None
         if settings.system is None:
             return System(BM25_NAME, BM25Node(name=BM25_NAME))
         systems = read_systems(settings.files or None)
@@ -69,9 +62,6 @@ class FirstStage:
 
     @property
     def models(self) -> list[str]:
-        """Name the models of the first stage; none of runs that are given."""
-        if self.system is None:
-            return []
         return [*(model.name for model in self.system.dense_models), *self.system.models()]
 
     def rank(
@@ -85,8 +75,6 @@ class FirstStage:
         device: str | None = None,
     ) -> dict[str, Result]:
         """Rank the claims of splits, by the splits' names; nothing is chosen on `reported`."""
-        if self.system is None:
-            return {name: Result(self._read_run_files(data)) for name, data in splits.items()}
         settings = RunSettings(
             dataset,
             ChoosingOn(lenient=lenient),
@@ -96,13 +84,6 @@ class FirstStage:
         )
         runner, system = SystemRunner(reported, settings), self.system
         return {name: runner.run(system, None, split).result for name, split in splits.items()}
-
-    def _read_run_files(self, data: Dataset) -> Run:
-        scored = run_scores(self.settings.run, data, KEY)
-        lists: dict[str, Sequence[tuple[str, float]]] = {
-            claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
-        }
-        return Run.from_lists(lists)
 
 
 def rankings_hash(rankings: Iterable[Result], depth: int) -> str:

@@ -86,29 +86,17 @@ def read_teacher(
 ) -> Teacher:
     """Read a teacher's scores of training claims, divided by their spread without a temperature.
 
-    The run may be any system's. Raises `InputError`, which names the `key`, as `run_scores` does.
+    The run may be any system's; other claims of it are ignored. Raises `InputError`, which names
+    the `key`, when it has none of the claims, names a source that the data set does not have, or
+    scores a claim in two files.
     """
-    scores, by = run_scores([path], train, key), None
-    if temperature is None:
-        by = _spread(scores)
-        scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
-    hashes = [file_hash(file) for file in run_files(path, key)]
-    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
-    return Teacher(scores, by, len(train.claims), sha256)
-
-
-def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
-    """Read the scores of a split's claims from runs, best first; other claims are ignored.
-
-    Raises `InputError` when they have none of the claims, name a source that the data set does
-    not have, or score a claim in two files.
-    """
-    source_ids = {source.id for source in data.sources}
-    golds = {claim.id: claim.golds for claim in data.claims}
+    source_ids, by = {source.id for source in train.sources}, None
+    golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
-    for file in [file for path in paths for file in run_files(path, key)]:
+    files = run_files(path, key)
+    for file in files:
         run = named_as(read_run(file), golds).run
-        for claim in data.claims:
+        for claim in train.claims:
             if not (scored := run.scored(claim.id)):
                 continue
             if claim.id in scores:
@@ -117,10 +105,13 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
                 raise InputError(file, field="source", why=f"{wrong} is not in the data set")
             scores[claim.id] = scored
     if not scores:
-        split = "training" if data.split == "train" else data.split
-        why = f"scores no claim of the {split} split"
-        raise InputError(paths[0], field="claim", why=why)
-    return scores
+        raise InputError(path, field="claim", why="scores no claim of the training split")
+    if temperature is None:
+        by = _spread(scores)
+        scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
+    hashes = [file_hash(file) for file in files]
+    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
+    return Teacher(scores, by, len(train.claims), sha256)
 
 
 def _spread(scores: TeacherScores) -> float:

@@ -229,7 +229,6 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
         ({"mined": "none.jsonl"}, "none.jsonl"),
         ({"first__checkpoint": "x"}, "first.checkpoint"),
         ({"first__system": "BM52"}, "first.system.*BM52"),
-        ({"first__run": '["none.trec"]'}, "none.trec.*first.run"),
         ({"model__max_length": 4096}, "model.max_length.*64"),
         (
             {"tuning": "lora", "model__labels": 2, "loss__kind": "cross_entropy"},
@@ -269,18 +268,18 @@ def test_a_real_collapse_stops_the_run_and_says_so(
     assert not (tmp_path / "run" / "report.json").exists()
 
 
-def test_a_first_stage_of_runs_and_a_teacher(tiny: dict[str, Path], tmp_path: Path) -> None:
-    """BM25's own ranking as files is re-ranked alike; its scores teach by margins."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    for split in ("train", "dev"):
-        data = load(str(tiny["data"]), split)
-        result = BM25(BM25Config()).index(data.sources).search(data.claims, 20)
-        write_trec_run(result.run, folder / f"{split}.trec")
+def test_a_first_stage_of_a_run_and_a_teacher(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """BM25's own ranking as a file is re-ranked alike; its scores teach by margins."""
+    run, systems = tmp_path / "bm25.trec", tmp_path / "systems.yaml"
+    splits = [load(str(tiny["data"]), split) for split in ("train", "dev")]
+    claims = [claim for data in splits for claim in data.claims]
+    write_trec_run(BM25(BM25Config()).index(splits[0].sources).search(claims, 20).run, run)
+    systems.write_text(f"R: {{retrieve: {{run: {run}}}}}\n")
+    teacher = Path(shutil.copy(run, tmp_path / "teacher.trec"))
     extra: dict[str, Any] = {"optimisation__epochs": 1}
     taught = small_config(
-        tiny, tmp_path / "taught", first__run=f'["{folder}"]', loss__kind="margin_mse",
-        loss__scores=folder / "train.trec", **extra,
+        tiny, tmp_path / "taught", first__system="R", first__files=f'["{systems}"]',
+        loss__kind="margin_mse", loss__scores=teacher, **extra,
     )  # fmt: skip
     finetune_reranker(taught)
     finetune_reranker(small_config(tiny, tmp_path / "plain", **extra))
@@ -290,8 +289,9 @@ def test_a_first_stage_of_runs_and_a_teacher(tiny: dict[str, Path], tmp_path: Pa
     assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
     # A run does not go on over another ranking of its first stage.
     finetune_reranker(replace(taught, resume=True))
-    dev = (folder / "dev.trec").read_text().splitlines()
-    (folder / "dev.trec").write_text("\n".join(dev[1:]) + "\n")
+    lines = run.read_text().splitlines()
+    lines.remove(next(line for line in lines if line.startswith("dev-")))
+    run.write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="first stage is not the one"):
         finetune_reranker(replace(taught, resume=True))
 
