@@ -79,12 +79,19 @@ def load_data(splits: Splits, losses: LossesConfig, run: RunFolder) -> TrainingD
     teacher's run or mined negatives that do not fit the claims.
     """
     data = load_splits(splits, run)
-    check_losses(losses, data.train)
-    distillation = losses.distillation
+    train, distillation = data.train, losses.distillation
+    if losses.consistency.weight and not any(
+        claim.lang != "en" and claim.translation for claim in train.claims
+    ):
+        allowed = "0: no training claim has a translation to agree with"
+        raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
+    if losses.keep_base.weight:
+        allowed = f"languages of the training claims: {', '.join(train.languages)}"
+        for language in sorted(losses.keep_base.languages.keys() - set(train.languages)):
+            raise ConfigError("losses.keep_base.languages", language, allowed)
     if distillation.weight and distillation.scores is not None:
-        return replace(
-            data, teacher=read_teacher(distillation.scores, data.train, distillation.temperature)
-        )
+        teacher = read_teacher(distillation.scores, train, distillation.temperature)
+        return replace(data, teacher=teacher)
     return data
 
 
@@ -114,19 +121,6 @@ def load_splits(splits: Splits, run: RunFolder) -> TrainingData:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     return TrainingData(splits, train, carved, report, carved.train.golds)
-
-
-def check_losses(losses: LossesConfig, train: Dataset) -> None:
-    """Raise `ConfigError` for a loss that finds nothing to work on in these claims."""
-    if losses.consistency.weight and not any(
-        claim.lang != "en" and claim.translation for claim in train.claims
-    ):
-        allowed = "0: no training claim has a translation to agree with"
-        raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
-    if losses.keep_base.weight:
-        allowed = f"languages of the training claims: {', '.join(train.languages)}"
-        for language in sorted(losses.keep_base.languages.keys() - set(train.languages)):
-            raise ConfigError("losses.keep_base.languages", language, allowed)
 
 
 def unused_data(recipe: RetrieverRecipe, data: TrainingData, pairs: int) -> list[str]:

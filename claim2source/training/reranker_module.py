@@ -200,7 +200,13 @@ class RerankerModule(TrainingModule):
             part = part_of.get(tuple(rows))
             if part is None:
                 part = self.reranker.features([groups.texts[row] for row in rows])
-            return self.reranker.logits(_on_device(part, self.device))
+            part = {
+                key: value.to(self.device, non_blocking=True)
+                if isinstance(value, Tensor)
+                else value
+                for key, value in part.items()
+            }
+            return self.reranker.logits(part)
 
         def loss_of(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.
@@ -235,13 +241,6 @@ class RerankerModule(TrainingModule):
         if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))
-
-
-def _on_device(part: Features, device: torch.device) -> Features:
-    return {
-        key: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-        for key, value in part.items()
-    }
 
 
 class PipelineOnVal(EvaluateOnVal):
