@@ -22,7 +22,6 @@ from claim2source.training.losses import (
     info_nce,
     keep_base,
     language_weights,
-    shortened,
 )
 
 NAN = math.nan
@@ -143,14 +142,6 @@ def test_consistency_is_one_minus_cosine_over_all_claims() -> None:
     assert float(loss) == pytest.approx(expected / 4, rel=1e-5)
     none = consistency(claims, views[:0], torch.tensor([], dtype=torch.long))
     assert float(none) == 0
-
-
-def test_shortened_vectors_have_length_one() -> None:
-    vectors = unit(3, 8)
-    short = shortened(vectors, 3)
-    assert short.shape == (3, 3)
-    assert torch.allclose(short.norm(dim=1), torch.ones(3))
-    assert torch.allclose(short, vectors[:, :3] / vectors[:, :3].norm(dim=1, keepdim=True))
 
 
 def inputs() -> LossInputs:
