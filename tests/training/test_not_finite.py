@@ -149,12 +149,12 @@ def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -
     path = tmp_path / "state.pt"
     good.save(path)
     before = path.read_bytes()
-    bad = replace(good, weights={"first": torch.ones(2), "second": torch.tensor([1.0, value])})
+    bad = a_state(1, first=torch.ones(2), second=torch.tensor([1.0, value]))
     with pytest.raises(UserError, match=rf"state\.pt: not written: second {FINITE}"):
         bad.save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"state.pt": before}
     # A version without this check may have written one.
-    torch.save({"format": 4, **bad.checkpoint()}, path)
+    torch.save({"format": 4, **bad.checkpoint}, path)
     with pytest.raises(InputError, match=rf"state\.pt: second: {FINITE}"):
         TrainingState.load(path)
 
