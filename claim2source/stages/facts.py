@@ -8,21 +8,26 @@ score of the stage before.
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 
 from claim2source.core.config import Between, Share, require
-from claim2source.core.records import nfkc
+from claim2source.core.files import content_hash
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.stage import MOST_VERSIONS, LLMCost, RewritingStage, Task
+from claim2source.llm.stage import MOST_VERSIONS, LLMCost, LLMStage, RewritingStage, Task
 from claim2source.llm.work import TEXTS, Answer, Request, object_schema
-from claim2source.stages.llm_scores import ListScores, LLMScores, numbered, post_values
-from claim2source.stages.pairs import DEEPEST
+from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import read_prompt
-from claim2source.text.views import ClaimForm, SourceForm, render_claim
+from claim2source.text.views import ClaimForm, SourceForm, render_claim, render_source
 
 Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
 # Of q, n and a: the companion paper's six.
@@ -45,6 +50,66 @@ _ENTITIES = object_schema(
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
 MOST_RELEVANT = 5
+
+
+@dataclass
+class ListScores:
+    """Hold a claim, its first sources as texts, and their scores."""
+
+    claim: Claim
+    before: Mapping[str, float]
+    texts: list[str]
+    scores: np.ndarray
+    note: str = ""
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMScores(LLMStage, ABC):
+    """Rank the first sources of every claim by a language model's answers.
+
+    Args:
+        depth: how many of the first sources it sees; what is beyond keeps its place below them.
+        sources: how sources are written: `metadata` with authors and venue, `title_abstract`
+            without, or another of `rendering.sources`.
+    """
+
+    depth: Annotated[int, Between(1, DEEPEST)] = 10
+    sources: SourceForm = "metadata"
+
+    @property
+    @abstractmethod
+    def prompts(self) -> tuple[str, ...]:
+        """Name the prompts that are sent."""
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the prompts' words: a result depends on them beside the settings."""
+        read = (replace(read_prompt(name), path=Path()) for name in self.prompts)
+        return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
+
+    @abstractmethod
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
+        """Set every list's scores [its sources]; NaN leaves a source its rank."""
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
+        started = time.perf_counter()
+        by_id = {source.id: source for source in sources}
+        lists, spent = [], LLMCost()
+        for claim in claims:
+            ids = run.sources(claim.id, self.depth)
+            texts = [render_source(by_id[source], self.sources) for source in ids]
+            nothing = np.full(len(ids), np.nan)
+            lists.append(ListScores(claim, run.scored(claim.id), texts, nothing))
+        self.fill([entry for entry in lists if entry.texts], spent)
+        ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
+        failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
+        notes = {entry.claim.id: entry.note for entry in lists if entry.note}
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.reused
+        )
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +235,10 @@ class Entities(VersionedScores):
     """Re-rank by the number of the post's entities that a source holds.
 
     Args:
-        chunk: sources of one request; none: all.
         prompt: a prompt's name or YAML file with the variables count, post, translation and
             documents.
     """
 
-    chunk: Annotated[int, Between(1, DEEPEST)] | None = None
     prompt: str = "entities"
 
     @property
@@ -189,16 +252,13 @@ class Entities(VersionedScores):
         tasks: list[Task[list[list[float]]]] = []
         counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for entry, own in zip(lists, counts, strict=True):
-            size = self.chunk or len(entry.texts)
+            values = {"count": str(len(entry.texts)), "documents": numbered(entry.texts)}
+            values |= post_values(entry.claim)
             for sample in self.samples:
-                for start in range(0, len(entry.texts), size):
-                    texts = entry.texts[start : start + size]
-                    values = {"count": str(len(texts)), "documents": numbered(texts)}
-                    values |= post_values(entry.claim)
-                    request = Request.of(
-                        prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
-                    )
-                    tasks.append(Task(own[start : start + size], entry.failures, request))
+                request = Request.of(
+                    prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
+                )
+                tasks.append(Task(own, entry.failures, request))
         for records, answer in self.good(tasks, cost, "entities", _names_documents):
             for record, count in zip(
                 records, matched(answer.data or {}, len(records)), strict=True
@@ -247,6 +307,17 @@ class Relevance(LLMScores, RewritingStage):
             first = np.array(list(entry.before.values())[: len(averages)], np.float64)
             entry.scores = first + averages
             entry.note = f"relevance by {prompt.name}"
+
+
+def post_values(claim: Claim) -> dict[str, str]:
+    """Return a prompt's `post`, as it was written, and its `translation`, where there is one."""
+    english = render_claim(claim, "translated")
+    return {"post": claim.text, "translation": "" if english == claim.text else english}
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """Number texts from 1, each on one line: none can pass for the next one's number."""
+    return "\n".join(f"[{i}] {' '.join(text.split())}" for i, text in enumerate(texts, 1))
 
 
 def score_schema(low: int, high: int) -> dict[str, object]:

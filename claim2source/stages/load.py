@@ -355,28 +355,6 @@ def load_causal(
     return prepare_for_gpu(model.to(_device(settings.device)).eval()), tokenizer
 
 
-def load_with_code(folder: Path, settings: LoadSettings, name: str) -> Any:
-    """Load a model whose own code does the work. Raises `UserError` where that may not run."""
-    import torch
-    from transformers import AutoModel
-
-    if not settings.own_code:
-        raise UserError(
-            f"model {name!r} re-ranks by code of its own; to run it write "
-            f"allow_remote_code: [{name}] and, for a model of the hub, its commit as revision"
-        )
-    try:
-        model: Any = AutoModel.from_pretrained(
-            folder,
-            trust_remote_code=settings.own_code,
-            use_safetensors=True,
-            dtype=getattr(torch, settings.dtype),
-        )
-    except Exception as error:  # libraries raise anything, and so does a model's code
-        raise UserError(f"model {name}: {one_line(error)}") from None
-    return model.to(_device(settings.device)).eval()
-
-
 def _device(device: str | None) -> str:
     import torch
 

@@ -39,7 +39,7 @@ RUN = Run.from_lists(
     }
 )
 MODELS = ("max_sim", "cross_encoder")
-ASKING = ("listwise", "entities", "attribution", "relevance", "select", "letters")
+ASKING = ("entities", "attribution", "relevance", "select", "letters")
 VERIFIERS = ("select", "letters")
 
 
@@ -50,7 +50,6 @@ def reply(chat: Chat) -> str | Reply:
         return Reply(last, logprobs=[(last, -0.1, {last: -0.1, chat.choices[0]: -3.0})])
     count = max(chat.user.count("\n["), chat.user.count("Paper "), 1)
     values: dict[str, Any] = {
-        "order": [count],
         "facts": ["one", "two"],
         "labels": [int("paper c" in chat.user)] * 2,
         "score": len(chat.user) % 5,
@@ -114,8 +113,6 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("version", "attribution", {"versions": 2, "version": 3}),
     ("extractor", "attribution", {"extractor": {"url": "http://x"}}),
     ("rewrites", "relevance", {"rewrites": 2, "temperature": 0}),
-    ("stride", "listwise", {"stride": 21}),
-    ("max_length", "jina", {"max_length": 512}),
     ("instruction", "yes_no", {"instruction": " "}),
     ("url", "http", {"url": "http://u:p@h"}),
 ]
