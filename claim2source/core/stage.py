@@ -8,7 +8,6 @@ inherit from and nothing to register.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from claim2source.core.records import Claim, Source
@@ -37,10 +36,6 @@ class Index(Protocol):
 
         A claim with `candidates` is ranked within them. A plain string is a claim too.
         """
-        ...
-
-    def save(self, folder: str | Path) -> None:
-        """Write the index to a folder that `load_index` opens."""
         ...
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
-from claim2source.core.errors import UserError
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
@@ -54,6 +51,3 @@ class SearchPart:
         }
         run = Run.from_lists(lists, pool=candidate_pool(posts))
         return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
-
-    def save(self, folder: str | Path) -> NoReturn:
-        raise UserError("a part of an index is not written alone: copy its folder")

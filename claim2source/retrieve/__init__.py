@@ -4,7 +4,6 @@ from claim2source.retrieve.bm25 import BM25, BM25Config, BM25Index
 from claim2source.retrieve.dense import Dense, DenseIndex
 from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
 from claim2source.retrieve.fuse import FusionConfig, Hybrid, HybridIndex, fuse
-from claim2source.retrieve.load import load_index
 from claim2source.retrieve.topk import candidate_pool
 
 __all__ = [
@@ -20,5 +19,4 @@ __all__ = [
     "VectorIndex",
     "candidate_pool",
     "fuse",
-    "load_index",
 ]

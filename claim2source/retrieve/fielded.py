@@ -10,13 +10,11 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, cast
 
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
-from claim2source.core.errors import UserError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -86,10 +84,6 @@ class FieldedIndex:
         )
         cost = Cost(time.perf_counter() - started, len(lists), peak_memory(gpu=False))
         return Result(Run.from_lists(lists), failures=failures, cost=cost)
-
-    def save(self, folder: str | Path) -> None:
-        """Refuse: every claim has an index of its own."""
-        raise UserError(f"{folder}: an index of fields is not written")
 
 
 class Timeline:

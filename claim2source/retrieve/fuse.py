@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -14,10 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims
-from claim2source.retrieve.index_folder import write_folder
 
-# The folders of a hybrid index's two parts.
-PARTS = ("first", "second")
 Ranking = TypeVar("Ranking", Run, Result)
 
 
@@ -305,12 +301,3 @@ class HybridIndex:
                 score_missing(self.second, claims, second.run, first.run),
             )
         return fuse(first, second, self.fusion, k=k, scored=scored)
-
-    def save(self, folder: str | Path) -> None:
-        """Write both indexes to a folder that `load_index` opens."""
-        write_folder(folder, "hybrid", self._write)
-
-    def _write(self, folder: Path) -> dict[str, object]:
-        for name in PARTS:
-            getattr(self, name).save(folder / name)
-        return {"fusion": self.fusion}

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
 
 from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, UserError
@@ -118,10 +117,6 @@ class SavedIndex:
         cost = Cost(time.perf_counter() - started, len(posts))
         lists = {claim.id: ranked[claim.id] for claim in posts}
         return Result(Run.from_lists(lists, pool=candidate_pool(posts)), cost=cost)
-
-    def save(self, folder: str | Path) -> NoReturn:
-        """Refuse: the files are the index."""
-        raise UserError(f"{folder}: a saved run has no index to write")
 
 
 def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from claim2source.core.errors import ConfigError, UserError
@@ -278,14 +277,6 @@ class RunNode(Node):
         return SavedRun(self.run).index(sources)
 
 
-class SearchOnly:
-    """Refuse to be written: a system is not an index in a folder."""
-
-    def save(self, folder: str | Path) -> None:
-        """Refuse: `eval/index.py` writes an index."""
-        raise UserError(f"{folder}: a system is not written; eval/index.py makes an index")
-
-
 @dataclass(frozen=True, kw_only=True)
 class HybridNode(Node):
     """Fuse two nodes' rankings; with `fits` the fusion is chosen on held-out claims.
@@ -377,7 +368,7 @@ class HybridNode(Node):
         return f"{kind}:{self.dense.label_of()}"
 
 
-class HybridNodeIndex(SearchOnly):
+class HybridNodeIndex:
     """Search the indexes of a hybrid's parts and fuse their rankings."""
 
     def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
@@ -496,7 +487,7 @@ class RouteNode(Node):
 
 
 @dataclass(frozen=True)
-class _RouteIndex(SearchOnly):
+class _RouteIndex:
     node: RouteNode
     sources: Sequence[Source]
     runtime: SystemRuntime
