@@ -1,4 +1,4 @@
-"""Rank the first gold of every claim, and count the golds that rose and fell between two runs."""
+"""Rank the first gold of every claim, and count the golds that rise and fall from stage to stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import MACRO
-from claim2source.core.run import Run
+from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, TextTable
 from claim2source.metrics.metrics import evaluate, judged_claims, language_masks
 
@@ -105,3 +105,21 @@ def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTa
         for language, move in moves.items()
     ]
     return TextTable(columns, rows, numeric=[False, True, False, *[True] * 6])
+
+
+def verifier_note(result: Result, moves: Moves | None) -> str | None:
+    """Describe a verifier's requests, and their effect by the moves of all languages, in one line.
+
+    None for a stage that asks nothing.
+    """
+    if not result.details:
+        return None
+    polls = [detail for detail in result.details.values() if detail.get("asks")]
+    asks, tokens = (int(sum(poll[key] for poll in polls)) for key in ("asks", "tokens"))
+    claims, share = len(result.run.claim_ids), len(polls) / max(len(result.run.claim_ids), 1)
+    promoted, demoted = (moves.promoted, moves.demoted) if moves is not None else (0, 0)
+    price = f", {tokens / promoted:.0f} tokens for each" if promoted else ""
+    return (
+        f"asked about {len(polls)} of {claims} claims ({share:.1%}) by {asks} requests of {tokens} "
+        f"tokens: {promoted} golds promoted{price}, {demoted} demoted"
+    )

@@ -20,9 +20,8 @@ from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.ranks import gold_moves, moves_table
+from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.verifiers import VerifierWork, verifier_table, verifier_work
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.pipeline.evaluate import (
@@ -186,21 +185,18 @@ def _without_unset(value: Any) -> Any:
 def _stage_details(
     stages: Sequence[Stage], names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    notes, moves, verifiers = list[str](), {}, dict[str, VerifierWork]()
+    notes, moves = list[str](), {}
     for number, (name, stage) in enumerate(zip(names, stages, strict=True)):
         before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)
         counts = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, counts
         notes += _stage_notes(name, depth, before.run, after)
-        if work := verifier_work(after, counts.get(MACRO)):
-            verifiers[name] = work
-            notes.append(f"{name}: {work.sentence()}.")
+        if note := verifier_note(after, counts.get(MACRO)):
+            notes.append(f"{name}: {note}.")
     parts: list[Part] = []
     if any(counts for _, counts in moves.values()):
         parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
-    if verifiers:
-        parts += ["Verifiers' requests and their cost:", verifier_table(verifiers)]
     return notes, parts
 
 

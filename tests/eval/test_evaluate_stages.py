@@ -207,7 +207,6 @@ def test_a_verifier_is_scored_and_costed(
     assert last.macro["mrr@5"] == pytest.approx(expected) and expected > first.macro["mrr@5"]
     line = f"asked about {len(doubtful)} of {len(dev.claims)} claims ({len(doubtful) / len(dev.claims):.1%})"
     assert any(line in note for note in report.notes) and line in printed
-    assert "tokens/promoted" in printed
     share = 1 - len(doubtful) / len(dev.claims)
     assert f"1. verify select: {share:.1%} of the claims were not in doubt" in printed
     skipped = [c.id for c in dev.claims if c.lang == "de" and c not in doubtful]

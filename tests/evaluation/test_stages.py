@@ -11,8 +11,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.html.claims import traced_claims
 from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.ranks import Moves, gold_moves
-from claim2source.evaluation.verifiers import verifier_work
+from claim2source.evaluation.ranks import Moves, gold_moves, verifier_note
 
 
 def test_moves_of_golds_are_counted_by_hand() -> None:
@@ -41,10 +40,11 @@ def test_a_verifiers_work_and_its_price_are_counted() -> None:
         "c": {"asks": 0, "tokens": 0},
     }
     moves = Moves(4, 1.0, 3, 1, 1, 1)
-    work = verifier_work(Result(run, details=details), moves)
-    assert work is not None and (work.claims, work.asked, work.asks, work.tokens) == (4, 2, 6, 150)
-    assert work.tokens_per_promoted == 50 and work.share_asked == 0.5
-    assert verifier_work(Result(run), moves) is None
+    assert verifier_note(Result(run, details=details), moves) == (
+        "asked about 2 of 4 claims (50.0%) by 6 requests of 150 tokens: 3 golds promoted, "
+        "50 tokens for each, 1 demoted"
+    )
+    assert verifier_note(Result(run), moves) is None
 
 
 def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None:
