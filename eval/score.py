@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from claim2source.core.config import (
@@ -17,13 +18,15 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.run import Run
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.score import RunScores, scores_as_json, scores_as_text
 from claim2source.io.released import RankedBy, read_selections, with_selected
 from claim2source.io.trec import named_as, read_qrels, read_run, run_names
 from claim2source.metrics.metrics import (
     ALLOWED,
+    Coverage,
+    Scores,
     coverage,
     cutoff,
     depth_notes,
@@ -66,29 +69,37 @@ class Config(Settings):
             cutoff(metric)
 
 
+@dataclass(frozen=True)
+class RunScores:
+    """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
+
+    run: Run
+    scores: Scores
+    coverage: Coverage
+    repeated: int
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the files, score every run, print a table or JSON."""
     config = read_config(Config, argv, program="eval/score.py", description=__doc__ or "")
     qrels = read_qrels(config.qrels)
     runs: dict[str, RunScores] = {}
-    lists: dict[str, Run] = {}
     left_out: list[str] = []
     golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
-    selections_path = config.selections
-    selections = None if selections_path is None else read_selections(selections_path)
+    selections = None if config.selections is None else read_selections(config.selections)
     for name, path in zip(run_names(config.run), config.run, strict=True):
         file = named_as(read_run(path, config.ranked_by), golds)
-        scored = {name: file.run}
-        if selections_path is not None and selections is not None:
+        read = {name: file.run}
+        if config.selections is not None and selections is not None:
             language = file.language_among(list(selections))
-            selected = with_selected(complete_run(file), selections_path, selections, language)
-            scored[f"{name} + {selections_path.stem}"] = selected
-        scored, own = without_themselves(scored, qrels)
+            selected = with_selected(complete_run(file), config.selections, selections, language)
+            read[f"{name} + {config.selections.stem}"] = selected
+        read, own = without_themselves(read, qrels)
         left_out += own
-        for run_name, run in scored.items():
-            lists[run_name] = run
+        for run_name, run in read.items():
             covered = coverage(run, qrels, str(path))
-            runs[run_name] = RunScores(evaluate(run, qrels, config.metrics), covered, file.repeated)
+            scores = evaluate(run, qrels, config.metrics)
+            runs[run_name] = RunScores(run, scores, covered, file.repeated)
     tests: dict[str, PairedTest] = {}
     if len(runs) == 2:
         first, second = (run.scores for run in runs.values())
@@ -97,9 +108,54 @@ def main(argv: Sequence[str] | None = None) -> None:
             tests[metric] = paired_randomisation(
                 first[metric], second[metric], groups, config.repeats, config.seed
             )
+    lists = {name: scored.run for name, scored in runs.items()}
     notes = [*depth_notes(lists, config.metrics), *left_out]
-    as_text = scores_as_json if config.json else scores_as_text
-    say(as_text(runs, tests, notes))
+    say((_as_json if config.json else _as_text)(runs, tests, notes))
+
+
+def _as_json(
+    runs: Mapping[str, RunScores], tests: Mapping[str, PairedTest], notes: Sequence[str]
+) -> str:
+    report: dict[str, object] = {
+        "runs": {name: run.scores.means() for name, run in runs.items()},
+        "claims": next(iter(runs.values())).coverage.claims,
+        "missing": {name: run.coverage.missing for name, run in runs.items()},
+        "repeated": {name: run.repeated for name, run in runs.items()},
+        "ignored": {name: run.coverage.ignored for name, run in runs.items()},
+        "notes": list(notes),
+    }
+    if tests:
+        metrics = {metric: asdict(test) for metric, test in tests.items()}
+        report["paired_test"] = {"runs": list(runs), "metrics": metrics}
+    # JSON escapes every control character but DEL.
+    return json.dumps(report, indent=2).replace("\x7f", "\\u007f")
+
+
+def _as_text(
+    runs: Mapping[str, RunScores], tests: Mapping[str, PairedTest], notes: Sequence[str]
+) -> str:
+    first = next(iter(runs.values()))
+    columns = ["run", *first.scores.values, "missing", "repeated", "ignored"]
+    rows: list[list[Cell]] = [
+        [name, *run.scores.means().values(), met.missing, run.repeated, met.ignored]
+        for name, run in runs.items()
+        for met in [run.coverage]
+    ]
+    legend = (
+        f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
+        "count as 0); repeated:\nsources listed again for a claim (dropped); ignored: claims of "
+        "the run without a gold."
+    )
+    parts: list[Part] = [TextTable(columns, rows, digits=6), "\n".join([legend, *notes])]
+    if tests:
+        test = next(iter(tests.values()))
+        head = (
+            f"{' - '.join(runs)}: paired randomisation test, {test.repeats} repeats, "
+            f"by gold paper ({test.groups} of them)"
+        )
+        rows = [[metric, test.difference, test.p_value] for metric, test in tests.items()]
+        parts += [head, TextTable(["metric", "difference", "p"], rows, digits=6)]
+    return render(parts)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rank the first gold of every claim, and count the golds that rise and fall from stage to stage."""
+"""Rank each claim's first gold, and count the golds that rise and fall between two runs."""
 
 from __future__ import annotations
 
