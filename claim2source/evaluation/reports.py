@@ -37,12 +37,6 @@ class LoadedSystem:
         """Return the name that tables show."""
         return self.alias or self.report.name
 
-    @property
-    def folder(self) -> Path:
-        """Return the folder of this system's own files."""
-        runs = Path(self.report.runs)
-        return self.report_folder / (runs.parent if runs.name == "runs" else "")
-
     @cached_property
     def runs(self) -> dict[str, Path]:
         """Find the runs that are there: language -> file.
@@ -78,13 +72,25 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     Raises `InputError` as `named_reports` does. Names that repeat get in front what tells their
     folders apart: `lora/epoch-1` and `full/epoch-1`.
     """
-    systems = []
-    for folder in {real_path(folder): Path(folder) for folder in folders}.values():
+    paths = {real_path(folder): Path(folder) for folder in folders}
+    loaded = []
+    for front, folder in zip(distinct_ends([*paths]), paths.values(), strict=True):
         report = Report.read(folder)
-        systems += [
-            LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
+        loaded += [
+            (front, LoadedSystem(system, folder, report.dataset, report.split))
+            for system in report.scored
         ]
-    return _distinct_names(systems)
+    counts = Counter(system.name for _, system in loaded)
+    systems = [
+        replace(system, alias=f"{front}/{system.name}") if counts[system.name] > 1 else system
+        for front, system in loaded
+    ]
+    # A system may itself be called as another now is: the whole path tells them apart.
+    counts = Counter(system.name for system in systems)
+    return [
+        replace(s, alias=f"{s.report_folder}/{s.report.name}") if counts[s.name] > 1 else s
+        for s in systems
+    ]
 
 
 def files_of_report(folder: Path) -> list[Path]:
@@ -92,36 +98,10 @@ def files_of_report(folder: Path) -> list[Path]:
     return [folder / FILE, *folder.rglob("*.trec")]
 
 
-def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
-    positions_of: dict[str, list[int]] = {}
-    for i, system in enumerate(systems):
-        positions_of.setdefault(system.name, []).append(i)
-    names = list(systems)
-    for name, positions in positions_of.items():
-        if len(positions) > 1:
-            for i, front in zip(positions, _fronts(names, positions), strict=True):
-                names[i] = replace(names[i], alias=f"{front}/{name}")
-    # A system may itself be called as another now is: the whole path tells them apart.
-    counts = Counter(system.name for system in names)
-    return [
-        replace(s, alias=f"{s.folder}/{s.report.name}") if counts[s.name] > 1 else s for s in names
-    ]
-
-
-def _fronts(systems: Sequence[LoadedSystem], positions: Sequence[int]) -> list[str]:
-    folders = [systems[i].folder.resolve() for i in positions]
-    # The folder of a system among several is called as the system is, which says nothing.
-    own = [
-        f.parent if f.name == systems[i].name else f
-        for i, f in zip(positions, folders, strict=True)
-    ]
-    return distinct_ends(own if len(set(own)) == len(own) else folders)
-
-
 def distinct_ends(folders: Sequence[Path]) -> list[str]:
     """Shorten paths to the last parts that tell them apart: a/x/c and b/x/c to a and b."""
-    if len(folders) == 1:
-        return [folders[0].name]
+    if len(folders) < 2:
+        return [folder.name for folder in folders]
     for length in range(1, max(len(folder.parts) for folder in folders) + 1):
         ends = [folder.parts[: -length - 1 : -1] for folder in folders]  # the last part first
         if len(set(ends)) == len(ends):
@@ -142,7 +122,7 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
         lang for lang in system.report.languages if languages is None or lang in languages
     ]
     if absent := [lang for lang in languages_of if lang not in system.runs]:
-        raise InputError(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+        raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
     return join_runs([system.runs[lang] for lang in languages_of])
 
 

@@ -61,7 +61,8 @@ class PublishedTables:
         ]
         text = render(parts, "markdown" if markdown else "plain") + "\n"
         unplaced = (
-            f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
+            f"In no table: {s.name} of {s.report_folder} "
+            f"({s.report.model}, {s.dataset}, {s.split})\n"
             for s in self.unplaced
         )
         return text + ("\n" + "".join(unplaced) if self.unplaced else "")
@@ -180,7 +181,9 @@ def notes(table: Table, cells: Cells) -> list[Part]:
 
 def used_systems(cells: Cells) -> list[Part]:
     """Tabulate our systems in each row, and their costs."""
-    by_row = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
+    by_row = {
+        (row, ours.system.report_folder, ours.system.name): ours for (row, _), ours in cells.items()
+    }
     rows = [
         [row, name, str(folder), *cost_cells(ours.system.report.cost)]
         for (row, folder, name), ours in by_row.items()
@@ -217,6 +220,6 @@ def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
     return [
         *line,
         *("" if n is None else f"{n:.6f}" for n in numbers),
-        *(cell.inside, "yes" if cell.same_claims else "no", str(ours.system.folder)),
+        *(cell.inside, "yes" if cell.same_claims else "no", str(ours.system.report_folder)),
         *("" if c is None else str(c) for c in costs),
     ]
