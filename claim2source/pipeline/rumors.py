@@ -28,15 +28,14 @@ from claim2source.datasets.rumors import (
     write_verification,
 )
 from claim2source.evaluation.anova import anova_parts, two_way_anova
-from claim2source.evaluation.choices import choice_notes, choice_text
-from claim2source.evaluation.published.scores import published_parts, with_published
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
 from claim2source.io.submissions import require_zip, zip_submission
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
 from claim2source.pipeline.files import require_one_row
-from claim2source.pipeline.views import write_markdown
+from claim2source.pipeline.views import remaining_parts, write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import named_systems
 from claim2source.systems.runtime import SystemRuntime
@@ -119,7 +118,9 @@ def verify_rumors(config: RumorsConfig) -> str:
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
 
     # Write.
-    parts = _report_parts(report, config, rows)
+    parts: list[Part] = [f"{config.dataset}, {report.split}"]
+    parts += [_score_table(rows)] if rows and rumors.is_labelled else []
+    parts += remaining_parts(report)
     for row in rows:
         folder = config.out / row.report.name
         write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
@@ -284,9 +285,27 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> R
     first = None if main is None else main.scores
     headline = {name: None if first is None else first.values[name] for name in HEADLINE}
     metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.defined)
-    notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in metrics))
-    report = replace(report, headline=headline, notes=notes)
+    definitions = [f"{name}: {DEFINITIONS[name]}." for name in metrics]
+    failures = [
+        f"{system.name}: {why} ({count})."
+        for system in systems.values()
+        for why, count in system.failures.items()
+    ]
+    report = replace(report, headline=headline, notes=(*report.notes, *definitions, *failures))
     return with_published(report, [row.report for row in rows if not row.report.simulated])
+
+
+def _score_table(rows: Sequence[Row]) -> TextTable:
+    """Tabulate scores, and mark systems in which a made-up server has a part."""
+    cells: list[list[Cell]] = [
+        [
+            row.report.name + (" (simulated)" if row.report.simulated else ""),
+            *(row.report.macro.get(name) for name in HEADLINE),
+            row.report.bounds(MACRO, HEADLINE[0]),
+        ]
+        for row in rows
+    ]
+    return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
 
 
 def _compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
@@ -305,49 +324,3 @@ def _compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
     anova = two_way_anova(values)
     write_json(file, finite(asdict(anova)))
     return [f"{heading}:", *anova_parts(anova)]
-
-
-def _report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> list[Part]:
-    """Tabulate scores with their definitions, stages, choices and published numbers."""
-    parts: list[Part] = [f"{config.dataset}, {report.split}"]
-    cells: list[list[Cell]] = []
-    for row in rows if any(row.scores for row in rows) else ():
-        bounds = row.report.intervals.of(HEADLINE[0], MACRO) if row.report.intervals else None
-        interval = None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
-        values = [row.scores.values[name] if row.scores else None for name in HEADLINE]
-        cells.append([_row_label(row), *values, interval])
-    if cells:
-        table = TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
-        parts += [table, "\n".join(report.notes)]
-    else:
-        parts.append("No labels: nothing to score.")
-    cells = [
-        [
-            row.report.name,
-            stage.name,
-            f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
-            stage.cost.tokens or None,
-            "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
-        ]
-        for row in rows
-        for stage in row.report.stages
-    ]
-    if cells:
-        numeric = [False, False, True, True, False]
-        head = ["system", "stage", "seconds", "tokens", "failures"]
-        parts.append(TextTable(head, cells, numeric=numeric))
-    for row in rows:
-        for choice in row.report.choices:
-            notes = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
-            parts.append(
-                f"{row.report.name}: chosen among {choice.compared} on {choice.claims} rumours of "
-                f"{choice.split}: {choice_text(choice)} ({notes})."
-            )
-    if (left := report.not_run_table()) is not None:
-        parts += [f"Not run ({len(report.not_run)}):", left]
-    return [*parts, *published_parts(report.systems)]
-
-
-def _row_label(row: Row) -> str:
-    """Name a row, and say where a made-up server has a part in it."""
-    return row.report.name + (" (simulated)" if row.report.simulated else "")

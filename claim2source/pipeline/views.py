@@ -97,12 +97,6 @@ def choices_parts(report: Report) -> list[Part]:
     return parts + [part for title, table in tables.items() if table for part in (title, table)]
 
 
-def tests_parts(report: Report) -> list[Part]:
-    """Describe the paired tests and the published numbers beside ours."""
-    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
-    return [*tests, *published_parts(report.systems)]
-
-
 def report_parts(report: Report, wide: bool = False) -> list[Part]:
     """Describe a report: scores, choices, notes, rows not run, tests, published numbers.
 
@@ -110,15 +104,18 @@ def report_parts(report: Report, wide: bool = False) -> list[Part]:
     """
     table = overview_table(report) if wide else report.score_table()
     parts: list[Part] = [table] if table is not None else []
-    if wide:
-        parts += interval_parts(report)
-    parts += choices_parts(report)
-    parts += report.notes
+    return [*parts, *(interval_parts(report) if wide else ()), *remaining_parts(report)]
+
+
+def remaining_parts(report: Report) -> list[Part]:
+    """Describe what stands below a report's scores: choices, notes, rows not run, tests."""
+    parts = [*choices_parts(report), *report.notes]
     if (twins := report.twins_table) is not None:
         parts += [TWINS, twins]
     if (not_run := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", not_run]
-    return [*parts, *tests_parts(report)]
+    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
+    return [*parts, *tests, *published_parts(report.systems)]
 
 
 def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:

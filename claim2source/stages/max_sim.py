@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class EncoderReranker(Reranker):
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     revision: str | None = None
     max_length: Annotated[int, Between(8, 10**6)] | None = None
+    kind: ClassVar[str]
+    score_name: ClassVar[str]
 
     def check(self) -> None:
         super().check()
@@ -62,13 +64,19 @@ class EncoderReranker(Reranker):
         """Load the model."""
         return resolve(self.config, self.runtime.device).encoder
 
-    def described(self, kind: str) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes, on which a score of this kind depends."""
+    @property
+    def label(self) -> str:
+        """Name the model and its score."""
+        return f"{self.score_name} of {self.model}"
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the encoder and its prefixes."""
         encoder = self.encoder
         sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
         template = encoder.settings.template
         return {
-            "reranker": kind,
+            "reranker": self.kind,
             "format": _FORMAT,
             "encoders": [side.key() for side in sides],
             "prefixes": [template.claim, template.source],
@@ -79,15 +87,7 @@ class EncoderReranker(Reranker):
 class Cosine(EncoderReranker):
     """Re-rank by the cosine of claim and source."""
 
-    @property
-    def label(self) -> str:
-        """Name the model and its score."""
-        return f"cosine of {self.model}"
-
-    @cached_property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes."""
-        return self.described("cosine")
+    kind, score_name = "cosine", "cosine"
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score all pairs at once; each text is encoded once, and kept in the store."""
@@ -103,21 +103,13 @@ class Cosine(EncoderReranker):
 class MaxSim(EncoderReranker):
     """Re-rank by MaxSim of an encoder's token vectors, masked and of length 1."""
 
-    @property
-    def label(self) -> str:
-        """Name the model and its score."""
-        return f"MaxSim of {self.model}"
+    kind, score_name = "max_sim", "MaxSim"
 
     @property
     def pooling(self) -> Pooling | None:
         """Return a placeholder: tokens are not pooled. A checkpoint has its own pooling."""
         trained = (checkpoint_folder(self.model) / FILE).is_file()
         return None if trained else "mean"
-
-    @cached_property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes."""
-        return self.described("max_sim")
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs source by source: each text is encoded once, and sources are not kept."""
