@@ -24,11 +24,11 @@ from claim2source.evaluation.compare import Leaderboard
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.published.tables import load_published
-from claim2source.evaluation.published.text import CSV_COLUMNS, PublishedTables
+from claim2source.evaluation.published.text import PublishedTables
 from claim2source.evaluation.reports import named_reports, read_reports
 from claim2source.io.wandb import require_tracking
 
-PUBLISHED = {"text": "published.txt", "markdown": "published.md", "csv": "published.csv"}
+PUBLISHED = {"text": "published.txt", "markdown": "published.md"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,18 +55,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         compare(config)
     if config.html is not None:
-        page = html_report(config, None if tables is None else tables.with_ours())
-        # What is printed as CSV is read by programs.
-        if config.format != "csv" or config.out is not None:
-            say(page)
+        say(html_report(config, None if tables is None else tables.with_ours()))
 
 
 def beside_published(config: ReportConfig) -> PublishedTables:
     """Write or print the papers' tables with our scores."""
     out = None if config.out is None else config.out / PUBLISHED[config.format]
     if out is not None:
-        marks = [f"[{table.id}]" for table in load_published()]
-        require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
+        require_output_file(out, *(f"[{table.id}]" for table in load_published()))
     published = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
     text = published.text(config.format)
     if out is None:

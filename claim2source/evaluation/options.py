@@ -34,8 +34,7 @@ class ReportConfig(Settings):
         repeats: permutations and draws; permutations are raised where Holm needs more.
         seed: of permutations and draws.
         claims: most claims to list on the page, those that the systems differ on first.
-        format: of what is printed: `text`, `markdown` or, of the papers' tables, `csv` with one
-            line a cell.
+        format: of what is printed: `text` or `markdown`.
         wandb: log the page's tables to Weights & Biases.
     """
 
@@ -71,8 +70,6 @@ class ReportConfig(Settings):
         require(bool(self.reports) or needless, "reports", self.reports, "one or more folders")
         good = self.out is None or self.out.suffix.lower() not in (".html", ".htm")
         require(good, "out", self.out, "a folder; the page is --html FILE")
-        good = self.format != "csv" or self.published
-        require(good, "format", self.format, "text or markdown; csv is of --published")
         table = "checklist" if self.checklist is not None else "benchmarks"
         for key in ("out", "html", "published", "benchmarks"):
             beside = key != table and getattr(self, table) is not None and getattr(self, key)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -156,16 +154,6 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     last = report.systems["Kimi-K2.6.bilingual"].macro["mrr@5"]
     (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
     assert ours == pytest.approx(last)
-    words_2026 = ["--tables", "2026-stage2", "2026-stage3"]
-    report_main(["--published", "--reports", str(out), *words_2026, "--format=csv"])
-    rows = {
-        (row["row"], row["column"]): row
-        for row in csv.DictReader(io.StringIO(capsys.readouterr().out))
-    }
-    for table, row, column in expected:
-        if table != "2026-chosen":
-            assert rows[row, column]["ours"] and rows[row, column]["low"], (row, column)
-    assert not rows["Gemma-4", "AVG"]["ours"] and not rows["BGE", "EN"]["ours"]
     report_main(["--published", "--tables", "2026-stage2"])
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import Report
+from claim2source.core.report import PublishedScore, Report
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import score_intervals
+from claim2source.evaluation.options import ReportConfig
+from claim2source.evaluation.published.text import PublishedTables
+from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate, macro
 from claim2source.metrics.significance import bootstrap_intervals
@@ -72,10 +74,16 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def cells(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[tuple[str, ...], dict]:
-    text = printed(capsys, "--format=csv", *arguments)
-    rows = csv.DictReader(io.StringIO(text))
-    return {(row["table"], row["row"], row["column"]): row for row in rows}
+def cells(*arguments: object) -> dict[tuple[str, ...], PublishedScore]:
+    """The cells that have a score of ours: table, row, column -> score."""
+    words = ["--published", *map(str, arguments)]
+    config = read_config(ReportConfig, words, program="t", description="t")
+    tables = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
+    return {
+        (table, *place): ours.cell
+        for table, scores in tables.cells.items()
+        for place, ours in scores.items()
+    }
 
 
 def test_without_runs_every_table_is_shown_with_gaps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,39 +102,31 @@ def test_ours_stand_beside_with_difference_and_interval(
     values = evaluate(runs["en"], qrels, ["mrr@5"])
     mean, groups = values.mean("mrr@5"), gold_groups(qrels, values.claim_ids)
     low, high = bootstrap_intervals(values["mrr@5"][None], groups, repeats=500)[0]
-    cells_of = cells(capsys, "--reports", tmp_path)
-    cell = cells_of["2025-styles", "E5-Large", "S0C0"]
-    assert float(cell["ours"]) == pytest.approx(mean, abs=1e-6)
-    assert float(cell["difference"]) == pytest.approx(mean - 0.6568, abs=2e-6)
-    assert (float(cell["low"]), float(cell["high"])) == pytest.approx((low, high), abs=1e-6)
-    assert cell["inside"] == ("yes" if low <= 0.6568 <= high else "no") == "no"
-    assert cell["same_claims"] == "yes" and cell["report"] == str(tmp_path)
-    assert (cell["seconds"], cell["items/s"], cell["tokens"]) == ("12.3", "113.5", "")
-    filled = {key for key, row in cells_of.items() if row["ours"]}
-    assert filled == {("2025-styles", "E5-Large", "S0C0")}
+    ((key, cell),) = cells("--reports", tmp_path).items()
+    assert key == ("2025-styles", "E5-Large", "S0C0") and cell.same_claims
+    assert cell.ours == pytest.approx(mean) and cell.difference == pytest.approx(mean - 0.6568)
+    assert (cell.low, cell.high) == pytest.approx((low, high))
+    assert cell.inside == ("yes" if low <= 0.6568 <= high else "no") == "no"
     text = printed(capsys, "--reports", tmp_path, "--tables", "2025-styles")
     assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text
     (cost,) = (line.split() for line in text.splitlines() if str(tmp_path) in line)
     assert cost == ["E5-Large", "e5-large-v2", str(tmp_path), "12.3", "113.5", "-", "-", "-"]
     # Without an interval nothing is said of it.
     save(tmp_path / "bare", {"en": 1400}, intervals={"mrr@1": {"en": (0.1, 0.2)}})
-    empty = cells(capsys, "--reports", tmp_path / "bare")["2025-styles", "E5-Large", "S0C0"]
-    assert (empty["inside"], empty["low"], empty["ours"]) == ("unknown", "", cell["ours"])
+    empty = cells("--reports", tmp_path / "bare")[key]
+    assert (empty.inside, empty.low, empty.ours) == ("unknown", None, cell.ours)
     near = tmp_path / "near"
     save(near, {"en": 1400}, share=0.6568)
-    cells_of = cells(capsys, "--reports", near)
-    assert cells_of["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
+    assert cells("--reports", near)[key].inside == "yes"
 
 
-def test_seconds_are_compared_over_the_papers_claims_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seconds_are_compared_over_the_papers_claims_alone(tmp_path: Path) -> None:
     for counts in ({"en": 32}, {"en": 2}, {"ar": 32}, {"en": 32, "ar": 32}):
         folder = tmp_path / repr(counts)
         save(folder, counts, checkpoint="fielded-bm25", dataset="English_dev.json")
-        table = cells(capsys, "--reports", folder, "--tables", "2024-results")
-        ours = table["2024-results", "System 0", "dev time"]["ours"]
-        assert ours == ("12.340000" if counts == {"en": 32} else ""), counts
+        table = cells("--reports", folder, "--tables", "2024-results")
+        times = [cell.ours for (*_, column), cell in table.items() if column == "dev time"]
+        assert times == ([12.34] if counts == {"en": 32} else []), counts
 
 
 def test_other_claims_are_shown_but_not_compared(
@@ -135,11 +135,11 @@ def test_other_claims_are_shown_but_not_compared(
     folder = tmp_path / "part"
     save(folder, {"en": 431}, dataset="/data/ct25")
     arguments = ["--reports", folder]
-    cell = cells(capsys, *arguments)["2025-styles", "E5-Large", "S0C0"]
-    assert cell["ours"] and not cell["difference"]
-    assert (cell["inside"], cell["same_claims"]) == ("unknown", "no")
+    cell = cells(*arguments)["2025-styles", "E5-Large", "S0C0"]
+    assert cell.ours and cell.difference is None
+    assert cell.inside == "unknown" and not cell.same_claims
     text = printed(capsys, *arguments)
-    assert f"{float(cell['ours']):.4f}*" in text and "over other claims" in text
+    assert f"{cell.ours:.4f}*" in text and "over other claims" in text
     # The same counts from a data set of another name belong nowhere.
     save(folder, {"en": 431}, dataset="demo")
     assert f"In no table: {Path(E5).name} of {folder}" in printed(capsys, *arguments)
@@ -148,46 +148,41 @@ def test_other_claims_are_shown_but_not_compared(
 VAL = {"en": 3905, "de": 386, "fr": 702}
 
 
-def test_three_languages_their_average_and_the_representation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_languages_their_average_and_the_representation(tmp_path: Path) -> None:
     extra = {"checkpoint": "e5-large-v2-metadata", "sources": "metadata_paper_order"}
     save(tmp_path, VAL, split="val", claims="translated", **extra)
-    table = cells(capsys, "--reports", tmp_path)
-    filled = {key[1:] for key, row in table.items() if row["ours"]}
+    table = cells("--reports", tmp_path)
     # English is the same text in all three; the others are filled for translations alone.
-    assert filled == {("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")} | {
-        ("E5", f"Transl {x}") for x in ("DE", "FR", "AVG")
-    }
+    assert {key[1:] for key in table} == {
+        ("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")
+    } | {("E5", f"Transl {x}") for x in ("DE", "FR", "AVG")}
     parts = [table["2026-stage1", "E5", f"Transl {x}"] for x in ("EN", "DE", "FR", "AVG")]
-    ours = [float(part["ours"]) for part in parts]
-    assert ours[3] == pytest.approx(np.mean(ours[:3]), abs=2e-6)
-    widths = [float(part["high"]) - float(part["low"]) for part in parts]
+    ours = [part.ours for part in parts]
+    assert ours[3] == pytest.approx(np.mean(ours[:3]))
+    widths = [(part.high or 0) - (part.low or 0) for part in parts]
     # The macro interval is by language: 386 German claims weigh a third.
     expected = np.sqrt(sum((w / 3) ** 2 for w in widths[:3]))
     assert widths[3] == pytest.approx(expected, rel=0.1)
 
 
-def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_paper_did_does_not_stand_in_the_other_ones_row(tmp_path: Path) -> None:
     """E5 over titles and abstracts is 2025's, E5 with metadata 2026's; BM25 alike."""
     for i, checkpoint in enumerate((E5, "bm25", "hybrid:" + E5)):
         save(tmp_path / str(i), VAL, split="val", checkpoint=checkpoint)
     save(tmp_path / "rich", {"en": 1400}, sources="metadata")
     reports = [tmp_path / name for name in ("0", "1", "2", "rich")]
-    assert not [r for r in cells(capsys, "--reports", *reports).values() if r["ours"]]
+    assert not cells("--reports", *reports)
 
 
-def test_a_row_that_names_do_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_names_do_not_tell(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     forms = {"claims": "bilingual", "sources": "metadata"}
     save(folder, VAL, split="val", checkpoint="runs/mine/epoch-2", **forms)
     arguments = ["--reports", folder, "--tables", "2026-stage1", "2026-chosen"]
-    assert not [r for r in cells(capsys, *arguments).values() if r["ours"]]
-    table = cells(capsys, *arguments, "--rows", "GritLM-F=epoch-2")
-    assert {(k[1], k[2]) for k, row in table.items() if row["ours"]} >= {("GritLM-F", "Biling DE")}
-    assert not table["2026-stage1", "GritLM", "Biling DE"]["ours"]
+    assert not cells(*arguments)
+    table = cells(*arguments, "--rows", "GritLM-F=epoch-2")
+    assert {key[1:] for key in table} >= {("GritLM-F", "Biling DE")}
+    assert ("2026-stage1", "GritLM", "Biling DE") not in table
 
 
 def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,35 +192,33 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     models = {"bm25": "bm25-tuned", "dense": E5, "hybrid": f"tuned-hybrid:{E5}"}
     parts = [replace(part, name=n, model=m, system=n, runs=f"runs/{n}") for n, m in models.items()]
     Report("data", "dev", {part.name: part for part in parts}).write(tmp_path)
-    table = cells(capsys, "--reports", tmp_path)
-    filled = {k[1] for k, row in table.items() if row["ours"] and k[0] == "2025-styles"}
-    assert filled == {"E5-Large"}
-    assert not table["2025-test", "BM25", "dev"]["ours"]
+    table = cells("--reports", tmp_path)
+    assert {key[1] for key in table if key[0] == "2025-styles"} == {"E5-Large"}
+    assert ("2025-test", "BM25", "dev") not in table
     text = printed(capsys, "--reports", tmp_path)
     for name, model in (("bm25", "bm25-tuned"), ("hybrid", f"tuned-hybrid:{E5}")):
         assert f"In no table: {name} of {tmp_path} ({model}, " in text
-    with_names = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
-    assert with_names["2025-test", "BM25", "dev"]["ours"]
-    assert not with_names["2025-test", "BM25", "test"]["ours"]
+    with_names = cells("--reports", tmp_path, "--rows", "BM25=bm25")
+    assert ("2025-test", "BM25", "dev") in with_names
+    assert ("2025-test", "BM25", "test") not in with_names
 
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = tmp_path / "news"
     save(news, {"en": 3000}, checkpoint="bm25-lemmas", dataset="adma2023", split="test")
     (report,) = json.loads((news / "report.json").read_text())["systems"].values()
-    found = cells(capsys, "--reports", news)["2023-candidates", "BM25", "TB@1"]
-    assert float(found["ours"]) == pytest.approx(100 * report["macro"]["recall@1"], abs=1e-4)
-    assert found["unit"] == "%"
+    found = cells("--reports", news)["2023-candidates", "BM25", "TB@1"]
+    assert found.ours == pytest.approx(100 * report["macro"]["recall@1"])
     assert f"{100 * report['macro']['recall@1']:.1f}" in printed(capsys, "--reports", news)
     # A rewritten style is shown as the paper does: as the difference to the plain one.
     for i, style in enumerate(["S0C0", "S0C1"]):
         save(tmp_path / style, {"en": 1400}, share=0.5 + i / 10, style=style)
     arguments = ["--reports", tmp_path / "S0C0", tmp_path / "S0C1", "--tables", "2025-styles"]
-    found = cells(capsys, *arguments)
-    first, formal = (found["2025-styles", "E5-Large", style] for style in ("S0C0", "S0C1"))
-    gain = float(formal["ours"]) - float(first["ours"])
+    both = cells(*arguments)
+    first, formal = (both["2025-styles", "E5-Large", style] for style in ("S0C0", "S0C1"))
+    gain = formal.ours - first.ours
     assert gain > 0 and f"{gain:+.4f}" in printed(capsys, *arguments)
-    assert float(formal["difference"]) == pytest.approx(float(formal["ours"]) - 0.6578, abs=2e-6)
+    assert formal.difference == pytest.approx(formal.ours - 0.6578)
 
 
 def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

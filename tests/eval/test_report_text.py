@@ -202,7 +202,6 @@ def test_what_is_printed_is_what_is_kept(
         ([], "reports"),
         (["--published", "--html=p.html"], "reports"),
         (["--reports=r", "--out=page.html"], "--html FILE"),
-        (["--reports=r", "--format=csv"], "csv is of --published"),
         (["--reports=r", "--tables=2026"], "none without --published"),
         (["--reports=r", "--wandb=offline"], "off without --html"),
     ],

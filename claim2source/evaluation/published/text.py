@@ -1,9 +1,7 @@
-"""Write the papers' tables with our numbers beside theirs: as text, Markdown or CSV."""
+"""Write the papers' tables with our numbers beside theirs: as text or Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,12 +14,8 @@ from claim2source.evaluation.published.scores import Cells, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
-Format = Literal["text", "markdown", "csv"]
+Format = Literal["text", "markdown"]
 WIDEST = 10  # columns beside each other in a terminal
-CSV_COLUMNS = (
-    *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
-    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
-)
 
 
 @dataclass(frozen=True)
@@ -50,9 +44,7 @@ class PublishedTables:
         return cls(selected, cells, [system for system in systems if id(system) not in used_ids])
 
     def text(self, form: Format) -> str:
-        """Write all tables; CSV has one line a cell, absolute and in the paper's unit."""
-        if form == "csv":
-            return as_csv(self.tables, self.cells)
+        """Write all tables."""
         markdown = form == "markdown"
         parts = [
             part
@@ -191,35 +183,3 @@ def used_systems(cells: Cells) -> list[Part]:
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
-
-
-def as_csv(tables: Sequence[Table], cells: Mapping[str, Cells]) -> str:
-    """Write one line a cell; scores of ours and differences are absolute, in the paper's unit."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for table in tables:
-        for row in table.rows:
-            for column in table.columns:
-                writer.writerow(csv_row(table, row, column, cells[table.id]))
-    return out.getvalue()
-
-
-def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
-    """Return the texts for `CSV_COLUMNS` of one cell."""
-    value = table.value(row.name, column.name)
-    line = [
-        *(table.id, row.name, column.name, column.metric or "", column.language, column.unit),
-        *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
-    ]
-    ours = cells.get((row.name, column.name))
-    if ours is None:
-        return [*line, *[""] * (len(CSV_COLUMNS) - len(line))]
-    cell, costs = ours.cell, cost_cells(ours.system.report.cost)
-    numbers = cell.ours, cell.difference, cell.low, cell.high
-    return [
-        *line,
-        *("" if n is None else f"{n:.6f}" for n in numbers),
-        *(cell.inside, "yes" if cell.same_claims else "no", str(ours.system.report_folder)),
-        *("" if c is None else str(c) for c in costs),
-    ]
