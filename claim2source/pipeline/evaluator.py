@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +15,6 @@ from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, why_not_i
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.families import Family
 from claim2source.evaluation.rankings import DEPTH, Ranking, result_of
-from claim2source.evaluation.reports import judged_run, read_reports
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -42,9 +40,9 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     The primary metric is `macro_mrr@5`, the mean over languages; every metric is there by language
     too (`de_recall@100`), with `name` in front where one is given. Each call is a system, called
     `step-20` where a Trainer calls: `systems` holds their runs and their scores by claim, `report`
-    their intervals and the paired tests against the first call, or against `baseline`: a ranking
-    as `evaluate` takes it, or the folder of a report with runs. With an `output_path`, as a
-    Trainer gives one, `report.json` and the runs are written there, which `eval/report.py` reads.
+    their intervals and the paired tests against the first call, or against `baseline`, a ranking
+    as `evaluate` takes it. With an `output_path`, as a Trainer gives one, `report.json` and the
+    runs are written there, which `eval/report.py` reads.
 
     `rendering` says how claims and sources are written; by default as posted, and title and
     abstract. Raises `UserError` where no claim has a gold, or the baseline is of other claims.
@@ -81,7 +79,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self._report: Report | None = None
         self._own_folders: set[Path] = set()
         if baseline is not None:
-            self._add(*_baseline(baseline, dataset))
+            self._add("baseline", result_of(baseline, dataset, "baseline"))
 
     def __call__(  # type: ignore[override]
         self,
@@ -112,7 +110,18 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def report(self) -> Report:
         """Return all calls so far as one report, the last one on top, tested against the first."""
         if self._report is None:
-            self._report = self._make_report(self.systems)
+            reports = {
+                name: replace(system.report, runs=f"{name}/runs")
+                for name, system in self.systems.items()
+            }
+            first, *later = reports
+            report = make_report(self.dataset, reports, [first, *later][-1], program=PROGRAM)
+            if later and self._scoring.repeats:
+                family = [Family.against(f"All against {first}", first, later)]
+                repeats, seed = self._scoring.repeats, self._scoring.seed
+                tests = run_tests(self.systems, family, self.dataset, repeats, seed)
+                report = replace(report, tests=tests)
+            self._report = with_depth_notes(report, self.systems, self.dataset)
         return self._report
 
     @property
@@ -128,20 +137,6 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self._report = None
         return self.systems[name]
 
-    def _make_report(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
-        reports = {
-            name: replace(system.report, runs=runs.format(name)) for name, system in systems.items()
-        }
-        first, *later = systems
-        report = make_report(self.dataset, reports, [first, *later][-1], program=PROGRAM)
-        if later and self._scoring.repeats:
-            family = Family.against(f"All against {first}", first, later)
-            repeats, seed = self._scoring.repeats, self._scoring.seed
-            report = replace(
-                report, tests=run_tests(systems, [family], self.dataset, repeats, seed)
-            )
-        return with_depth_notes(report, systems, self.dataset)
-
     def _write(self, folder: Path) -> None:
         """Write all runs and the report; raise `UserError` for a foreign report there."""
         if folder not in self._own_folders and (folder / FILE).exists():
@@ -154,21 +149,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
                 raise UserError(f"{folder / FILE}: {why}")
         self._own_folders.add(folder)
         for name, system in self.systems.items():
-            own = folder / name
-            if own not in self._own_folders:
+            if (own := folder / name) not in self._own_folders:
                 write_runs(system.run, self.dataset, own / "runs")
-                self._make_report({name: system}, "runs").write(own)
                 self._own_folders.add(own)
-        self._make_report(self.systems, "{}/runs").write(folder)
-
-
-def _baseline(ranking: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
-    """Read the baseline of tests: a ranking, or the system of a report's folder."""
-    if not isinstance(ranking, str | Path) or not Path(ranking).is_dir():
-        return "baseline", result_of(ranking, dataset, "baseline")
-    chosen_name, systems = Report.read(ranking).chosen, read_reports([Path(ranking)])
-    matches = [system for system in systems if chosen_name in (None, system.report.name)]
-    if len(matches) != 1:
-        names = ", ".join(match.name for match in matches) or "none"
-        raise UserError(f"baseline: {ranking}: give the report of one system; this one has {names}")
-    return matches[0].name, judged_run(matches[0], dataset)
+        self.report.write(folder)
