@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-BESIDE = ("sources", "rendering", "index")
+BESIDE = ("sources", "rendering")
 FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
 RUMORS = {"rerank", "stance", "verdict", "choose"}
 Values = Mapping[str, Any]

@@ -23,7 +23,7 @@ from claim2source.datasets import load
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.table import EvaluateConfig
-from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
@@ -49,7 +49,6 @@ TABLES: dict[str, type] = {
     "model": ModelConfig,
     "hybrid": FusionConfig,
     "rendering": Rendering,
-    "index": IndexConfig,
     "llm": LLMConfig,
 }
 

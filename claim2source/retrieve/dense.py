@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import numpy as np
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
@@ -21,7 +20,7 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
-from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
+from claim2source.retrieve.faiss_index import VectorIndex
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class Dense:
         *,
         rendering: Rendering | None = None,
         store: Store | None = None,
-        index: IndexConfig | None = None,
         device: str | None = None,
         progress: bool = False,
     ) -> None:
@@ -96,7 +94,7 @@ class Dense:
         else:
             self.encoder = cast(TextEncoder, model)
         self.rendering = rendering or Rendering()
-        self.store, self.config, self.progress = store, index or IndexConfig(), progress
+        self.store, self.progress = store, progress
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Return the index of these sources; its first search encodes them."""
@@ -107,7 +105,7 @@ class DenseIndex:
     """Search sources by the vectors of an encoder."""
 
     def __init__(self, dense: Dense, sources: Sequence[Source]) -> None:
-        self.encoder, self.rendering, self.config = dense.encoder, dense.rendering, dense.config
+        self.encoder, self.rendering = dense.encoder, dense.rendering
         self._sources, self._store, self._progress = sources, dense.store, dense.progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
@@ -119,34 +117,21 @@ class DenseIndex:
         if self._vectors is not None:
             return self._vectors, Cost()
         texts = self.rendering.source_texts(self._sources)
-        vectors, cost = self._encode(texts, "source", self._store)
+        vectors, cost = self._encode(texts, "source")
         ids = [source.id for source in self._sources]
-        self._vectors = VectorIndex(ids, vectors, self.config)
+        self._vectors = VectorIndex(ids, vectors)
         return self._vectors, cost
 
-    def _encode(
-        self, texts: Sequence[str], side: Side, store: Store | None
-    ) -> tuple[np.ndarray, Cost]:
-        """Encode texts as vectors [n, d], as searched; the store keeps them at full length."""
+    def _encode(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
         progress = f"{side}s" if self._progress else None
-        vectors, cost = self.encoder.encode(texts, side, store=store, progress=progress)
-        dimensions = self.config.dimensions
-        if dimensions is None:
-            return vectors, cost
-        if dimensions > vectors.shape[1]:
-            allowed = f"at most {vectors.shape[1]}, this model's width"
-            raise ConfigError("index.dimensions", dimensions, allowed)
-        vectors = vectors[:, :dimensions]
-        if self.encoder.settings.normalize:
-            vectors = unit_vectors(vectors)
-        return vectors, cost
+        return self.encoder.encode(texts, side, store=self._store, progress=progress)
 
     def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
         """Return vectors [claims, d], those of the last search where it had all these texts."""
         if self._last is not None and all(text in self._last[0] for text in texts):
             rows, vectors = self._last
             return vectors[[rows[text] for text in texts]], Cost()
-        vectors, cost = self._encode(texts, "claim", self._store)
+        vectors, cost = self._encode(texts, "claim")
         if self._store is None:
             self._last = {text: row for row, text in enumerate(texts)}, vectors
         return vectors, cost
@@ -195,7 +180,6 @@ class DenseIndex:
             "stage": "dense",
             **encoders,
             "vectors": "float32",
-            "index": asdict(self.config),
             "versions": {
                 "faiss": faiss.__version__,
                 **{name: version(name) for name in ("torch", "transformers")},

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
 from claim2source.retrieve.topk import SourceIds, top_of
@@ -19,35 +17,18 @@ GPU_DEPTH = 2048
 CHUNK = 4096
 
 
-@dataclass(frozen=True)
-class IndexConfig(Settings):
-    """Settings of the search of source vectors. It is exact; `eval/index.py` serves larger pools.
-
-    Args:
-        gpu: use a GPU where FAISS has one.
-        dimensions: search by this many first numbers of every vector, as Matryoshka models
-            allow; none: by whole vectors.
-    """
-
-    gpu: bool = True
-    dimensions: Annotated[int, Between(1, 10**5)] | None = None
-
-
 class VectorIndex:
     """Search vectors of sources [sources, dimensions] float32 by inner product.
 
     Raises ValueError on a source id that repeats.
     """
 
-    def __init__(
-        self, source_ids: Sequence[str], vectors: np.ndarray, config: IndexConfig | None = None
-    ) -> None:
+    def __init__(self, source_ids: Sequence[str], vectors: np.ndarray) -> None:
         if len(source_ids) != len(vectors):
             raise ValueError(f"{len(source_ids)} sources for {len(vectors)} vectors")
-        self.config = config or IndexConfig()
         self.ids = SourceIds(source_ids)
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        self._on_gpu = on_gpu(self.vectors) if self.config.gpu else None
+        self._on_gpu = on_gpu(self.vectors)
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim, by the claims' vectors [claims, dimensions].

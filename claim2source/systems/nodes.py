@@ -13,7 +13,7 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
@@ -215,7 +215,6 @@ class DenseNode(Node):
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
-    vectors: IndexConfig | None = None
     other_sources: SourceForm | None = None
 
     kind = "dense"
@@ -248,7 +247,6 @@ class DenseNode(Node):
             encoder,
             rendering=replace(self._own_rendering(runtime), claims=self.form_of(form, runtime)),
             store=runtime.store,
-            index=self.vectors,
             progress=runtime.progress,
         )
         return retriever.index(sources)

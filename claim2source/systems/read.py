@@ -16,7 +16,7 @@ from claim2source.core.imports import import_named
 from claim2source.core.shipped import shipped
 from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
-from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.stages import SHARED
@@ -105,7 +105,6 @@ class SystemEntry(Settings):
 class _DenseSettings(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
-    index: IndexConfig | None = None
 
 
 Systems = dict[str, System]
@@ -367,7 +366,6 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
         sources_form=dense_settings.sources,
         rendering=dense_settings.rendering,
-        vectors=dense_settings.index,
         unsupported=NO_CHECKPOINT if missing else None,
     )
 

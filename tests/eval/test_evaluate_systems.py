@@ -277,22 +277,6 @@ def test_a_second_program_prints_what_it_cost(
 
 
 @pytest.mark.slow
-def test_another_search_of_vectors_is_another_report_but_not_of_bm25(
-    setup: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    words = ["--only", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
-    words.append(f"--store={tmp_path / 'store'}")
-    shortened, keys = tmp_path / "shortened.yaml", []
-    text, settings = setup[2].read_text(), "max_length: 24}}, label: org/small"
-    index = settings.replace("}", "}, index: {dimensions: 4}", 1)
-    shortened.write_text(text.replace(settings, index))
-    for systems in (shortened, setup[2]):
-        main(arguments((*setup[:2], systems), tmp_path / "o", *words))
-        keys.append([cell_of(tmp_path / "o", f"{name}.original")["key"] for name in words[1:4]])
-    assert [a == b for a, b in zip(*keys, strict=True)] == [True, False, False]
-
-
-@pytest.mark.slow
 def test_wandb_gets_the_tables_of_the_report(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result
 from claim2source.io.store import Store
 from claim2source.models import EncoderSettings, Template
-from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
+from claim2source.retrieve import BM25, BM25Config, Dense, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 
@@ -179,7 +179,6 @@ CHANGES = DATA | {
     "weights": lambda: {"encoder": Hashed("W")},
     "source side": lambda: {"encoder": Hashed(source=Hashed("base"))},
     "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
-    "index": lambda: {"index": IndexConfig(dimensions=3)},
 }
 VERSIONS = {"faiss": "faiss.__version__", "torch": "", "transformers": ""}
 

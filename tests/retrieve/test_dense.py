@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Result
-from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.retrieve import Dense, IndexConfig, VectorIndex, faiss_index
+from claim2source.retrieve import Dense, VectorIndex, faiss_index
 from claim2source.text import Rendering
 from tests.retrieve.test_cache import Hashed
 
@@ -136,29 +133,3 @@ def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
     assert Dense(exported).rendering == trained and Dense(model).rendering == Rendering()
     for source in (exported, model, model.encoder):
         assert Dense(source, rendering=Rendering("translated")).rendering.claims == "translated"
-
-
-@pytest.mark.slow
-def test_the_first_dimensions_alone_are_searched_and_whole_vectors_kept(
-    model: Resolved, tmp_path: Path
-) -> None:
-    claims = [Claim(f"c{i}", f"a claim about {word}") for i, word in enumerate(["ice", "bees"])]
-    sources = [Source(f"s{i}", f"{word} and more") for i, word in enumerate("abcdefgh")]
-    store, encoder = Store(tmp_path), model.encoder
-
-    def search(index: IndexConfig) -> Result:
-        return Dense(encoder, store=store, index=index).index(sources).search(claims, 8)
-
-    full, short = search(IndexConfig()), search(IndexConfig(dimensions=32))
-    assert short.cost.tokens == 0 and short.run != full.run  # the vectors were there already
-    rendering = Rendering()
-    mine = encoder.encode(rendering.claim_texts(claims), "claim")[0][:, :32]
-    theirs = encoder.encode(rendering.source_texts(sources), "source")[0][:, :32]
-    cosine = (mine / np.linalg.norm(mine, axis=1)[:, None]) @ (
-        theirs / np.linalg.norm(theirs, axis=1)[:, None]
-    ).T
-    for i, claim in enumerate(claims):
-        scores = short.run.scored(claim.id)
-        assert [scores[s.id] for s in sources] == pytest.approx(cosine[i].tolist(), abs=1e-5)
-    with pytest.raises(ConfigError, match=r"index\.dimensions: 400 .*at most 384"):
-        search(IndexConfig(dimensions=400))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim
-from claim2source.retrieve import IndexConfig, VectorIndex
+from claim2source.retrieve import VectorIndex
 from claim2source.retrieve import faiss_index as module
 
 CLAIMS = [Claim(f"c{i}", "t") for i in range(20)]
@@ -27,8 +27,8 @@ def test_a_gpu_ranks_as_the_cpu_does() -> None:
     sources, asked = draw.normal(size=(300, 16)), draw.normal(size=(20, 16))
     ids = [f"s{i:03d}" for i in range(300)]
     assert module.on_gpu(sources.astype(np.float32)) is not None
-    runs = [
-        VectorIndex(ids, sources, IndexConfig(gpu=gpu)).rank(CLAIMS, asked, 12)
-        for gpu in (True, False)
-    ]
+    index = VectorIndex(ids, sources)
+    on_gpu = index.rank(CLAIMS, asked, 12)
+    index._on_gpu = None
+    runs = [on_gpu, index.rank(CLAIMS, asked, 12)]
     assert [row[:2] for row in runs[0]] == [row[:2] for row in runs[1]]

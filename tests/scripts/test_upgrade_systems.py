@@ -23,9 +23,8 @@ PARTS = "P: {retrieve: {bm25: {k1: 1.0}}}\nM: {retrieve: {dense: org/m}}\n"
         ("A:\n  model: {name: org/x} # x", "{retrieve: {dense: org/x}}"),
         (
             "A:\n  advice: go\n  model:\n    name: org/x\n    # how\n    pooling: cls\n"
-            "  sources: title # less\n  index: {dimensions: 64}\n",
-            "{retrieve: {dense: {name: org/x, pooling: cls}, sources: title, index: {dimensions: 64}},"
-            " advice: go}",
+            "  sources: title # less\n",
+            "{retrieve: {dense: {name: org/x, pooling: cls}, sources: title}, advice: go}",
         ),
         (
             "A:\n  hybrid:\n    sparse: P # words\n    dense: M\n"

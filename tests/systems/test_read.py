@@ -10,7 +10,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import by_model
-from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.read import read_stage, read_systems
 from claim2source.systems.system import System
@@ -162,11 +162,7 @@ KINDS = "one of bm25, fielded, dense, run"
             r"H: retrieve\.hybrid\.1: 'S' .*a system without stages",
         ),
         ("A: {retrieve: {bm25: {k1: -1}}}", r"A: retrieve\.bm25\.k1: -1"),
-        ("A: {retrieve: {bm25: {}, index: {dimensions: 64}}}", r"A: retrieve\.index: .*none here"),
-        (
-            "A: {retrieve: {dense: m, index: {dimension: 9}}}",
-            r"retrieve\.index\.dimension: .*dimensions",
-        ),
+        ("A: {retrieve: {bm25: {}, sources: title}}", r"A: retrieve\.sources: .*none here"),
         (
             "A:\n  retrieve:\n    hybrid:\n    - bm25: {}\n    - dense:\n        max_lenght: 9\n",
             r":6: A: retrieve\.hybrid\.2\.dense\.max_lenght: no such key; did you mean .*max_length",
@@ -226,20 +222,20 @@ def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
     assert by_model([RowPlan(systems[name]) for name in ("H-MPNet", "BM25")]) == [0, 1]
 
 
-def test_what_belongs_to_the_vectors_stands_beside_the_model(tmp_path: Path) -> None:
+def test_the_texts_of_sources_stand_beside_the_model(tmp_path: Path) -> None:
     text = """
 Plain: {retrieve: {dense: m}}
-Graph: {retrieve: {dense: m, index: {dimensions: 64}, sources: title}}
-Named: {retrieve: Graph}
-Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, index: {dimensions: 64}}]}}
+Titles: {retrieve: {dense: m, sources: title}}
+Named: {retrieve: Titles}
+Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, sources: title}]}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
-    graph, hybrid = systems["Graph"].first, systems["Both"].first
-    assert isinstance(graph, DenseNode) and isinstance(hybrid, HybridNode)
-    assert isinstance(hybrid.dense, DenseNode) and hybrid.dense.vectors == graph.vectors
-    assert graph.vectors == IndexConfig(dimensions=64) and graph.sources_form == "title"
-    assert systems["Named"].first == graph and not hybrid.sparse.name
-    assert systems["Plain"].first == DenseNode(name="Plain", model=graph.model)
+    titles, hybrid = systems["Titles"].first, systems["Both"].first
+    assert isinstance(titles, DenseNode) and isinstance(hybrid, HybridNode)
+    assert isinstance(hybrid.dense, DenseNode)
+    assert hybrid.dense.sources_form == titles.sources_form == "title"
+    assert systems["Named"].first == titles and not hybrid.sparse.name
+    assert systems["Plain"].first == DenseNode(name="Plain", model=titles.model)
 
 
 # The house's own example of the grammar.
