@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names, turned_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
 from claim2source.datasets.frame_pickle import read_frame
-from claim2source.io.jsonl import JsonLines, Row, parse_json
+from claim2source.io.jsonl import JsonLines, Row, parse_json, row_of
 from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
 
 COLLECTION = "collection_data.json"
@@ -58,8 +58,7 @@ def prepare_2026(
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
     The collection is required; of the claims' files (`<language>_<split>.json`) those that are
     absent are noted; it is an error if all are. `translations` is a JSONL file of English
-    translations: {"id", "translation"} with our claim id, or {"index", "lang", "split",
-    "translation"}.
+    translations: {"index", "lang", "split", "translation"}.
 
     Raises `InputError` on bad input, a line per problem, and `UserError` where `target` holds
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
@@ -189,15 +188,12 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
     for number, entry in enumerate(table.entries, start=1):
-
-        def complain(field: str | None, why: str, kind: str = "", /, number: int = number) -> None:
-            problems.add(table.name, None, field, f"entry {number}: {why}")
-
         if isinstance(entry, dict):
-            # `metadata` means something in our layout, nothing in this one.
-            yield Row({k: v for k, v in entry.items() if k != "metadata"}, number, complain)
-        else:
-            complain(None, "is not an object")
+            # It means something in our layout, nothing in this one.
+            entry.pop("metadata", None)
+        row = row_of(entry, Path(table.name), problems, number, f"entry {number}")
+        if row is not None:
+            yield row
 
 
 def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
@@ -256,16 +252,13 @@ def _add_translations(
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
     for row in file.records():
-        key = _claim_id(row, split_of)
-        text = row.text("translation")
-        if not text.strip():
-            row.complain("translation", "is empty")
-        if key is None:
-            continue
+        lang, text = row.require_text("lang").strip().lower(), row.require_text("translation")
+        index = row.as_id("index", row.record.get("index"))
+        key = f"{row.require_text('split').strip()}-{lang}-{index}"
         if key not in split_of:
-            row.complain("id", f"{key!r} is not a claim; ids are such as dev-de-7")
+            row.complain("index", f"no claim is {key!r}, its split, lang and index")
         elif file.seen.setdefault(key, row.line) != row.line:
-            row.complain("id", f"{key!r} is already on line {file.seen[key]}")
+            row.complain("index", f"{key!r} is already on line {file.seen[key]}")
         else:
             own = claims[split_of[key]]
             own[key] = replace(own[key], translation=text)
@@ -276,20 +269,6 @@ def _add_translations(
         if without:
             notes.append(f"{split}: {without} of {len(foreign)} de and fr claims not translated")
     return notes
-
-
-def _claim_id(row: Row, claim_of: Mapping[str, str]) -> str | None:
-    name = "id" if row.record.get("id") is not None else "index"
-    key = row.as_id(name, row.record.get(name))
-    lang, split = row.text("lang").strip().lower(), row.text("split").strip()
-    if key is None or not lang and not split:
-        return key
-    if not lang or not split:
-        row.complain("split" if lang else "lang", "is missing; lang and split go together")
-        return None
-    prefix = f"{split}-{lang}-"
-    complete = key.startswith(prefix) and prefix + key not in claim_of
-    return key if complete else prefix + key
 
 
 def prepare_2025(
@@ -328,22 +307,20 @@ def prepare_2025(
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
-    table = read_frame(path)
+    table = read_frame(path, COLUMNS)
     for column in COLUMNS:
         if column not in table:
             problems.add(path, None, column, "the column is missing")
     problems.raise_if_any()
-    row_of: dict[str, int] = {}
+    number_of: dict[str, int] = {}
     papers = []
     for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
-
-        def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
-            problems.add(path, None, field, f"row {number}: {why}")
-
-        row = Row(dict(zip(COLUMNS, cells, strict=True)), number, complain)
+        record = dict(zip(COLUMNS, cells, strict=True))
+        row = row_of(record, path, problems, number, f"row {number}")
+        assert row is not None
         key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
-        if key and row_of.setdefault(key, number) != number:
-            complain("cord_uid", f"{key!r} is already in row {row_of[key]}")
+        if key and number_of.setdefault(key, number) != number:
+            row.complain("cord_uid", f"{key!r} is already in row {number_of[key]}")
         row.require_either("title", "abstract")
         title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
         papers.append(Source(key, title, abstract, turned_names(authors), venue, date))

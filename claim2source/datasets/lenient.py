@@ -24,7 +24,6 @@ _MESSAGES = {
     **{f"{EMPTY} {name}": "claims without text, left out" for name in _CLAIMS},
     **{f"{REPEATED} {name}": _LONGEST for name in _SOURCES},
     **{f"{REPEATED} {name}": "repeated claims, left out" for name in _CLAIMS},
-    f"{EMPTY} pairs": "pairs without a text, left out",
     UNKNOWN: "records with keys that mean nothing, which were ignored",
     "metadata": "fields of metadata that mean something else, ignored",
     "stranger": "judgements of unknown claims, left out",

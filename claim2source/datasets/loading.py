@@ -30,7 +30,6 @@ from claim2source.io.frames import (
     FrameRecords,
     cell_text,
 )
-from claim2source.io.jsonl import Records, Row, row_of
 
 PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
 # Keys of a BEIR file with the columns that are read as them, the first that is there.
@@ -43,8 +42,6 @@ _OF_POSTS: Mapping[str, Sequence[str]] = {
     "_id": ("_id", "id", *CLAIM_COLUMNS[:-1]),
     "text": ("text", "query"),
 }
-# The columns of sentence-transformers for pairs of texts; `negative_1`, .. are papers, too.
-_ANCHOR, _POSITIVE, _NEGATIVE = "anchor", "positive", "negative"
 
 
 def load(
@@ -77,9 +74,7 @@ def load(
     `venue`, `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id:
     `query-id` (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`,
     `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
-    pairs no post has a gold. Pairs of texts, `anchor`, `positive` and perhaps `negative`, as
-    sentence-transformers trains on, stand alone.
-    Errors name the row, counted from 1: `posts:3: text: is empty`.
+    pairs no post has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
 
     With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
     empty or repeated are left out, as are judgements of claims that are not there and metadata
@@ -150,34 +145,24 @@ def _load_tables(
         available = sorted({column for frame in frames.values() for column in frame.names})
         is_known = any(old in frame.names for frame in frames.values())
         require(is_known, "columns", old, f"a column of a table; there are: {', '.join(available)}")
-    if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
-        if papers is not None or posts is not None:
-            why = (
-                f"are texts ({_ANCHOR}, {_POSITIVE}), which stand alone: leave papers and posts out"
-            )
-            raise judged.wrong(why)
-        data = _of_texts(judged, problems)
+    if papers is None or posts is None:
+        raise ConfigError(PAPERS if papers is None else POSTS, None, ANY_TABLE)
+    corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
+    queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
+    problems.raise_if_any()  # a column that is missing is said once, not of every row
+    read = read_claims(queries)
+    if not read and queries.complete:
+        problems.add(queries.path, None, None, "holds no claims")
+    if judged is None:
+        # There is no other split that they could belong to.
+        read = [query._replace(split=query.split or split) for query in read]
+        data = DatasetParts(queries, read, corpus, Path(PAIRS), None)
     else:
-        if papers is None or posts is None:
-            text_pairs = f"or pairs with {_ANCHOR} and {_POSITIVE} alone"
-            name = PAPERS if papers is None else POSTS
-            raise ConfigError(name, None, f"{ANY_TABLE}; {text_pairs}")
-        corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
-        queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
-        problems.raise_if_any()  # a column that is missing is said once, not of every row
-        read = read_claims(queries)
-        if not read and queries.complete:
-            problems.add(queries.path, None, None, "holds no claims")
-        if judged is None:
-            # There is no other split that they could belong to.
-            read = [query._replace(split=query.split or split) for query in read]
-            data = DatasetParts(queries, read, corpus, Path(PAIRS), None)
-        else:
-            ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
-            names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
-            rows = _judged_rows(judged, *ids)
-            judgements = read_judgements(rows, Path(PAIRS), problems, names)
-            data = DatasetParts(queries, read, corpus, Path(PAIRS), judgements, names)
+        ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
+        names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
+        rows = _judged_rows(judged, *ids)
+        judgements = read_judgements(rows, Path(PAIRS), problems, names)
+        data = DatasetParts(queries, read, corpus, Path(PAIRS), judgements, names)
     return assembled(data, split, TABLES, problems, languages)
 
 
@@ -191,50 +176,3 @@ def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, l
     columns += [pairs.column(grades) if grades else ["1"] * len(columns[0])]
     for number, cells in enumerate(zip(*columns, strict=True), start=1):
         yield number, [cell_text(cell) for cell in cells]
-
-
-class _Texts(Records):
-    """Number distinct texts, in the order of a table."""
-
-    def __init__(self, kind: str, problems: Traits) -> None:
-        super().__init__(Path(PAIRS), problems)
-        self._kind = kind
-        self._rows: dict[str, tuple[str, int]] = {}
-
-    def id_of(self, text: str, row: int) -> str:
-        """Return the id of a text, which is first met in this row."""
-        return self._rows.setdefault(text, (f"{self._kind}-{len(self._rows) + 1}", row))[0]
-
-    def records(self) -> Iterator[Row]:
-        """Yield a record for every text."""
-        for text, (key, line) in self._rows.items():
-            row = row_of({"_id": key, "text": text}, self.path, self.problems, line)
-            assert row is not None
-            yield row
-
-
-def _of_texts(pairs: Frame, problems: Traits) -> DatasetParts:
-    posts, papers = _Texts("post", problems), _Texts("paper", problems)
-    columns = [name for name in pairs.columns if name.startswith(_NEGATIVE)]
-    columns = [_ANCHOR, _POSITIVE, *columns]
-    judged: dict[tuple[str, str], int] = {}
-    cells = zip(*(pairs.column(name) for name in columns), strict=True)
-    for number, (anchor, positive, *negatives) in enumerate(cells, start=1):
-        row = row_of(
-            dict(zip(columns, (anchor, positive, *negatives), strict=True)),
-            Path(PAIRS),
-            problems,
-            number,
-        )
-        assert row is not None
-        texts = row.require_text(_ANCHOR), row.require_text(_POSITIVE)
-        if all(text.strip() for text in texts):
-            judged.setdefault(
-                (posts.id_of(texts[0], number), papers.id_of(texts[1], number)), number
-            )
-        for name in columns[2:]:
-            if (text := row.text(name)).strip():
-                papers.id_of(text, number)
-    rows = ((number, [*ids, "1"]) for ids, number in judged.items())
-    judgements = read_judgements(rows, Path(PAIRS), problems)
-    return DatasetParts(posts, read_claims(posts), papers, Path(PAIRS), judgements)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from claim2source.core.errors import CountedProblems, InputError
 from claim2source.datasets.beir import OF_SOURCES
 from claim2source.datasets.papers import clean
 from claim2source.io.jsonl import Row
-from claim2source.io.text_files import any_lines, tsv_rows
+from claim2source.io.text_files import open_spreadsheet, tsv_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +22,6 @@ _FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
 _EMPTY = frozenset(
     "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
 )
-# A spreadsheet that writes such a file again fills the line with separators.
-_SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
 # What Arrow writes for a day that is in none of Python's years.
 _NO_YEAR = "<value out of range"
 # Rows of a Parquet file that are read at a time.
@@ -47,30 +43,12 @@ def table_rows(
 
 
 def _csv(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> Iterator[Cells]:
-    csv.field_size_limit(2**31 - 1)
-    lines = any_lines(path, problems)
-    before: list[str] = []  # of the file, up to its header
-    separators = ",;\t|"
-    for _, line in lines:
-        if match := _SEPARATOR.fullmatch(line):
-            separators, line = match[1], "\n"
-        before.append(line)
-        if line.strip():
-            break
-    first = before[-1] if before else ""
-
-    def header_by(separator: str) -> list[str]:
-        try:
-            return [cell.strip() for cell in next(csv.reader([first], delimiter=separator), [])]
-        except csv.Error:
-            return []
-
-    fields = {*FIELDS, "text", *renamed.values()}
-    separator = max(separators, key=lambda sign: (len(fields & {*header_by(sign)}), sign in first))
-    columns = _columns(path, header_by(separator), renamed, problems)
-    texts = (line for part in (before, (line for _, line in lines)) for line in part)
+    header, separator, lines = open_spreadsheet(
+        path, problems, (*FIELDS, "text", *renamed.values())
+    )
+    columns = _columns(path, header, renamed, problems)
     names = list(dict.fromkeys(columns.values()))
-    for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
+    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
         values = dict(zip(names, cells, strict=True))
         yield number, {field: values[column] for field, column in columns.items()}
 

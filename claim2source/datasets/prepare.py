@@ -47,7 +47,7 @@ class PrepareConfig(Settings):
             your own login.
         revision: of the data set on the hub: a commit, branch or tag.
         translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
-            "split", "translation"}, or "id" (such as dev-de-7) in place of the first three.
+            "split", "translation"}.
         distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
             all of them. Val is scored over all sources, so that fewer of them save time.
     """

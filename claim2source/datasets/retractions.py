@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from claim2source.datasets.papers import (
     first_day,
     plain_doi,
 )
-from claim2source.io.text_files import any_lines
+from claim2source.io.text_files import any_lines, tsv_rows
 
 # What registries call a notice; the first that fits counts, and others say nothing of the paper.
 _KINDS = (
@@ -32,7 +31,10 @@ _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
 # Between the state and the DOI that a notice, which is itself a paper, is about.
 NOTICE = " notice of "
 # Columns of Retraction Watch's file.
-_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_WATCH = (
+    *("RetractionNature", "RetractionDate", "RetractionDOI"),
+    *("OriginalPaperDOI", "OriginalPaperPubMedID"),
+)
 _REINSTATED = "reinstatement"
 
 
@@ -60,11 +62,6 @@ def state_of_cell(text: str) -> str:
     return state_of(line, line) or f"{RETRACTED}, {line}"
 
 
-def notice_of(state: str, doi: str) -> str:
-    """Describe a paper that is itself a notice of another one."""
-    return f"{state}{NOTICE}{doi}"
-
-
 @dataclass(frozen=True)
 class Notices:
     """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
@@ -86,37 +83,19 @@ def read_notices(path: Path) -> Notices:
     """
     problems = CountedProblems()
     lines = (line for _, line in any_lines(path, problems))
-    csv.field_size_limit(2**31 - 1)
-    try:
-        rows = csv.DictReader(lines)
-        header = [name.strip() for name in rows.fieldnames or ()]
-        for name in _WATCH:
-            if name not in header:
-                columns = ", ".join(header[:8]) or "none"
-                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
-                raise InputError(path, field=name, why=why)
-        rows.fieldnames = header
-        listed = [
-            (
-                day,
-                kind.strip(),
-                state_of(kind, _day(day), plain_doi(row.get("RetractionDOI") or "")),
-                row,
-            )
-            for row in rows
-            for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
-        ]
-    except csv.Error as error:
-        raise InputError(path, why=f"is not a CSV file: {error}") from None
+    rows = [cells for _, cells in tsv_rows(path, _WATCH, problems, lines=lines, delimiter=",")]
     problems.raise_if_any()
+    if not rows:
+        raise InputError(path, why="holds no notices of Retraction Watch")
     dois, pmids = dict[str, str](), dict[str, str]()
-    for _, kind, state, row in sorted(listed, key=lambda entry: _day_number(entry[0])):
-        if not state and kind.lower() != _REINSTATED:
+    for kind, day, notice, paper, pmid in sorted(rows, key=lambda cells: _day_number(cells[1])):
+        state = state_of(kind, _day(day), plain_doi(notice))
+        if not state and kind.strip().lower() != _REINSTATED:
             continue
-        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
+        if doi := plain_doi(paper):
             dois[doi] = state
-        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
-            pmids[pmid] = state
+        if pmid.strip().strip("0"):
+            pmids[pmid.strip()] = state
     return Notices(dois, pmids)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,12 @@ from claim2source.core.config import Settings, require
 from claim2source.core.errors import CountedProblems
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
-from claim2source.io.text_files import any_lines, tsv_rows
+from claim2source.io.text_files import open_spreadsheet, tsv_rows
 
 # A longer one is no post.
 LONGEST = 2_000_000
-# Columns of a table of posts, in upper or lower case, and its separators.
+# Columns of a table of posts, in upper or lower case.
 COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
-SEPARATORS = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -67,29 +65,15 @@ def read_posts(path: Path) -> Iterator[Post]:
 
 def _table_rows(path: Path, problems: CountedProblems) -> Iterator[Row]:
     """Yield the rows of a CSV file as records; empty cells are absent."""
-    lines = (line for _, line in any_lines(path, problems))
-    before = list[str]()
-    for line in lines:
-        before.append(line)
-        if line.strip():
-            break
+    header, separator, lines = open_spreadsheet(path, problems, COLUMNS)
     problems.raise_if_any()
-    header = before[-1] if before else ""
-
-    def columns_by(separator: str) -> dict[str, str]:
-        names = [cell.strip() for cell in next(csv.reader([header], delimiter=separator), [])]
-        return {name.lower(): name for name in reversed(names) if name.lower() in COLUMNS}
-
-    separator = max(SEPARATORS, key=lambda sign: len(columns_by(sign)))
-    columns = columns_by(separator)
+    columns = {name.lower(): name for name in reversed(header) if name.lower() in COLUMNS}
     if not {"text", "post"} & set(columns):
-        header_text = " ".join(header.split())
-        why = f"no such column; the header is: {header_text}" if header_text else "is empty"
-        problems.add(path, None, "text" if header_text else None, why)
+        why = f"no such column; there are: {', '.join(header)}" if header else "is empty"
+        problems.add(path, None, "text" if header else None, why)
         return
     names = list(columns.values())
-    texts = (line for part in (before, lines) for line in part)
-    for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
+    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
         pairs = zip(columns, cells, strict=True)
 
         def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:

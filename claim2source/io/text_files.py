@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import gzip
+import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import BufferedReader, TextIOWrapper
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from claim2source.core.errors import CountedProblems, InputError, Problems
 from claim2source.core.files import why_not_file
@@ -24,24 +28,14 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
     if why := why_not_file(path):
         problems.add(path, None, None, why)
         return
-    try:
-        with open_bytes(path) as file:
-            for number, raw in enumerate(file, start=1):
-                if number == 1 and (kind := _other_kind(raw)):
-                    problems.add(path, 1, None, f"is {kind}, not UTF-8")
-                    yield number, None
-                    return
-                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                text = None
-                try:
-                    text = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
-                    problems.add(path, number, None, why)
-                yield number, text
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        problems.add(path, None, None, f"cannot be read: {why}")
+    with _adding_failures(path, problems), open_bytes(path) as file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1 and (kind := _other_kind(raw)):
+                problems.add(path, 1, None, f"is {kind}, not UTF-8")
+                yield number, None
+                return
+            raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+            yield number, _decoded(raw, "utf-8", path, number, problems)
 
 
 def any_lines(path: Path, problems: CountedProblems) -> Iterator[tuple[int, str]]:
@@ -53,26 +47,28 @@ def any_lines(path: Path, problems: CountedProblems) -> Iterator[tuple[int, str]
     if why := why_not_file(path):
         problems.add(path, None, None, why)
         return
-    number, encoding = 0, ""
+    encoding = ""
+    with _adding_failures(path, problems), open_bytes(path) as file:
+        if _other_kind(file.peek(2)[:2]) == "UTF-16":
+            yield from enumerate(TextIOWrapper(file, "utf-16", newline=""), start=1)
+            return
+        # Latin-1 has a character for each byte.
+        for number, line in enumerate(TextIOWrapper(file, "latin-1", newline=""), start=1):
+            raw = line.encode("latin-1")
+            raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+            if not encoding and not raw.isascii():
+                encoding = "utf-8"
+                if _decoded(raw, encoding, path, number, Problems()) is None:
+                    encoding = "cp1252"
+                    problems.count("files that are not UTF-8, read as Windows-1252", path)
+            text = _decoded(raw, encoding or "ascii", path, number, problems)
+            yield number, "\n" if text is None else text
+
+
+@contextlib.contextmanager
+def _adding_failures(path: Path, problems: Problems) -> Iterator[None]:
     try:
-        with open_bytes(path) as file:
-            if _other_kind(file.peek(2)[:2]) == "UTF-16":
-                yield from enumerate(TextIOWrapper(file, "utf-16", newline=""), start=1)
-                return
-            # Latin-1 has a character for each byte.
-            for number, line in enumerate(TextIOWrapper(file, "latin-1", newline=""), start=1):
-                raw = line.encode("latin-1")
-                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                if not encoding and not raw.isascii():
-                    encoding = "utf-8" if _is_utf8(raw) else "cp1252"
-                    if encoding == "cp1252":
-                        problems.count("files that are not UTF-8, read as Windows-1252", path)
-                try:
-                    yield number, raw.decode(encoding or "ascii")
-                except UnicodeDecodeError as error:
-                    why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
-                    problems.add(path, number, None, why)
-                    yield number, "\n"
+        yield
     except UnicodeDecodeError as error:
         problems.add(path, None, None, f"is broken UTF-16: {error.reason}")
     except (OSError, EOFError, zlib.error) as error:
@@ -80,12 +76,13 @@ def any_lines(path: Path, problems: CountedProblems) -> Iterator[tuple[int, str]
         problems.add(path, None, None, f"cannot be read: {why}")
 
 
-def _is_utf8(raw: bytes) -> bool:
+def _decoded(raw: bytes, encoding: str, path: Path, line: int, problems: Problems) -> str | None:
     try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+        return raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
+        problems.add(path, line, None, why)
+        return None
 
 
 def open_bytes(path: Path) -> BufferedReader | gzip.GzipFile:
@@ -168,6 +165,45 @@ def tsv_rows(
             problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
         else:
             yield number, [cells[position] for position in positions]
+
+
+# A spreadsheet that writes such a file again fills the line with separators.
+_SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
+
+
+class Spreadsheet(NamedTuple):
+    """Hold the header of a table and its separator, and all its lines, which are read once."""
+
+    header: list[str]
+    separator: str
+    lines: Iterator[str]
+
+
+def open_spreadsheet(path: Path, problems: CountedProblems, known: Collection[str]) -> Spreadsheet:
+    """Open a table of other programs: its separator is the one that parts most known columns."""
+    lines = (line for _, line in any_lines(path, problems))
+    before: list[str] = []  # of the file, up to its header
+    separators = ",;\t|"
+    for line in lines:
+        if match := _SEPARATOR.fullmatch(line):
+            separators, line = match[1], "\n"
+        before.append(line)
+        if line.strip():
+            break
+    first = before[-1] if before else ""
+    names = {name.lower() for name in known}
+
+    def header_by(separator: str) -> list[str]:
+        try:
+            return [cell.strip() for cell in next(csv.reader([first], delimiter=separator), [])]
+        except csv.Error:
+            return []
+
+    def fit(separator: str) -> tuple[int, bool]:
+        return len(names & {cell.lower() for cell in header_by(separator)}), separator in first
+
+    separator = max(separators, key=fit)
+    return Spreadsheet(header_by(separator), separator, chain(before, lines))
 
 
 def why_not_text(value: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import importlib.util
 import json
 import logging
@@ -13,8 +12,6 @@ import re
 import shlex
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -230,28 +227,21 @@ def why_not_reached(host: str) -> str:
 
     The key is not sent.
     """
-    try:
-        parts = urlsplit(host)
-        # Without a user's name and password.
-        address = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
-    except ValueError as error:
-        return f"WANDB_BASE_URL: {error}"
+    import httpx2
+
+    address = host.rpartition("@")[2]  # without a user's name and password
     reasons = [f"{address} gives no answer in {ANSWER_SECONDS:g} seconds"]
 
     def ask() -> None:
-        body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
+        query = {"query": "{ viewer { id } }"}
         try:
-            request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
-            # An opener of its own: the shared one keeps the proxies of its first use.
-            with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
-                reasons[0] = ""
-        except urllib.error.HTTPError as error:
+            answer = httpx2.post(f"{host}/graphql", json=query, timeout=ANSWER_SECONDS)
             # What it says of a question without a key does not matter.
-            reasons[0] = f"{address} answers {error.code}" if error.code >= 500 else ""
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            if not isinstance(reason, TimeoutError):
-                reasons[0] = f"{address}: {getattr(reason, 'strerror', None) or reason}"
+            reasons[0] = f"{address} answers {answer.status_code}" if answer.is_server_error else ""
+        except httpx2.TimeoutException:
+            pass
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reasons[0] = f"{address}: {error}"
 
     # Looking up a host's name without a network has no time limit of its own.
     asking = threading.Thread(target=ask, daemon=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -23,7 +21,6 @@ from claim2source.llm.parse import read_reply, why_unfinished
 from claim2source.llm.server import (
     NoReply,
     Refusal,
-    Reply,
     Server,
     UnusableServer,
     refused_part,
@@ -89,7 +86,7 @@ class LLM:
             key = key_of(request, self.config)
             if key in missing:
                 repeated += 1
-            elif self._is_done(request, self._stored_reply(request, key), None):
+            elif self._is_done(request, self.answers.get(key), None):
                 stored_count += 1
             else:
                 missing[key] = request
@@ -120,12 +117,6 @@ class LLM:
                 *(subject, len(failed), len(answers), reasons(failed), names, ellipsis),
             )
         return answers
-
-    def _stored_reply(self, request: Request, key: str) -> StoredReply | None:
-        """Look up a stored reply; older stores hold some that were cut off."""
-        reply = self.answers.get(key)
-        unfinished = reply is not None and why_unfinished(request, reply.raw, reply.finish)
-        return None if unfinished else reply
 
     def _judge(
         self, request: Request, reply: StoredReply | None, check: Check | None
@@ -160,7 +151,7 @@ class _Run:
         first = dict(zip(reversed(keys), reversed(requests), strict=True))
         jobs = deque[_Job]()
         for key in dict.fromkeys(keys):
-            job = _Job(key, first[key], self.llm._stored_reply(first[key], key))
+            job = _Job(key, first[key], self.store.get(key))
             if job.before is not None:
                 self.replies[key] = job.before
             if not self._is_done(job):
@@ -202,7 +193,7 @@ class _Run:
 
     async def _ask_until_good(self, job: _Job) -> None:
         # Another process may have answered it since.
-        job.before = self.llm._stored_reply(job.request, job.key)
+        job.before = self.store.get(job.key)
         if job.before is not None:
             self.replies[job.key] = job.before
         while not self._is_done(job):
@@ -213,17 +204,21 @@ class _Run:
                 return
             self.sent_keys.add(job.key)
             self.tokens += reply.usage.completion
-            stored_reply = StoredReply(
-                *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
-                *(self.config.model, job.request.version, job.request.id),
+            request = job.request
+            answer = self.llm._judge(request, reply, self.check)
+            job.before = replace(
+                reply,
+                tries=tries + 1,
+                failure=None if answer is None else answer.failure,
+                model=self.config.model,
+                version=request.version,
+                id=request.id,
             )
-            answer = self.llm._judge(job.request, stored_reply, self.check)
-            job.before = replace(stored_reply, failure=None if answer is None else answer.failure)
             self.replies[job.key] = job.before
-            if why_unfinished(job.request, reply.text, reply.finish) is None:
+            if why_unfinished(request, reply.raw, reply.finish) is None:
                 self.store.put(job.key, job.before)
 
-    async def _reply(self, request: Request, retry: bool) -> Reply | str:
+    async def _reply(self, request: Request, retry: bool) -> StoredReply | str:
         """Request one reply in the form that the model takes; return the reason for none.
 
         A server that gives none, or speaks otherwise, again and again, is left alone.
@@ -330,47 +325,8 @@ async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run to the end, in a thread where this one has a loop of its own, as notebooks do."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(_stoppable(work))
-        return
-    raised: list[BaseException] = []
+    """Run to the end in a thread of its own, so that a signal, or an error, ends it at once."""
+    from anyio.from_thread import start_blocking_portal
 
-    def run() -> None:
-        try:
-            asyncio.run(work())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
-
-
-async def _stoppable(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Let SIGTERM end the work: the loop may swallow an exception of its handler."""
-    handler = signal.getsignal(signal.SIGTERM)
-    main = threading.current_thread() is threading.main_thread()
-    if not main or not callable(handler):
-        await work()
-        return
-    loop, task, stopped = asyncio.get_running_loop(), asyncio.current_task(), False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        if task is not None:
-            task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    try:
-        await work()
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, handler)
-        if stopped:
-            handler(signal.SIGTERM, None)
+    with start_blocking_portal() as portal:
+        portal.call(work)

@@ -10,12 +10,12 @@ import json
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
+from claim2source.llm.answers import StoredReply
 from claim2source.llm.config import LLMConfig, may_use_proxy, state_of
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 
@@ -206,16 +206,6 @@ class NoReply(Exception):
     """Report why there was no reply, however often it was requested."""
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Hold a server's reply."""
-
-    text: str
-    finish: str | None
-    usage: Usage
-    logprobs: tuple[Token, ...] = ()
-
-
 class Server:
     """Ask one server; open while the `async with` lasts. Errors name keys that begin with `group`.
 
@@ -268,7 +258,7 @@ class Server:
         strict: bool = True,
         retry: bool = False,
         left_out: Collection[str] = (),
-    ) -> Reply:
+    ) -> StoredReply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` where none can succeed.
 
         `strict` has the server keep to schema or choices. `retry` says that an earlier reply
@@ -373,7 +363,7 @@ class Server:
             body.pop(name, None)
         return body
 
-    def _reply(self, request: Request, reply: Any) -> Reply:
+    def _reply(self, request: Request, reply: Any) -> StoredReply:
         choice = reply["choices"][0]
         text = _text(choice["message"].get("content"))
         text = self._without_key(_without_surrogates(text))
@@ -398,7 +388,7 @@ class Server:
             for token in logprobs
         )
         finish = finish and short_line(self._without_key(finish))
-        return Reply(text, finish, Usage(prompt, completion), tokens)
+        return StoredReply(text, finish, Usage(prompt, completion), tokens)
 
     def _without_key(self, text: str) -> str:
         """Take the key out of a text: a server may echo it."""

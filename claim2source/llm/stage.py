@@ -15,7 +15,7 @@ from claim2source.llm.client import LLM
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import Answer, Check, Request
 from claim2source.text.language import why_bad_reply
-from claim2source.text.prompts import Prompt, read_prompt
+from claim2source.text.prompts import read_prompt
 
 T = TypeVar("T")
 MOST_VERSIONS = 20
@@ -126,37 +126,33 @@ class RewritingStage(LLMStage):
     def versions(
         self, texts: Sequence[str], prompt: str | None = None, subject: str = "rewrites"
     ) -> Versions:
-        """Write the versions of every distinct text, by `rewrite_prompt` or another."""
+        """Write the versions of every distinct text, by `rewrite_prompt` or another.
+
+        The prompt has the variable post.
+        """
         if not self.rewrites:
             return Versions({text: [text] for text in texts}, {})
+        read = read_prompt(prompt or self.rewrite_prompt)
+        labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
+        requests = [
+            Request.of(read, name, {"post": text}, sample=sample)
+            for name, text in labels.items()
+            for sample in range(self.rewrites)
+        ]
+
+        def check(request: Request, answer: Answer) -> str | None:
+            text = labels[request.id]
+            longest = max(LONGEST, TIMES * len(text))
+            return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
+
         with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
-            read = read_prompt(prompt or self.rewrite_prompt)
-            return write_versions(llm, read, texts, self.rewrites, subject)
-
-
-def write_versions(
-    llm: LLM, prompt: Prompt, texts: Sequence[str], count: int, subject: str
-) -> Versions:
-    """Write `count` versions of every distinct text by a prompt with the variable post."""
-    labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
-    requests = [
-        Request.of(prompt, name, {"post": text}, sample=sample)
-        for name, text in labels.items()
-        for sample in range(count)
-    ]
-
-    def check(request: Request, answer: Answer) -> str | None:
-        text = labels[request.id]
-        longest = max(LONGEST, TIMES * len(text))
-        return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
-
-    answers = llm.answer(requests, check, subject)
-    good: dict[str, list[str]] = {text: [] for text in labels.values()}
-    failures: dict[str, list[str]] = {text: [] for text in labels.values()}
-    for answer in answers:
-        text = labels[answer.id]
-        if answer.failure is None:
-            good[text].append(answer.text)
-        else:
-            failures[text].append(f"{subject}: {answer.failure}")
-    return Versions({text: own or [text] for text, own in good.items()}, failures, answers)
+            answers = llm.answer(requests, check, subject)
+        good: dict[str, list[str]] = {text: [] for text in labels.values()}
+        failures: dict[str, list[str]] = {text: [] for text in labels.values()}
+        for answer in answers:
+            text = labels[answer.id]
+            if answer.failure is None:
+                good[text].append(answer.text)
+            else:
+                failures[text].append(f"{subject}: {answer.failure}")
+        return Versions({text: own or [text] for text, own in good.items()}, failures, answers)

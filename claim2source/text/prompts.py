@@ -12,7 +12,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from claim2source.text.control import defused
 # Beside the library: claim2source/prompts.
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 LONGEST_INLINE = 100
+_TEXTS = ("role", "context", "task", "output")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 # Signs that a reader takes for those of a tag, and letters that are not seen.
 _LOOK_ALIKES = str.maketrans(
@@ -57,30 +58,18 @@ class Example:
 
 
 @dataclass(frozen=True)
-class _File:
+class Prompt:
+    """Hold a prompt; `messages` fills it in."""
+
     version: str
     task: str
     output: str
     variables: dict[str, str]
     role: str = ""
     context: str = ""
-    instructions: list[str] = field(default_factory=list)
-    examples: list[Example] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Hold a prompt; `messages` fills it in."""
-
-    name: str
-    version: str
-    role: str
-    context: str
-    task: str
-    instructions: tuple[str, ...]
-    output: str
-    variables: Mapping[str, str]
+    instructions: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
+    name: str = ""
     path: Path = Path()
 
     @property
@@ -150,8 +139,7 @@ class Prompt:
 
     def _texts(self) -> list[tuple[str, str]]:
         lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
-        keys = ("role", "context", "task", "output")
-        return [(key, getattr(self, key)) for key in keys] + lines
+        return [(key, getattr(self, key)) for key in _TEXTS] + lines
 
 
 def read_prompt(name_or_path: str) -> Prompt:
@@ -166,17 +154,15 @@ def read_prompt(name_or_path: str) -> Prompt:
             names = shipped_prompts()
             why = f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
             raise InputError(name_or_path, why=f"{why}these ship: {', '.join(names)}")
-    read = validated(_File, _mapping(path), path)
-    prompt = Prompt(
-        name=path.stem,
-        version=read.version,
+    read = validated(Prompt, _mapping(path), path)
+    prompt = replace(
+        read,
         role=_flat(read.role),
         context=_flat(read.context),
         task=_flat(read.task),
-        instructions=tuple(_flat(text) for text in read.instructions),
+        instructions=tuple(map(_flat, read.instructions)),
         output=_flat(read.output),
-        variables=read.variables,
-        examples=tuple(read.examples),
+        name=path.stem,
         path=path,
     )
     _check(prompt)
@@ -189,7 +175,8 @@ def shipped_prompts() -> list[str]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    values, allowed = read_mapping(path), [spec.name for spec in fields(_File)]
+    values, names = read_mapping(path), [spec.name for spec in fields(Prompt)]
+    allowed = [name for name in names if name not in ("name", "path")]
     for key in values:
         if key not in allowed:
             why = f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"

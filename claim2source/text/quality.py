@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Literal
 
 from claim2source.core.records import nfkc
+from claim2source.text.clean import LINK
 
-_ADDRESS = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 _TAG = re.compile(r"(?<![\w@#])[@#]\w+(?:-\d+)*")
 # Groups of thousands by space (French), point or comma; not the digits within COVID-19 or H1N1.
 _NUMBER = re.compile(
@@ -36,7 +36,7 @@ _SPELT = {
 
 def tags(text: str) -> list[str]:
     """List the handles and hashtags of a text, once each."""
-    return list(dict.fromkeys(_TAG.findall(_ADDRESS.sub(" ", text))))
+    return list(dict.fromkeys(_TAG.findall(LINK.sub(" ", text))))
 
 
 def numbers(text: str) -> dict[str, bool]:
@@ -45,7 +45,7 @@ def numbers(text: str) -> dict[str, bool]:
     "1,479", "1.479" and "1 479" are the same, as are "0.5" and "0,5". Digits within words (H1N1),
     addresses, handles and hashtags are none.
     """
-    text = _TAG.sub(" ", _ADDRESS.sub(" ", text))
+    text = _TAG.sub(" ", LINK.sub(" ", text))
     kinds: dict[str, bool] = {}
     for match in _NUMBER.finditer(text):
         digits = re.sub(r"\D", "", match[0])

@@ -55,19 +55,15 @@ class Style:
     same: bool = False
     longest: int | None = None
 
-    def why_bad(self, reply: str, original: Original) -> str | None:
-        """Say why a reply is no rewriting of the text at all; None where it is one."""
-        return why_bad_reply(
+    def judge(self, original: Original, reply: str) -> WrittenText:
+        """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
+        bad = why_bad_reply(
             reply,
             original.text,
             language=original.language or detect(original.text) or "en",
             longest=self.longest or max(400, _TIMES * len(original.text)),
             may_repeat=self.same,
         )
-
-    def judge(self, original: Original, reply: str) -> WrittenText:
-        """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
-        bad = self.why_bad(reply, original)
         return judge_text(reply, bad, bad or self.form(reply))
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,11 +143,15 @@ def put_translations(
         for text, translation in results
         if translation.text and not (strict and translation.kind == "doubtful")
     }
-    texts = [text for text, _ in results]
-    english = whole_sources(texts, english)
-    languages = {text.id: text.language for text in texts if text.part != CLAIM}
+    halves = {
+        text.id for text, _ in results if text.part != CLAIM and (text.id, text.part) not in english
+    }
+    english = {
+        key: text for key, text in english.items() if key[1] == CLAIM or key[0] not in halves
+    }
+    languages = {text.id: text.language for text, _ in results if text.part != CLAIM}
     if english or out is not None:
-        write_translations(folder, english, languages, out)
+        _write_translations(folder, english, languages, out)
     return len(english)
 
 
@@ -179,8 +183,8 @@ def count_lines(texts: Sequence[ForeignText]) -> list[str]:
     return lines
 
 
-def write_translations(
-    folder: Path, translations: Translations, languages: Mapping[str, str], out: Path | None = None
+def _write_translations(
+    folder: Path, translations: Translations, languages: Mapping[str, str], out: Path | None
 ) -> None:
     """Write translations into a data set, or into a copy of it at `out`; other lines stay.
 
@@ -188,15 +192,11 @@ def write_translations(
     stand in `metadata.original` with their language (`languages`: source -> language). Each file is
     replaced as a whole, and a copy appears as a whole.
     """
-    changes: list[tuple[str, Callable[[dict[str, object]], bool]]] = []
-    if any(part == CLAIM for _, part in translations):
-        changes.append((QUERIES, lambda row: _translate_claim(row, translations)))
-    if any(part != CLAIM for _, part in translations):
-        changes.append((CORPUS, lambda row: _translate_source(row, translations, languages)))
+    names = sorted({QUERIES if part == CLAIM else CORPUS for _, part in translations})
     if out is None:
-        for name, change in changes:
+        for name in names:
             with atomic_path(folder / name) as temporary:
-                _write_changed(folder / name, temporary, change)
+                _write_changed(folder / name, temporary, translations, languages)
         return
     with atomic_folder(out) as folder_out:
         for path in sorted(folder.iterdir()):
@@ -204,11 +204,14 @@ def write_translations(
                 shutil.copyfile(path, folder_out / path.name)
         if (folder / QRELS).is_dir():
             shutil.copytree(folder / QRELS, folder_out / QRELS)
-        for name, change in changes:
-            _write_changed(folder / name, folder_out / name, change)
+        for name in names:
+            _write_changed(folder / name, folder_out / name, translations, languages)
 
 
-def _write_changed(path: Path, target: Path, change: Callable[[dict[str, object]], bool]) -> None:
+def _write_changed(
+    path: Path, target: Path, translations: Translations, languages: Mapping[str, str]
+) -> None:
+    change = _translate_claim if path.name == QUERIES else _translate_source
     with (
         open(path, encoding="utf-8-sig", newline="\n") as lines,
         open(target, "w", encoding="utf-8", newline="\n") as file,
@@ -216,14 +219,16 @@ def _write_changed(path: Path, target: Path, change: Callable[[dict[str, object]
         for line in lines:
             if line.strip():
                 row = json.loads(line)
-                if change(row):
+                if change(row, translations, languages):
                     line = json.dumps(row, ensure_ascii=False) + "\n"
                     if _SURROGATE.search(line):  # of a field that is not ours
                         line = json.dumps(row) + "\n"
             file.write(line)
 
 
-def _translate_claim(row: dict[str, object], translations: Translations) -> bool:
+def _translate_claim(
+    row: dict[str, object], translations: Translations, languages: Mapping[str, str]
+) -> bool:
     english = translations.get((str(row["_id"]), CLAIM))
     if english is None:
         return False
@@ -234,19 +239,14 @@ def _translate_claim(row: dict[str, object], translations: Translations) -> bool
 def _translate_source(
     row: dict[str, object], translations: Translations, languages: Mapping[str, str]
 ) -> bool:
-    key = str(row["_id"])
+    key, fields = str(row["_id"]), _FIELDS.items()
     english = {
-        field: translations[key, part]
-        for part, field in _FIELDS.items()
-        if (key, part) in translations
+        name: translations[key, part] for part, name in fields if (key, part) in translations
     }
     if not english:
         return False
-    metadata = _metadata(row)
-    original = metadata.get("original") or {
-        "lang": languages[key],
-        **{field: row.get(field) for field in _FIELDS.values()},
-    }
+    metadata, before = _metadata(row), {name: row.get(name) for _, name in fields}
+    original = metadata.get("original") or {"lang": languages[key], **before}
     row.update(english)
     row["metadata"] = {**metadata, "original": original}
     return True
@@ -263,17 +263,3 @@ def _rows(path: Path) -> Iterator[Row]:
     problems.raise_if_any()
     yield from rows
     problems.raise_if_any()
-
-
-def whole_sources(
-    texts: Sequence[ForeignText], translations: Translations
-) -> dict[tuple[str, str], str]:
-    """Keep the translations of claims, and of sources whose every part was translated."""
-    missing = {
-        text.id for text in texts if text.part != CLAIM and (text.id, text.part) not in translations
-    }
-    return {
-        (key, part): english
-        for (key, part), english in translations.items()
-        if part == CLAIM or key not in missing
-    }

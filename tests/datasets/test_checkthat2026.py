@@ -187,16 +187,16 @@ def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str) -> Non
 
 
 BAD_CLAIMS = [
-    ({"index": 0, "text": "t"}, "pubkey: entry 2: is missing"),
+    ({"index": 0, "text": "t"}, "entry 2: pubkey: is missing"),
     (
         {"index": 0, "text": "t", "pubkey": 99},
-        "pubkey: entry 2: gold '99' is not in the collection",
+        "entry 2: pubkey: gold '99' is not in the collection",
     ),
     (
         {"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
-        "pub_key: entry 2: '44' is not the pubkey, '11'",
+        "entry 2: pub_key: '44' is not the pubkey, '11'",
     ),
-    ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
+    ({"index": 5, "text": "t", "pubkey": 11}, "entry 2: index: '5' is already entry 1"),
 ]
 
 
@@ -217,8 +217,8 @@ def test_bad_claims_and_papers_are_named_with_file_entry_and_field(tmp_path: Pat
 
 
 BAD_PAPERS = [
-    ({"title": "t"}, "pubkey: entry 5: is missing"),
-    ({"pubkey": "11", "title": "t"}, "pubkey: entry 5: '11' is already entry 1"),
+    ({"title": "t"}, "entry 5: pubkey: is missing"),
+    ({"pubkey": "11", "title": "t"}, "entry 5: pubkey: '11' is already entry 1"),
 ]
 
 
@@ -228,13 +228,13 @@ def translations(path: Path, *rows: dict[str, Any] | str) -> Path:
     return path
 
 
-def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> None:
+def test_translations_by_index_language_and_split(tmp_path: Path) -> None:
     file = translations(
         tmp_path / "t.jsonl",
-        {"id": "train-de-0", "translation": "otters like tea"},
+        {"index": 0, "lang": "de", "split": "train", "translation": "otters like tea"},
         {"index": 0, "lang": "DE", "split": "dev", "translation": "seals doze"},
-        {"id": "0", "lang": "fr", "split": "dev", "translation": "seals"},
-        {"id": "test-de-0", "lang": "de", "split": "test", "translation": "who knows"},
+        {"index": "0", "lang": "fr", "split": "dev", "translation": "seals"},
+        {"index": 0, "lang": "de", "split": "test", "translation": "who knows"},
     )
     prepared = prepare(task(tmp_path / "in"), tmp_path / "out", file)
     assert prepared.notes == [
@@ -253,15 +253,13 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("row", "error"),
     [
-        (
-            {"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
-            ":2: id: 'dev-fr-dev-de-0' is not a claim",
-        ),
-        ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
+        ({"index": 9}, ":2: index: no claim is 'train-de-9', its split, lang and index"),
+        ({}, ":2: index: 'train-de-0' is already on line 1"),
     ],
 )
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, error: str) -> None:
-    file = translations(tmp_path / "t.jsonl", {"id": "train-de-0", "translation": "a"}, row)
+    first = {"index": 0, "lang": "de", "split": "train", "translation": "a"}
+    file = translations(tmp_path / "t.jsonl", first, {**first, **row})
     (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=file)
     assert line.startswith(f"{file}{error}")
 
@@ -294,7 +292,7 @@ def test_parts_and_problems_of_a_hub_set_are_named(
     prepared = prepare_hub(name, tmp_path / "out")
     assert len(prepared.notes) == 5 and f"{name}/test/de: not there; left out" in prepared.notes
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    lacking = "pubkey: entry 1: gold '44' is not in the collection"
+    lacking = "entry 1: pubkey: gold '44' is not in the collection"
     for wrong, said in [
         (hub(tmp_path / "a", collection, drop=("collection",)), "no configuration 'collection'; "),
         (hub(tmp_path / "b", collection, drop=("en", "de", "fr", "test")), "holds no claims"),

@@ -124,26 +124,6 @@ def test_lists_of_dicts_and_texts_are_tables_and_columns_may_be_called_otherwise
     assert texts.claims == (Claim("post-1", "masks!", golds=("paper-2",)),)
 
 
-def test_pairs_of_texts_stand_alone() -> None:
-    """As sentence-transformers trains on: equal texts are one, negatives are in the pool."""
-    pairs = HFDataset.from_dict(
-        {
-            "anchor": ["masks!", "tea!", "masks!", "masks!"],
-            "positive": ["Masks.", "Tea.", "Cloth.", "Masks."],
-            "negative_1": ["Tea.", None, "Coffee.", "Tea."],
-        }
-    )
-    data = c2s.load(pairs=pairs, split="train")
-    texts = {source.id: source.abstract for source in data.sources}
-    assert sorted(texts.values()) == ["Cloth.", "Coffee.", "Masks.", "Tea."]
-    means = [(claim.text, [texts[gold] for gold in claim.golds]) for claim in data.claims]
-    assert means == [("masks!", ["Masks.", "Cloth."]), ("tea!", ["Tea."])]
-    with pytest.raises(InputError, match=r"^pairs: .*leave papers and posts out$"):
-        c2s.load(papers=PAPERS, posts=POSTS, pairs=pairs)
-    with pytest.raises(InputError, match=r"^pairs:2: anchor: is empty$"):
-        c2s.load(pairs=pd.DataFrame({"anchor": ["a", " "], "positive": ["x", "y"]}))
-
-
 def changed(frame: pd.DataFrame, column: str, row: int, value: object) -> pd.DataFrame:
     cells = frame[column].astype(object).tolist()
     cells[row] = value

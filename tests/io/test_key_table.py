@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.io import key_table
-from claim2source.io.key_table import HASH_BYTES, KeyTable
-from claim2source.io.store import text_key
+from claim2source.io import store
+from claim2source.io.store import HASH_BYTES, KeyTable, text_key
 
 # Few keys, so that they repeat; zeros at the end are part of a key.
 _KEYS = [bytes([i % 3]) * (HASH_BYTES - 2) + bytes([i // 3, 0]) for i in range(30)]
@@ -22,7 +21,7 @@ _KEYS = [bytes([i % 3]) * (HASH_BYTES - 2) + bytes([i // 3, 0]) for i in range(3
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(_KEYS), max_size=12))))
 def test_it_answers_as_a_dictionary(steps: list[tuple[bool, list[bytes]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_table, "_RECENT", 5)
+        patch.setattr(store, "_RECENT", 5)
         table, reference, end = KeyTable(), dict[bytes, int](), 0
         for rebuild, keys in steps:
             if rebuild:

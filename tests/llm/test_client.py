@@ -16,8 +16,6 @@ import pytest
 
 from claim2source.core.errors import Stopped, UserError
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
-from claim2source.llm.answers import StoredReply
-from claim2source.llm.work import key_of
 from claim2source.text.prompts import Message
 from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
 
@@ -248,10 +246,6 @@ def test_a_reply_that_did_not_end_by_itself_is_not_stored_and_asked_for_again(
         server.reply = lambda chat: Reply("Masks", finish=finish if chat.before == 2 else "stop")
         (answer,) = LLM(config, store).answer([request])
         assert (answer.failure, answer.text, server.requests, len(store)) == (None, "Masks", 4, 1)
-        # Stores of older versions hold such replies, tried as often as was allowed.
-        store.put(key_of(request, config), StoredReply("Masks", finish, tries=2))
-        (answer,) = LLM(config, store).answer([request])
-        assert (answer.failure, server.requests, len(store)) == (None, 5, 1)
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,18 @@ def test_a_text_that_has_the_style_may_stay_and_a_quotation_too() -> None:
     assert why(FRENCH, GERMAN, "en", echo=True) == "in French, not English"
 
 
+def bad(style: str, original: Original, reply: str) -> str | None:
+    text = STYLES[style].judge(original, reply)
+    return text.why if text.kind == "failed" else None
+
+
 def test_styles_know_language_and_length() -> None:
     claim = Original("1", GERMAN, "de")
-    assert STYLES["C1"].why_bad(GERMAN, claim) is None
-    assert STYLES["C1"].why_bad(ENGLISH, claim) == "in English, not German"
-    assert STYLES["C4"].why_bad(GERMAN, claim) == "an echo of the text"
-    assert "far too long" in str(STYLES["C1"].why_bad("x " * 201, claim))
-    assert STYLES["C3"].why_bad("w " * 700, claim) is None
+    assert bad("C1", claim, GERMAN) is None
+    assert bad("C1", claim, ENGLISH) == "in English, not German"
+    assert bad("C4", claim, GERMAN) == "an echo of the text"
+    assert "far too long" in str(bad("C1", claim, "x " * 201))
+    assert bad("C3", claim, "w " * 700) is None
     source = Original("p", FRENCH, title="T")
-    assert STYLES["S3"].why_bad(FRENCH + " aussi", source) is None
-    assert STYLES["S1"].why_bad(CHINESE, Original("p", ENGLISH)) == "in other letters than English"
+    assert bad("S3", source, FRENCH + " aussi") is None
+    assert bad("S1", Original("p", ENGLISH), CHINESE) == "in other letters than English"
