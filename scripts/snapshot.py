@@ -5,9 +5,9 @@ python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
 
 The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work, and nothing is
 imported from the package: one script serves every version; language models are played by the
-repository's tests/llm_server. Runs are compared by system, claim form and language, scores by
-system, language and metric, weights by value, data by rows, a language model's answers by what it
-was asked. Additions are listed but do not count as differences; costs, paths, dates and pages are
+repository's tests/llm_server. Runs are compared by system, claim form and claim, reports and other
+JSON by their numbers and words, weights by value, data by rows, a language model's answers by what
+it was asked. Additions do not count as differences; costs, paths, dates, sentences and pages are
 not compared.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import io
 import json
 import os
 import re
@@ -26,7 +25,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -35,18 +33,14 @@ import yaml
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 CASES: dict[str, str] = TABLE["cases"]
-# Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
-ROWS = (".trec", ".tsv", ".jsonl")
-FILES_IN_FULL = {"fusion.json", "verification.json", "anova.json"}
+KINDS = {".trec", ".tsv", ".jsonl", ".json", ".csv"}  # of files that are compared
 MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's
-COSTS = {"cost", "seconds", "speed", "milliseconds", "batch_milliseconds", "peak_memory_bytes"}
-CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rrf_k depth alpha mix"
-OTHER_KEYS = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
-NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
+# Keys of costs and of what made a result.
+IGNORED = set("cost seconds speed milliseconds batch_milliseconds peak_memory_bytes".split())
+IGNORED |= {"provenance", "versions", "version", "key"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
-MAX_SHOWN = 12  # differences of a case and kind that are printed
+MAX_SHOWN = 20  # differences of a case that are printed
 Facts = dict[tuple[str, ...], Any]
-Differences = dict[str, list[str]]
 
 
 def main() -> int:
@@ -175,7 +169,7 @@ def copy_results(folder: Path, case: Path) -> None:
         weights = hashlib.sha256(path.read_bytes()) if path.suffix == ".safetensors" else None
         listing[str(path.relative_to(folder))] = weights and weights.hexdigest()
         model = any((path.parent / name).exists() for name in MODEL) and path.name != "report.json"
-        if path.suffix in (*ROWS, ".json", ".csv") and not model:
+        if path.suffix in KINDS and not model:
             copy = case / "files" / path.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
@@ -248,161 +242,85 @@ def draw(*texts: str) -> float:
     return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
 
 
-def by_system(folder: Path) -> dict[tuple[str, ...], Path]:
-    """Map files by (system, claim form, name), where a report says them, else by their folder's."""
-    name_of_target = {}
-    for file in sorted(folder.rglob("report.json"), key=lambda path: -len(path.parts)):
-        for name, system in systems_of(json.loads(file.read_text("utf-8"))).items():
-            if system.get("runs"):
-                target = (file.parent / system["runs"]).resolve()
-                name_of_target[target] = (name, system.get("claims", ""))
-    rows = defaultdict(list)
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in ROWS or path.name in FILES_IN_FULL:
-            parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
-            own = (parents[-1] if parents else "", "")
-            rows[*name_of_target.get(path.parent.resolve(), own), path.name].append(path)
-    return {
-        key if len(paths) == 1 else (str(path.relative_to(folder)),): path
-        for key, paths in rows.items()
-        for path in paths
-    }
+def facts_in(case: Path) -> Facts:
+    """Flatten all that a case recorded into values, by file or system, and by key."""
+    listing = json.loads((case / "listing.json").read_text())
+    facts: Facts = {("exit code",): (case / "exit_code").read_text().strip()}
+    facts |= {("weights", file): sha256 for file, sha256 in listing.items() if sha256}
+    if case.name == "merge":
+        facts |= {("files", file): "there" for file in listing}
+    answers = (case / "answers.jsonl").read_text("utf-8").splitlines()
+    facts |= {("answers", answer): "there" for answer in answers}
+    paths = sorted(path for path in (case / "files").rglob("*") if path.is_file())
+    times, system_of = Counter(path.name for path in paths), systems_by_folder(paths)
+    for path in paths:
+        name = path.name if times[path.name] == 1 else str(path.relative_to(case / "files"))
+        system = system_of.get(path.parent.resolve())
+        name = name if system is None else f"{system} / {path.name}"
+        facts |= facts_of(name, path.suffix, path.read_text("utf-8"))
+    printed = (case / "stdout").read_text("utf-8")
+    if printed.startswith('{"post"'):
+        printed = f"[{','.join(printed.splitlines())}]"
+    kind = ".csv" if printed.startswith("table,") else ".json"
+    return facts | (facts_of("stdout", kind, printed) if printed[:1] in "[{t" else {})
 
 
-def systems_of(report: Any) -> dict[str, Any]:
-    """Return the systems of a report by name; of other JSON none."""
-    systems = report.get("systems") if isinstance(report, dict) else None
-    return systems if isinstance(systems, dict) else {}
+def systems_by_folder(paths: list[Path]) -> dict[Path, str]:
+    """Name the systems of folders of runs by the reports, which say where they lie."""
+    systems = {}
+    for path in (path for path in paths if path.name == "report.json"):
+        for name, system in json.loads(path.read_text("utf-8"))["systems"].items():
+            if runs := system.get("runs"):
+                systems[(path.parent / runs).resolve()] = f"{name} {system.get('claims', '')}"
+    return systems
 
 
-def facts_of(report: Any, file: str) -> Facts:
-    """Flatten a report into scores, intervals, tests and choices by key."""
-    facts: Facts = {}
-    for name, part in systems_of(report).items():
-        macro = {"macro": part["macro"]} if part.get("macro") else {}
-        facts |= scores_in(name, {**part.get("languages", {}), **macro})
-        for cell in part.get("published") or ():
-            cell["system"] = name  # as version 2 of the report has it
-        for slice_name, table in (part.get("slices") or {}).items():
-            facts |= scores_in(f"{name}, {slice_name} golds", table)
-        for metric, bounds in ((part.get("intervals") or {}).get("values") or {}).items():
-            for language, ends in bounds.items():
-                facts[name, language, f"{metric} interval"] = ends
-        stages = [stage.get("failures") or {} for stage in part.get("stages") or ()]
-        for failures in (part.get("failures") or {}, *stages):
-            for reason, claims in failures.items():
-                facts[name, "failures", reason] = claims
-    for part in walk(report):
-        facts |= facts_anywhere(part)
-    if isinstance(report, dict):
-        for row in report.get("not_run") or ():
-            facts["not run", row["system"], row["claims"]] = "not run"
-        if isinstance(report.get("chosen"), str):
-            facts["chosen", file] = report["chosen"]
-        rest = {key: report[key] for key in OTHER_KEYS.split() if key in report}
-        facts |= dict(leaves(rest)) if "comparisons" not in rest.get("paired_test", ()) else {}
-    return facts
+def facts_of(name: str, kind: str, text: str) -> Facts:
+    """Flatten a file: a run by claim, other rows by number, JSON and CSV by key."""
+    if kind == ".trec":
+        ranked = defaultdict(list)
+        for claim, _, source, _, score, _ in map(str.split, text.splitlines()):
+            ranked[name, claim].append([source, float(score)])
+        return dict(ranked)
+    if kind == ".csv":
+        table = enumerate(csv.DictReader(text.splitlines()))
+        keeps = "loss" if name.endswith("metrics.csv") else ""
+        cells = ((i, key, value) for i, row in table for key, value in row.items())
+        return {
+            (name, str(i), key): number_or_text(value)
+            for i, key, value in cells
+            if key not in IGNORED and key.startswith(keeps)
+        }
+    if kind == ".json":
+        return dict(leaves(json.loads(text), (name,)))
+    lines: list[Any] = text.splitlines()
+    rows = [lean(json.loads(line)) for line in lines] if kind == ".jsonl" else lines
+    return {(name, "rows"): len(rows), **{(name, f"row {i}"): row for i, row in enumerate(rows)}}
 
 
-def facts_anywhere(part: Mapping[str, Any]) -> Facts:
-    """Flatten a mapping that its keys identify: a test, a choice, an epoch, a published cell."""
-    facts: Facts = {}
-    if isinstance(part.get("val"), dict) and ("epoch" in part or "scale" in part):
-        at = f"epoch {part['epoch']}" if "epoch" in part else f"scale {part['scale']:g}"
-        facts |= scores_in(f"val, {at}", part["val"])
-        if part.get("loss") is not None:
-            facts["training", at, "loss"] = part["loss"]
-    if {"family", "comparisons"} <= part.keys():
-        test = f"test {part['family']} ({part['average']})"
-        own = part.keys() - {"comparisons", "family"}
-        facts |= {(test, key): part[key] for key in own}
-        for comparison in part["comparisons"]:
-            pair = f"{comparison.pop('system')} against {comparison.pop('baseline')}"
-            facts |= {(test, pair, key): value for key, value in comparison.items()}
-    if {"table", "row", "column", "ours"} <= part.keys():
-        cell = (part["table"], part["row"], part["column"], str(part.get("system", "")))
-        for key in ("published", "ours", "difference", "low", "high", "inside"):
-            facts["published", *cell, key] = part[key]
-    settings, score = part.get("settings"), part.get("score")
-    if isinstance(settings, dict) and isinstance(score, float):
-        words = ", ".join(f"{key} {settings[key]}" for key in CHOICE.split() if key in settings)
-        words = words or json.dumps(settings, sort_keys=True)
-        choice = ("chosen", part["what"]) if "what" in part else ("tried",)
-        facts[*choice, words, f"score {score:.6f}"] = "there"
-    return facts | {("training", k): v for k, v in part.items() if k == "chosen_epoch"}
+def number_or_text(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
-def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
-    return {(system, lang, name): v for lang, row in table.items() for name, v in row.items()}
-
-
-def walk(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-        value = list(value.values())
-    for inner in value if isinstance(value, list) else ():
-        yield from walk(inner)
-
-
-def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield paths and numbers of a JSON value; a list's row is named by its strings."""
+def leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield paths, and numbers or single words, of a JSON value: sentences may be reworded."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from () if key in COSTS else leaves(inner, (*path, key))
+            yield from () if key in IGNORED else leaves(inner, (*path, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            row = inner.values() if isinstance(inner, dict) else ()
-            words = "|".join(word for word in row if isinstance(word, str))
-            yield from leaves(inner, (*path, words or str(number)))
-    elif isinstance(value, int | float):
+            yield from leaves(inner, (*path, str(number)))
+    elif isinstance(value, int | float) or isinstance(value, str) and not {*" /:"} & {*value}:
         yield path, value
 
 
-def facts_in(case: Path) -> Facts:
-    """Flatten all reports of a case, top one first, its losses, and its output if it is data."""
-    facts: Facts = {}
-    files = (path for path in (case / "files").rglob("*.json") if path.name not in FILES_IN_FULL)
-    for path in sorted(files, key=lambda path: (len(path.parts), path)):
-        for key, value in facts_of(json.loads(path.read_text("utf-8")), path.name).items():
-            # Where two files of one version disagree, both values are compared.
-            earlier = facts.setdefault(key, value)
-            facts[key] = earlier if equal(earlier, value) else [earlier, value]
-    for path in (case / "files").rglob("metrics.csv"):
-        for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
-            losses = {k: float(v) for k, v in row.items() if k.startswith("loss") and v}
-            facts |= {("step", row["step"], k): v for k, v in losses.items()}
-    text = (case / "stdout").read_text("utf-8")
-    if text.startswith('{"post"'):
-        for answer in map(json.loads, text.splitlines()):
-            for paper in answer["papers"]:
-                key = ("find", answer["post"], f"rank {paper['rank']}")
-                facts[*key, "id"] = paper["id"]
-                facts |= {(*key, *path): value for path, value in leaves(paper)}
-    elif text.startswith("{"):
-        facts |= facts_of(json.loads(text), "stdout")
-    elif text.startswith("table,row,column"):
-        for row in csv.DictReader(io.StringIO(text)):
-            facts |= facts_anywhere({**row, "system": ""})
-    return facts
-
-
-def content_of(path: Path) -> Any:
-    """Read a run as (claim, source, score) in order, other files as rows or JSON without costs."""
-    text = path.read_text("utf-8")
-    if path.suffix == ".json":
-        return lean(json.loads(text))
-    if path.suffix == ".jsonl":
-        return [lean(json.loads(line)) for line in text.splitlines()]
-    if path.suffix == ".tsv":
-        return [line.split("\t") for line in text.splitlines()]
-    rows = sorted(map(str.split, text.splitlines()), key=lambda row: row[0])
-    return [[row[0], row[2], float(row[4])] for row in rows]
-
-
 def lean(value: Any) -> Any:
-    """Return a JSON value without costs and empty texts: a field that said nothing may go."""
+    """Return a JSON value without what is ignored and empty texts: such a field may go."""
     if isinstance(value, dict):
-        return {k: lean(item) for k, item in value.items() if k not in COSTS and item != ""}
+        return {k: lean(item) for k, item in value.items() if k not in IGNORED and item != ""}
     return [lean(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -418,129 +336,47 @@ def equal(a: Any, b: Any) -> bool:
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     """Compare two snapshots and print the differences; return 1 if any counts."""
-    differences: Differences = defaultdict(list)
-    folders, compared = (before, after), 0
+    folders, wrong, compared = (before, after), 0, 0
     names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in folders)]
     for name in names:
-        old, new = cases = [folder / name for folder in folders]
-        absent = [case for case in cases if not (case / "exit_code").is_file()]
-        if absent:
-            differences["cases"].append(f"{name}: not in {absent[0].parent}")
+        cases = [folder / name for folder in folders]
+        if absent := [case for case in cases if not (case / "exit_code").is_file()]:
+            wrong += 1
+            print(f"{name}: not in {absent[0].parent}")
             continue
-        codes = [(case / "exit_code").read_text().strip() for case in cases]
-        if codes[0] != codes[1]:
-            differences["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
-        compared += compare_facts(name, old, new, differences)
-        compared += compare_files(name, old, new, differences)
-        compared += compare_weights(name, old, new, differences)
-        compared += compare_answers(name, old, new, differences)
-    for section in sorted(differences, key=lambda section: (section == "added", section)):
-        lines = differences[section]
-        print(f"\n== {section} ({len(lines)}{', not counted' if section == 'added' else ''})")
-        for name, group in groupby(lines, key=lambda line: line.partition(":")[0]):
-            first, rest = (listed := list(group))[:MAX_SHOWN], len(listed) - MAX_SHOWN
-            print(*first, *([f"{name}: {rest} more"] if rest > 0 else []), sep="\n")
-    wrong = sum(len(lines) for section, lines in differences.items() if section != "added")
+        old, new = map(facts_in, cases)
+        lines = [
+            f"{name}: {' / '.join(key)}: {str(value)[:100]} -> {str(new.get(key, 'absent'))[:100]}"
+            for key, value in old.items()
+            if not equal(value, new.get(key, "absent"))
+            and not (key[0] == "weights" and same_weights(*folders, Path("work", name, key[1])))
+        ]
+        rest, added = len(lines[MAX_SHOWN:]), len(new.keys() - old.keys())
+        lines_shown = [*lines[:MAX_SHOWN], *([f"{name}: {rest} more"] if rest else [])]
+        lines_shown += [f"{name}: {added} values added, not counted"] if added else []
+        print(*lines_shown, sep="\n", end="\n" if lines_shown else "")
+        wrong, compared = wrong + len(lines), compared + len(old)
     result = f"{wrong} differ" if wrong else "equal"
-    print(f"\n{len(names)} cases, {compared} values and files compared: {result}")
+    print(f"\n{len(names)} cases, {compared} values compared: {result}")
     return int(wrong > 0 or not names)
 
 
-def compare_facts(name: str, before: Path, after: Path, differences: Differences) -> int:
-    """Compare the scores, intervals, tests, choices and published numbers of a case."""
-    old, new = facts_in(before), facts_in(after)
-    for key, value in old.items():
-        if not equal(value, value_after := new.get(key, "absent")):
-            differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {value_after}")
-    for kind, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
-        differences["added"].append(f"{name}: {kind}: {count} values")
-    return len(old)
-
-
-def compare_files(name: str, before: Path, after: Path, differences: Differences) -> int:
-    """Compare files by system and name; those without a partner by their content."""
-    old, new = (by_system(folder / "files") for folder in (before, after))
-    spare = {key: path for key, path in new.items() if key not in old}
-    for key, path in old.items():
-        label, partner = f"{name}: {' / '.join(key)}", new.get(key)
-        if partner is None:
-            candidates = (p for p in spare.values() if p.suffix == path.suffix)
-            partner = next((p for p in candidates if not file_difference(path, p)), None)
-            spare = {key: p for key, p in spare.items() if p != partner}
-        if partner is None:
-            differences[f"{path.suffix} files"].append(f"{label}: absent after, under any name")
-            continue
-        if why := file_difference(path, partner):
-            differences[f"{path.suffix} files"].append(f"{label}: {why}")
-    for path in spare.values():
-        differences["added"].append(f"{name}: {path.relative_to(after / 'files')}")
-    return len(old)
-
-
-def file_difference(before: Path, after: Path) -> str:
-    """Describe how two files differ, tags of runs and costs aside; empty where they are equal."""
-    old, new = content_of(before), content_of(after)
-    if equal(old, new):
-        return ""
-    if not isinstance(old, list):
-        changed = [key for key in old if not equal(old[key], new.get(key))]
-        return f"{', '.join(changed) or 'keys'} differ"
-    rows = f"{len(old)} rows before, {len(new)} after"
-    pairs = list(zip(old, new, strict=False))
-    if before.suffix != ".trec" or len(old) != len(new):
-        return f"{sum(not equal(*pair) for pair in pairs)} rows differ; {rows}"
-    reordered, difference = (
-        sum(a[:2] != b[:2] for a, b in pairs),
-        max(abs(a[2] - b[2]) for a, b in pairs),
-    )
-    return f"{reordered} rows rank otherwise; {rows}; scores differ by up to {difference:.2g}"
-
-
-def compare_weights(name: str, before: Path, after: Path, differences: Differences) -> int:
-    """Compare the weights by hash or value and, of an exported model, the names of its files."""
-    old, new = (json.loads((folder / "listing.json").read_text()) for folder in (before, after))
-    works = [folder.parent / "work" / name for folder in (before, after)]
-    files = {file: sha256 for file, sha256 in old.items() if sha256 or name == "merge"}
-    for file, sha256 in files.items():
-        if file in new and new[file] == sha256:
-            continue
-        # The file of the same name first.
-        candidates = sorted((path for path in new if new[path]), key=lambda path: path != file)
-        matches = [path for path in candidates if new[path] == sha256] or (
-            path for path in candidates if same_weights(works[0] / file, works[1] / path)
-        )
-        partner = next(iter(matches), None) if sha256 else None
-        if partner is None:
-            why = "other weights" if file in new else "absent after"
-            differences["weights"].append(f"{name}: {file}: {why}")
-    return len(files)
-
-
-def same_weights(before: Path, after: Path) -> bool:
+def same_weights(before: Path, after: Path, file: Path) -> bool:
     """Tell whether two files hold the same tensors to 1e-6; not where one is no longer there."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not (before.is_file() and after.is_file()):
+    if not (before / file).is_file() or not (after / file).is_file():
         return False
     try:
-        old, new = load_file(before), load_file(after)
+        old, new = load_file(before / file), load_file(after / file)
     except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: by hash alone
         return False
     return old.keys() == new.keys() and all(
         old[key].shape == new[key].shape and np.allclose(old[key], new[key], rtol=0, atol=1e-6)
         for key in old
     )
-
-
-def compare_answers(name: str, before: Path, after: Path, differences: Differences) -> int:
-    old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (before, after))
-    for line in sorted(old - new):
-        differences["answers"].append(f"{name}: absent after: {line[:150]}")
-    if new - old:
-        differences["added"].append(f"{name}: {len(new - old)} answers")
-    return len(old)
 
 
 if __name__ == "__main__":

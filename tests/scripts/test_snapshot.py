@@ -87,17 +87,17 @@ def relisted(after: Path, value: float) -> None:
 
 RUNS = "files/runs/learned/en.trec"
 CHANGED: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "ranking": (RUNS, edit_text("q1 Q0 a 1 0.9 tag\nq1 Q0 b", "q1 Q0 b 1 0.9 tag\nq1 Q0 a"), "2 rows rank"),
-    "missing run": (RUNS, Path.unlink, "absent after"),
+    "ranking": (RUNS, edit_text("q1 Q0 a 1 0.9 tag\nq1 Q0 b", "q1 Q0 b 1 0.9 tag\nq1 Q0 a"), "[['a', 0.9], ['b', 0.5]] -> [['b', 0.9], ['a', 0.5]]"),
+    "missing run": (RUNS, Path.unlink, "-> absent"),
     "score": ("files/report.json", edit_text("0.75", "0.7499"), "0.75 -> 0.7499"),
     "failures": ("files/report.json", edit_text('"no reply": 1', '"no reply": 2'), "1 -> 2"),
     "missing report": ("files/report.json", Path.unlink, "-> absent"),
-    "submission": ("files/submission.tsv", edit_text("['a']", "['b']"), "1 rows differ"),
-    "mined row": ("files/mined.jsonl", edit_text('"b"', '"c"'), "1 rows differ"),
-    "fusion's weight": ("files/fusion.json", edit_text("0.25", "0.26"), "views differ"),
-    "answer": ("answers.jsonl", edit_text('"reply": "1"', '"reply": "2"'), "absent after"),
+    "submission": ("files/submission.tsv", edit_text("['a']", "['b']"), "row 1: 1\t['a'] -> 1"),
+    "mined row": ("files/mined.jsonl", edit_text('"b"', '"c"'), "row 0: {"),
+    "fusion's weight": ("files/fusion.json", edit_text("0.25", "0.26"), "weight: 0.25 -> 0.26"),
+    "answer": ("answers.jsonl", edit_text('"reply": "1"', '"reply": "2"'), "-> absent"),
     "found paper": ("stdout", edit_text('"id": "a"', '"id": "b"'), "a -> b"),
-    "exit code": ("exit_code", lambda path: path.write_text("2\n"), "0 before, 2 after"),
+    "exit code": ("exit_code", lambda path: path.write_text("2\n"), "exit code: 0 -> 2"),
 }  # fmt: skip
 
 
@@ -111,8 +111,8 @@ def test_what_changed_is_reported(
     assert snapshot.compare(*folders) == 1
     printed = capsys.readouterr().out
     assert phrase in printed and ": equal" not in printed
-    # From the other side as well, where something is there that was not: that is no difference.
-    assert snapshot.compare(folders[1], folders[0]) == (0 if case.startswith("missing") else 1)
+    # From the other side as well, where a file is there that was not: that is no difference.
+    assert snapshot.compare(folders[1], folders[0]) == (0 if case == "missing run" else 1)
 
 
 def test_weights_are_compared_by_value(
@@ -121,7 +121,7 @@ def test_weights_are_compared_by_value(
     relisted(folders[1], 1.0 + 1e-7)
     assert snapshot.compare(*folders) == 0
     write_weights(folders[1], 1.0001)
-    assert snapshot.compare(*folders) == 1 and "other weights" in capsys.readouterr().out
+    assert snapshot.compare(*folders) == 1 and "weights / model" in capsys.readouterr().out
     # Where the weights themselves were deleted, hashes decide.
     shutil.rmtree(folders[1] / "work")
     assert snapshot.compare(*folders) == 1
