@@ -493,9 +493,8 @@ class Report:
     def read(cls, folder: str | Path) -> Report:
         """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
-        One of version 2 is read as one of this version. Raises `InputError` naming the field where
-        there is none, where it is of another version, or where anything in it is missing, unknown
-        or of another type.
+        Raises `InputError` naming the field where there is none, where it is of another version, or
+        where anything in it is missing, unknown or of another type.
         """
         path = Path(folder)
         path = path if path.suffix == ".json" and path.is_file() else path / FILE
@@ -503,13 +502,10 @@ class Report:
         if not isinstance(raw, dict):
             raise InputError(path, why="is not a JSON object")
         version = raw.get("version")
-        if version == 2:
-            _upgrade_version_2(raw, path)
-        elif version != VERSION:
+        if version != VERSION:
             older = "none: no report, or one of version 0.1.0; evaluate again to compare"
-            why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
+            why = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError(path, field="version", why=why)
-        _leave_out_scales(raw.get("training"), path)
         _leave_out_indexes(raw.get("systems"))
         _move_choices(raw)
         headline = raw.get("headline", [])
@@ -530,29 +526,6 @@ class Report:
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
-
-
-def _upgrade_version_2(raw: dict[str, Any], path: Path) -> None:
-    try:
-        for entry in raw.pop("published", ()):
-            row = raw["systems"][entry.pop("system")]
-            row["published"] = [*row.get("published", ()), entry]
-            del entry["cost"]
-        provenance = raw.get("provenance", {})
-        provenance["data"] = {raw["split"]: provenance.pop("data_sha256", "")}
-        raw["version"] = VERSION
-    except (LookupError, TypeError, AttributeError):
-        why = "does not fit version 2; evaluate again"
-        raise InputError(path, field="published or provenance", why=why) from None
-
-
-def _leave_out_scales(training: Any, path: Path) -> None:
-    """Drop scales, among which no training chooses any more; `InputError` where one was chosen."""
-    for key, none in (("chosen_scale", 1), ("chosen_soup", []), ("scales", 0), ("scaled_epoch", 0)):
-        value = training.pop(key, none) if isinstance(training, dict) else none
-        if key.startswith("chosen") and value != none:
-            why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
-            raise InputError(path, field=f"training.{key}", why=why)
 
 
 def _move_choices(raw: dict[str, Any]) -> None:

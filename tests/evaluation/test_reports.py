@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,9 @@ from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
     Choice,
     Intervals,
-    Provenance,
-    PublishedScore,
     Report,
     SystemCost,
     SystemReport,
-    TrainingReport,
 )
 from claim2source.core.run import Run
 from claim2source.evaluation.reports import (
@@ -179,7 +176,7 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.Mo
     ("edit", "message"),
     [
         (lambda raw: raw.pop("version"), "version: none: no report, or one of version 0.1.0"),
-        (lambda raw: raw.update(version=4), "version: 4; this version reads 2 and 3"),
+        (lambda raw: raw.update(version=4), "version: 4; this version reads 3"),
         (lambda raw: raw.update(version=2, published=[{"system": "gone"}]), "published or prov"),
         (lambda raw: raw["systems"]["model"].update(other=1), "systems.model.other: no such field"),
         (lambda raw: raw["systems"]["model"].pop("system"), "systems.model.system: is missing"),
@@ -197,35 +194,6 @@ def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, message: str) -> N
         path.write_text(text)
         with pytest.raises(InputError, match="report.json.*(not JSON|is not a JSON object)"):
             Report.read(tmp_path)
-
-
-def test_a_report_of_version_2_is_read_with_published_numbers_in_their_rows(tmp_path: Path) -> None:
-    report = Report.read(save(tmp_path))
-    cell = PublishedScore("t", "r", "EN", 0.5, "", 0.4, -0.1, 0.3, 0.6, "yes", True, 4)
-    rows = {"model": replace(report.systems["model"], published=(cell,))}
-    report = replace(report, systems=rows, provenance=Provenance("p", data={"dev": "abc"}))
-    raw = report.to_json() | {"version": 2}
-    raw["systems"]["model"].pop("published")
-    raw["published"] = [{**asdict(cell), "system": "model", "cost": None}]
-    raw["provenance"]["data_sha256"] = raw["provenance"].pop("data")["dev"]
-    (tmp_path / "report.json").write_text(json.dumps(raw))
-    assert Report.read(tmp_path) == report
-
-
-def test_a_training_that_chose_a_scale_is_of_an_older_version(tmp_path: Path) -> None:
-    """What chose an epoch is read: an older report names a scale of 1 and no mean of epochs."""
-    training = TrainingReport((), "best", 2, "checkpoints/epoch-2")
-    report = replace(Report.read(save(tmp_path)), training=training)
-    raw = report.to_json()
-    older = {"chosen_scale": 1.0, "scales": [], "scaled_epoch": 2, "chosen_soup": []}
-    for fields, good in (({}, True), ({"chosen_scale": 0.5}, False), ({"chosen_soup": [1]}, False)):
-        raw["training"] = {**report.to_json()["training"], **older, **fields}
-        (tmp_path / "report.json").write_text(json.dumps(raw))
-        if good:
-            assert Report.read(tmp_path) == report
-        else:
-            with pytest.raises(InputError, match=r"training\.chosen_.*of version 0\.2"):
-                Report.read(tmp_path)
 
 
 def test_what_an_older_merge_chose_is_of_the_chosen_system(tmp_path: Path) -> None:
