@@ -134,7 +134,6 @@ class Ablation:
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
 
     def arguments(self, row: str) -> list[str]:
-        """Return the arguments of train/finetune.py for a row."""
         own = self.table.of(row)
         settings: dict[str, Value] = {
             **own,
@@ -234,7 +233,6 @@ class Ablation:
 
 
 def train(folder: Path, words: list[str]) -> Outcome:
-    """Train or resume; give the chosen checkpoint's score on val and how it was chosen."""
     config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
     # A run with other settings is not this row: it starts again.
     how = ["--resume"] if resumable(config) else ["--overwrite"] if is_run(folder) else []

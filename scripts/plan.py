@@ -246,7 +246,6 @@ def peak_flops(card: str) -> float:
 
 
 def report(config: PlanConfig) -> str:
-    """Plan a run, and write its cost as text."""
     sizes = CT26 if config.data.dataset == "ct26-sized" else sizes_of(config)
     peak, memory = CARDS[config.card]
     estimate = plan(config, sizes, config.processes, memory * 2**30)
@@ -274,7 +273,6 @@ def report(config: PlanConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the plan of a run."""
     about = __doc__ or ""
     config = read_config(
         PlanConfig, argv, program="scripts/plan.py", description=about, common=COMMON

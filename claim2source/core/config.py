@@ -159,12 +159,10 @@ def as_plain(value: Any) -> Any:
 
 
 def to_yaml(value: Any) -> str:
-    """Write a config as YAML text, in field order."""
     return yaml.safe_dump(as_plain(value), sort_keys=False, allow_unicode=True)
 
 
 def require(condition: bool, key: str, value: Any, allowed: str | Sequence[str]) -> None:
-    """Raise `ConfigError` unless `condition` holds."""
     if not condition:
         raise ConfigError(key, value, allowed if isinstance(allowed, str) else ", ".join(allowed))
 

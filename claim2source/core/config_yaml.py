@@ -26,7 +26,6 @@ class YamlMapping(dict[str, Any]):
         self.locations: dict[str, Location | None] = {**dict.fromkeys(self), **dict(locations)}
 
     def overlaid(self, over: YamlMapping) -> YamlMapping:
-        """Lay a mapping over this one, key by key."""
         merged = YamlMapping({**self, **over}, {**self.locations, **over.locations})
         for name, value in over.items():
             if isinstance(value, YamlMapping) and isinstance(self.get(name), YamlMapping):

@@ -89,7 +89,6 @@ class InputError(UserError):
 
     @property
     def lines(self) -> list[str]:
-        """List the lines that a program prints, one for each problem."""
         return str(self).split("\n")
 
 
@@ -149,7 +148,6 @@ class Problems:
         return str(self._shown_first[0]) if self._shown_first else ""
 
     def raise_if_any(self) -> None:
-        """Raise `InputError` when anything was added."""
         if self._total:
             raise InputError.of(self._shown_first, self._total)
 
@@ -161,7 +159,6 @@ class FileProblems:
         self.file, self.collected = file, Problems()
 
     def add(self, line: int | None, field: str | None, why: str) -> None:
-        """Add one problem of the file."""
         self.collected.add(self.file, line, field, why)
 
 
@@ -174,7 +171,6 @@ class CountedProblems(Problems):
         self._first: dict[str, str] = {}
 
     def count(self, kind: str, file: str | Path, line: int | str | None = None) -> None:
-        """Count one trait of a kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         name = Path(file).name
         self._first.setdefault(kind, name if line is None else f"{name}:{line}")

@@ -121,7 +121,6 @@ def why_run_is_kept(folder: Path) -> str | None:
 
 
 def replaced_folder(folder: Path) -> Path:
-    """Name the place where a replaced folder goes."""
     return folder.with_name(f"{folder.name}.replaced")
 
 

@@ -142,7 +142,6 @@ class FolderLock:
         os.close(self._file)
 
     def set_folder(self, folder: Path) -> None:
-        """Note that the folder was renamed."""
         self.path = folder / LOCK_FILE
 
 

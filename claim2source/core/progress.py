@@ -76,7 +76,6 @@ class Progress(AbstractContextManager["Progress"]):
         return f"{duration(seconds)} left"
 
     def close(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -110,7 +109,6 @@ def duration(seconds: float) -> str:
 
 
 def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
-    """Yield the items, and show how many are done."""
     with Progress(name, total) as progress:
         for item in items:
             yield item

@@ -54,7 +54,6 @@ def _git(*arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that affect vectors."""
     installed = {"python": platform.python_version()}
     for name in _PACKAGES.split():
         try:

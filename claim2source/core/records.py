@@ -93,7 +93,6 @@ class Qrels:
         return tuple(s for s, grade in self.grades.get(claim_id, {}).items() if grade > 0)
 
     def restricted(self, claim_ids: Iterable[str]) -> Qrels:
-        """Keep the judgements of these claims only."""
         return Qrels({c: self.grades[c] for c in claim_ids if c in self.grades})
 
     @property
@@ -162,7 +161,6 @@ class Dataset:
         return Dataset(selected, self.sources, qrels, split or self.split, self.name, self.notes)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
-        """Keep the pool, and only the claims in these languages."""
         codes = set(languages)
         return self.with_claims(claim for claim in self.claims if claim.lang in codes)
 

@@ -47,7 +47,6 @@ class SystemCost:
 
     @classmethod
     def of(cls, cost: Cost, from_store: bool = False, parameters: int | None = None) -> SystemCost:
-        """Convert a measured cost."""
         return cls(
             round(cost.seconds, 3),
             cost.items,
@@ -140,7 +139,6 @@ class Intervals:
     papers: int
 
     def of(self, metric: str, language: str = MACRO) -> tuple[float, float] | None:
-        """Return the bounds of a metric, None where there are none."""
         return self.values.get(metric, {}).get(language)
 
 
@@ -237,16 +235,13 @@ class SystemReport:
 
     @property
     def queries(self) -> dict[str, int]:
-        """Count the scored claims of every language."""
         return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
 
     def bounds(self, language: str, metric: str = MAIN_METRIC) -> str | None:
-        """Write the interval of a metric, None where there is none."""
         bounds = self.intervals.of(metric, language) if self.intervals is not None else None
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, name: str) -> Choice | None:
-        """Look up a choice by its name; None where there is none."""
         return next((choice for choice in self.choices if choice.what == name), None)
 
 
@@ -410,12 +405,10 @@ class Report:
 
     @property
     def scored(self) -> list[SystemReport]:
-        """List the systems that have scores."""
         return [system for system in self.systems.values() if system.macro]
 
     @property
     def published(self) -> list[PublishedScore]:
-        """List the published cells of all systems."""
         return [cell for system in self.systems.values() for cell in system.published]
 
     def score_table(self) -> TextTable | None:
@@ -453,7 +446,6 @@ class Report:
         return TextTable(columns, rows) if rows else None
 
     def not_run_table(self) -> TextTable | None:
-        """Tabulate the systems that did not run, with reason and remedy."""
         rows: list[list[Cell]] = [
             [row.system, row.claims, row.reason, row.advice] for row in self.not_run
         ]

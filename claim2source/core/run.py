@@ -155,7 +155,6 @@ class Run:
         return cls.from_rows(*zip(*rows, strict=True)) if rows else cls.from_rows((), (), ())
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.scores)
 
     def rows(self, claim_id: str) -> slice:
@@ -302,15 +301,12 @@ class Result:
     parts: tuple[tuple[str, Result], ...] = ()
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
-        """List the ids of a claim's first `k` sources, best first."""
         return self.run.sources(claim_id, k)
 
     def scored(self, claim_id: str) -> dict[str, float]:
-        """Map a claim's sources to their scores, best first."""
         return self.run.scored(claim_id)
 
     def top(self, k: int) -> Result:
-        """Keep the first `k` sources of every claim."""
         return replace(self, run=self.run.top(k))
 
     def failure_counts(self) -> dict[str, int]:

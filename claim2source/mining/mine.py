@@ -68,7 +68,6 @@ class MiningBM25(Settings):
 
     @property
     def settings(self) -> BM25Config:
-        """Return all of BM25's settings."""
         return BM25Config(**vars(self))
 
 
@@ -180,7 +179,6 @@ class MiningCounts:
         self.short_rows += missing_hard > 0 or missing_random > 0
 
     def sentences(self) -> list[str]:
-        """Describe the counts in sentences."""
         lines = [
             f"mined {self.hard} hard and {self.random} random negatives for {self.rows} pairs",
             f"left out {self.left_out_gold} golds, {self.left_out_pool} outside the pool, "
@@ -287,7 +285,6 @@ class _Picker:
         self.near_duplicates = NearDuplicates(dataset.sources, *limits)
 
     def baseline(self, encoded: Callable[[Sequence[Claim]], np.ndarray]) -> RandomBaseline:
-        """Estimate the score of random pairs of the claims and the pool."""
         seed = self.config.seed
         return random_baseline(
             self.claims, encoded, self.vectors, self.drawable, self.ids, self.golds, seed

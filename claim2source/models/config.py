@@ -45,7 +45,6 @@ class Template:
     append_token: str = ""
 
     def prefix(self, side: Side) -> str:
-        """Return the prefix of a side."""
         return self.claim if side == "claim" else self.source
 
     def pools_prefix(self, side: Side) -> bool:

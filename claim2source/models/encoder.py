@@ -68,7 +68,6 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """Return the device that the model is on."""
         return next(self.model.parameters()).device
 
     @property
@@ -89,7 +88,6 @@ class Encoder:
 
     @property
     def parameters(self) -> int:
-        """Count the weights."""
         parts = [self.model] if self.dense is None else [self.model, self.dense]
         # A projection in training is a part of the model too.
         return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
@@ -154,7 +152,6 @@ class Encoder:
         return () if self.tokenizer("")["input_ids"][-1:] == [token] else (token,)
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
-        """Pad tokenized texts to the longest of them."""
         rows = [torch.tensor(text.ids) for text in tokens]
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0)
         positions = torch.arange(ids.shape[1])
@@ -408,7 +405,6 @@ class Encoder:
                 )
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Yield batches of positions of texts of like length, within this device's token budget."""
         if self.packs:
             row = _ROW_TOKENS if self.device.type == "cpu" else self._token_budget()
             return in_rows(tokens, row)

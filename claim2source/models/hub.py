@@ -262,7 +262,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def uses_bin(folder: Path) -> bool:
-    """Tell whether a model has its weights in .bin files only."""
     return any(path.suffix == ".bin" for path in weight_files(folder))
 
 
@@ -344,7 +343,6 @@ def _other_weights(folder: Path) -> tuple[Path, str] | None:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """List the files that define a model's tokenizer."""
     present = [folder / name for name in _TOKENIZER.split() if (folder / name).is_file()]
     return present + sorted(folder.glob("*.model"))
 

@@ -58,5 +58,4 @@ class InMemoryEncoder:
         return np.asarray(vectors, np.float32), Cost()
 
     def key(self) -> dict[str, Any] | None:
-        """Return None: nothing names weights that are in training."""
         return None

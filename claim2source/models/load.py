@@ -100,7 +100,6 @@ def load(
 
 
 def _lower_case(tokenizer: Any, folder: Path) -> None:
-    """Make lower case the tokenizer's first step, as sentence-transformers does."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:

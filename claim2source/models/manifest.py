@@ -94,7 +94,6 @@ class SourceModel:
 
     @property
     def sha256(self) -> str:
-        """Hash the identity of its weights."""
         return content_hash(dict(self.weights))
 
 

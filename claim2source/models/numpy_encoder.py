@@ -84,18 +84,15 @@ class NumpyEncoder:
 
     @property
     def dimensions(self) -> int:
-        """Return the length of a vector."""
         width = int(self.config["hidden_size"])
         return min(width, self.settings.truncate_dim or width)
 
     def key(self) -> dict[str, object] | None:
-        """Return everything but the text that a vector depends on, as `Encoder.key` does."""
         if self.weights is None:
             return None
         return vector_key(self.weights, self.settings, config_hash(self.config))
 
     def token_ids(self, texts: Sequence[str], side: Side) -> list[list[int]]:
-        """Tokenize texts with the side's prefix, cut at `max_length`."""
         prefix = self.settings.template.prefix(side)
         encoded = self.tokenizer.encode_batch([prefix + text for text in texts])
         return [text.ids for text in encoded]
@@ -108,10 +105,6 @@ class NumpyEncoder:
         store: Store | None = None,
         progress: str | Progress | None = None,
     ) -> tuple[np.ndarray, Cost]:
-        """Encode texts as float32 vectors [n, dimensions]; returns them and their cost.
-
-        Each distinct text is encoded once.
-        """
         started = time.perf_counter()
         distinct = list(dict.fromkeys(texts))
         ids = self.token_ids(distinct, side)

@@ -70,7 +70,6 @@ class PackedBatch:
 
     @property
     def real_tokens(self) -> int:
-        """Count the tokens."""
         return self.input_ids.numel()
 
     @property
@@ -79,11 +78,9 @@ class PackedBatch:
         return self.real_tokens
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
-        """Move the batch to a device."""
         return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedBatch:
-        """Copy the batch to memory that a GPU reads while it computes."""
         return self._changed(Tensor.pin_memory)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:

@@ -25,7 +25,6 @@ class WithoutAdapter(torch.nn.Module):
 
     @property
     def training(self) -> bool:
-        """Return the tuned model's mode."""
         return bool(self.tuned.training)
 
     @training.setter
@@ -34,11 +33,9 @@ class WithoutAdapter(torch.nn.Module):
 
     @property
     def config(self) -> Any:
-        """Return the base model's config."""
         return self.tuned.config
 
     def forward(self, **inputs: Any) -> Any:
-        """Compute the base model's output."""
         with self.tuned.disable_adapter():
             return self.tuned(**inputs)
 
@@ -66,20 +63,16 @@ class LateEncoder(Encoder):
 
     @cached_property
     def loaded(self) -> Encoder:
-        """Load the model."""
         return self._load()
 
     @property
     def dimensions(self) -> int:
-        """Return the length of a vector."""
         return self.record.dimensions
 
     def config_hash(self) -> str:
-        """Return the hash of the model's config, as it was recorded."""
         return self.record.config
 
     def in_bfloat16(self) -> Encoder:
-        """Copy as `Encoder.in_bfloat16` does, without loading the model."""
         settings = self.settings
         exact = settings.dtype != "float32" or settings.own_code or torch.cuda.is_available()
         if exact or not computes_fast():
@@ -90,7 +83,6 @@ class LateEncoder(Encoder):
         return late
 
     def __getattr__(self, name: str) -> Any:
-        """Take the model, the tokenizer and the Dense layer from the loaded encoder."""
         if name not in ("model", "tokenizer", "dense"):
             raise AttributeError(name)
         return getattr(self.loaded, name)

@@ -132,7 +132,6 @@ def checkpoint_folder(name: str | Path) -> Path:
 
 
 def chosen_checkpoint(run_folder: Path) -> Path:
-    """Return the folder of the checkpoint that a training run chose."""
     path = run_folder / RUN_FILE
     run = read_json(path)
     if not isinstance(run, dict) or "chosen" not in run:

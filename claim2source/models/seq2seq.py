@@ -86,8 +86,6 @@ def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[WrittenTe
 
 
 class Seq2Seq:
-    """Translate texts of one language with one model."""
-
     def __init__(self, config: Seq2SeqConfig, language: str) -> None:
         import torch
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

@@ -34,7 +34,6 @@ class TokenBatch:
     pool_mask: Tensor
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenBatch:
-        """Move the batch to a device."""
         return changed(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> TokenBatch:
@@ -43,12 +42,10 @@ class TokenBatch:
 
     @property
     def real_tokens(self) -> int:
-        """Count the tokens that are not padding."""
         return int(self.attention_mask.sum())
 
     @property
     def padded_tokens(self) -> int:
-        """Count the positions, padding included."""
         return self.input_ids.numel()
 
 

@@ -83,7 +83,6 @@ class Node:
             yield from part.walk()
 
     def require_supported(self) -> None:
-        """Raise `UserError` where the node cannot run."""
         if self.unsupported is not None:
             raise UserError(self.unsupported)
 
@@ -118,11 +117,9 @@ class GridNode(Node, ABC):
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether settings are chosen."""
         return bool(self.grid)
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
-        """Choose settings on all of train, once."""
         self.require_supported()
         if not self.grid or self.fitted:
             return self, []
@@ -143,7 +140,6 @@ class BM25Node(GridNode):
     kind = "bm25"
 
     def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
-        """Choose the settings of the grid, with the claim form that it is run with."""
         form = self.form_of(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
         bm25, choice = replace(fitting, form=form).get_or_make(
@@ -155,16 +151,13 @@ class BM25Node(GridNode):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        """Index sources."""
         form = self.form_of(form, runtime)
         return BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read."""
         return self.bm25.sources
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none."""
         if self.grid:
             return "bm25-tuned"
         # A name alone does not make it the papers'.
@@ -180,7 +173,6 @@ class FieldedNode(GridNode):
     kind = "fielded"
 
     def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
-        """Choose the settings of the grid; folds share what depends on no other claim."""
         made_of = self.fielded, self.grid, fitting.train_split
         scores = fitting.held_out.shared(made_of)
         fielded, choice = replace(fitting, form="original").get_or_make(
@@ -192,11 +184,9 @@ class FieldedNode(GridNode):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        """Index sources."""
         return FieldedIndex(sources, self.fielded)
 
     def own_label(self) -> str:
-        """Return the label of a node without one of its own: with its changed settings."""
         if self.grid:
             return "fielded-bm25-tuned"
         values, defaults = asdict(self.fielded), asdict(FieldedConfig())
@@ -221,11 +211,9 @@ class DenseNode(Node):
 
     @property
     def main_model(self) -> ModelConfig | None:
-        """Return the model."""
         return self.model
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that is wanted; without one, the checkpoint's own."""
         return self.claims or form or self._own_rendering(runtime).claims
 
     def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
@@ -240,7 +228,6 @@ class DenseNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        """Index sources: they are encoded by the first search."""
         encoder = runtime.pool.load(self.model).encoder
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
@@ -252,11 +239,9 @@ class DenseNode(Node):
         return retriever.index(sources)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read."""
         return self._own_rendering(runtime).sources
 
     def own_label(self) -> str:
-        """Return the model's name."""
         return self.model.name
 
 
@@ -271,7 +256,6 @@ class RunNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        """Read the files."""
         return SavedRun(self.run).index(sources)
 
 
@@ -292,21 +276,17 @@ class HybridNode(Node):
 
     @property
     def parts(self) -> tuple[AnyNode, ...]:
-        """List both parts."""
         return self.sparse, self.dense
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether the fusion or anything of the parts is chosen."""
         return self.fits or super().is_fit
 
     @property
     def main_model(self) -> ModelConfig | None:
-        """Return the dense part's model."""
         return self.dense.main_model
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that is wanted; without one, the dense part's own."""
         return self.claims or form or self.dense.form_of(None, runtime)
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
@@ -347,18 +327,15 @@ class HybridNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> HybridNodeIndex:
-        """Index sources by both parts."""
         form = self.claims or form
         dense = self.dense.index(sources, runtime, form)
         sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
         return HybridNodeIndex(self, sparse, dense)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that the dense part reads."""
         return self.dense.sources(runtime)
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none."""
         sparse = self.sparse.label_of()
         kind = "tuned-hybrid" if self.is_fit else "hybrid"
         # Fused with another BM25 than the papers' it is not their hybrid.
@@ -373,7 +350,6 @@ class HybridNodeIndex:
         self.node, self.sparse, self.dense = node, sparse, dense
 
     def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
-        """Rank claims by both parts, to the same depth."""
         # The dense part first: it may lack its weights.
         dense = self.dense.search(claims, depth)
         return self.sparse.search(claims, depth), dense
@@ -418,7 +394,6 @@ class RouteNode(Node):
 
     @property
     def parts(self) -> tuple[AnyNode, ...]:
-        """List all candidates, each once."""
         parts: list[AnyNode] = []
         for nodes in self.routes.values():
             parts += [node for node in nodes if node not in parts]
@@ -426,7 +401,6 @@ class RouteNode(Node):
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether a route or anything of a part is chosen."""
         return super().is_fit or any(len(nodes) > 1 for nodes in self.routes.values())
 
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
@@ -438,7 +412,6 @@ class RouteNode(Node):
         return nodes
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that is wanted; without one, the one of all parts."""
         if (own_form := self.claims or form) is not None:
             return own_form
         forms = {part.form_of(None, runtime) for part in self.parts}
@@ -467,16 +440,13 @@ class RouteNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        """Index sources: a part's index is made for its own claims, and not held."""
         return _RouteIndex(self, sources, runtime, self.claims or form)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that all parts read; else a plain system's."""
         forms = {part.sources(runtime) for part in self.parts}
         return forms.pop() if len(forms) == 1 else "title_abstract"
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none."""
         labels = {
             language: "|".join(part.label_of() for part in parts)
             for language, parts in self.routes.items()
@@ -492,7 +462,6 @@ class _RouteIndex:
     form: ClaimForm | None
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank each language's claims by its part, and join the results."""
         claims = as_claims(claims)
         languages = dict.fromkeys(claim.lang for claim in claims)
         groups: list[tuple[AnyNode, list[str]]] = []
@@ -530,7 +499,6 @@ def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
 
 
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
-    """Choose the part that ranks a language's claims, on that language's claims of val."""
     held_out = {
         part.display_name: fitting.held_out.claims([_manifest_of(part, fitting.runtime)])
         for part in parts

@@ -129,7 +129,6 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
 
 
 def shipped_files() -> list[Path]:
-    """List the files of systems that the package ships."""
     return sorted(SYSTEMS_FOLDER.glob("*.yaml"))
 
 

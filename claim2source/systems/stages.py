@@ -70,7 +70,6 @@ class SystemStage:
 
     @property
     def depth(self) -> int:
-        """Count the sources of a claim that it reads."""
         return int(getattr(self.stage, "depth", 0))
 
     @property
@@ -80,7 +79,6 @@ class SystemStage:
         return label_of_stage(self.name, self.stage) + when + (" fitted" if self.fits else "")
 
     def with_setting(self, name: str, value: float) -> SystemStage:
-        """Return the same stage with a setting chosen."""
         fits = self.fits - {name}
         if name == MARGIN:
             disagree = self.when is not None and self.when.disagree

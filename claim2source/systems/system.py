@@ -61,7 +61,6 @@ class SystemResult:
 
     @property
     def result(self) -> Result:
-        """Return the last stage's result."""
         return self.stages[-1].result
 
 
@@ -111,7 +110,6 @@ class System:
 
     @property
     def dense_models(self) -> list[ModelConfig]:
-        """List the dense models of its first stage."""
         return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
 
     @property
@@ -260,7 +258,6 @@ class FittedSystem:
     choices: tuple[Choice, ...] = ()
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
-        """Index sources."""
         first = self.system.first.index(sources, self.runtime, self.requested)
         return SystemIndex(self, sources, first)
 
@@ -274,7 +271,6 @@ class SystemIndex:
     first: Index
 
     def search(self, claims: Sequence[Claim], k: int = DEPTH) -> SystemResult:
-        """Rank sources for claims, `k` at least, and apply the stages."""
         fitted = self.fitted
         system, runtime = fitted.system, fitted.runtime
         result = self.first.search(claims, system.first_depth(k))
@@ -365,7 +361,6 @@ class SystemRunner:
         return self._last.search(data.claims, self.settings.depth)
 
     def choosing_claims(self, system: System) -> SelectionData:
-        """Find the claims that a whole system may be fitted on: no model of it knows them."""
         return choosing_claims(system, self.runtime, self.held_out)
 
 

@@ -105,7 +105,6 @@ class Watch:
 
     @property
     def medians(self) -> dict[str, float]:
-        """The median seconds of every part."""
         return {name: median(took, 4) for name, took in self.seconds.items()}
 
 

@@ -110,7 +110,6 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
 
 
 def build(folder: Path, config: Config, dense: Dense) -> Measured:
-    """Make the index; measure it."""
     engine = open_for_writing(folder, dense, sentences=config.sentences)
     reset_peak_memory()
     memory, watch, cpu = {"before": peak_memory()}, Watch(), Watch("cpu")
@@ -135,7 +134,6 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
 
 
 def run(config: Config) -> Measured:
-    """Build an index, serve it, ask, and measure all of it."""
     texts, dense = [claim.text for claim in load("demo", "test").claims], Dense(ModelConfig())
     posts = [texts[i % len(texts)] for i in range(config.requests)]
     with tempfile.TemporaryDirectory() as folder:

@@ -75,7 +75,6 @@ class Config(DataBench):
 
 
 def run(config: Config) -> Measured:
-    """Measure every part; without a GPU say that there is none."""
     if not config.tiny and not torch.cuda.is_available():
         return {"ratio": None, "device": None}
     device = "CPU, tiny model" if config.tiny else torch.cuda.get_device_name()
@@ -127,7 +126,6 @@ def make_encoder(config: Config) -> Encoder:
 
 
 def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Measured:
-    """Train some steps in chunks that fit the memory, and measure them."""
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=claims,
@@ -162,7 +160,6 @@ def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Meas
 
 
 def encode(config: Config, peak: float, documents: int) -> Measured:
-    """Encode documents."""
     encoder = make_encoder(config)
     texts, _ = config.texts(documents, 1)
     encoder.encode(texts[: max(1, len(texts) // 8)], "source")
