@@ -27,7 +27,7 @@ EXPORT_FILE = "claim2source.json"
 FORMAT = 1
 # The part that a re-ranker's manifest has in place of `encoder`.
 RERANKER = "reranker"
-Record = TypeVar("Record")
+Record = TypeVar("Record", bound="TrainingRecord")
 # Fields with a default that every manifest has: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
@@ -183,7 +183,7 @@ class Manifest(TrainingRecord):
     def read_export(cls, folder: Path) -> Manifest | None:
         """Read the manifest in `claim2source.json`; None for a folder that is no export."""
         path = folder / EXPORT_FILE
-        return _parse(path, extra=True) if path.is_file() else None
+        return _parse(path) if path.is_file() else None
 
 
 def read_raw(path: Path) -> dict[str, Any]:
@@ -197,21 +197,22 @@ def read_raw(path: Path) -> dict[str, Any]:
 
 
 def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
-    """Validate a manifest as JSON, where a list may stand for a tuple."""
+    """Validate a manifest, and find its base and its data set on this machine."""
+    if path.name == EXPORT_FILE:  # which says more
+        raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
     for part, keys in _REQUIRED.items():
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
                 raise InputError(path, field=f"{part}.{key}", why="is missing")
-    return validated(kind, json.dumps(raw), path)
+    # As JSON, where a list may stand for a tuple.
+    record = validated(kind, json.dumps(raw), path)
+    base, data, folder = record.base, record.data, path.parent
+    base = replace(base, name=find_base(base.name, base.sha256, folder))
+    data = replace(data, dataset=find_dataset(data.dataset, folder))
+    return replace(record, base=base, data=data)
 
 
-def locate(base: Base, data: DataRecord, folder: Path) -> tuple[Base, DataRecord]:
-    """Find the base and the data set of a checkpoint's folder on this machine."""
-    name = find_base(base.name, base.sha256, folder)
-    return replace(base, name=name), replace(data, dataset=find_dataset(data.dataset, folder))
-
-
-def _parse(path: Path, extra: bool = False) -> Manifest:
+def _parse(path: Path) -> Manifest:
     raw = read_raw(path)
     if RERANKER in raw:
         why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
@@ -219,12 +220,8 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
     if (repeats := raw.pop("refit", None)) is not None:
         why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
         raise InputError(path, field="refit", why=why)
-    if extra:
-        raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
     manifest = parsed(Manifest, raw, path)
-    base, data = locate(manifest.base, manifest.data, path.parent)
-    sources = manifest.source_model
-    if sources is not None:
-        name = find_base(sources.name, sources.sha256, path.parent, "teacher")
-        sources = replace(sources, name=name)
-    return replace(manifest, base=base, data=data, source_model=sources)
+    if (sources := manifest.source_model) is None:
+        return manifest
+    name = find_base(sources.name, sources.sha256, path.parent, "teacher")
+    return replace(manifest, source_model=replace(sources, name=name))

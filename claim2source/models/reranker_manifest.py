@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,6 @@ from claim2source.models.manifest import (
     RERANKER,
     Manifest,
     TrainingRecord,
-    locate,
     parsed,
     read_raw,
 )
@@ -65,11 +64,7 @@ class RerankerManifest(TrainingRecord):
         raw = read_raw(path)
         if RERANKER not in raw:
             raise InputError(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
-        if file == EXPORT_FILE:
-            raw = {key.name: raw[key.name] for key in fields(cls) if key.name in raw}
-        manifest = parsed(cls, raw, path)
-        base, data = locate(manifest.base, manifest.data, path.parent)
-        return replace(manifest, base=base, data=data)
+        return parsed(cls, raw, path)
 
 
 def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:

@@ -47,8 +47,7 @@ _ALL = 1.0
 # The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
 WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
-LEAVES = ("bm25", "fielded", "dense", "run")
-KINDS = (*LEAVES, "hybrid")
+KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 DEEPEST = 10**6
 
 

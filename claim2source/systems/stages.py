@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset, Source
@@ -39,10 +38,7 @@ _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
 # Settings of stages that say how they are run: they change no score.
-_RUNTIME = (
-    *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
-    *("max_tokens_total", "allow_remote_code"),
-)
+_RUNTIME = (*_OF_SERVERS, "retry_failed", "batch_tokens", "max_tokens_total", "allow_remote_code")
 
 
 class StageResult(NamedTuple):
@@ -118,41 +114,16 @@ class SystemStage:
         return replace(result, settings={**stage_settings(self.stage), "when": when})
 
 
-@runtime_checkable
-class UsesRuntime(Protocol):
-    """Fit stages that keep more than their result in the store, or compute on a device."""
-
-    def with_runtime(
-        self, store: Store | None, device: str | None, progress: bool = False
-    ) -> Stage:
-        """Return the same stage with a store and a device."""
-        ...
-
-
-@runtime_checkable
-class UsesCorpusStats(Protocol):
-    """Fit stages whose scores depend on all sources there are, not on those to rank alone."""
-
-    @property
-    def counts_terms(self) -> bool:
-        """Tell whether this one's do."""
-        ...
-
-    def with_corpus_stats(self, pool: Sequence[Source]) -> Stage:
-        """Return the same stage, which counts over a pool."""
-        ...
-
-
 def counts_terms(stage: Stage) -> bool:
-    """Tell whether a stage's scores depend on all sources there are."""
-    return isinstance(stage, UsesCorpusStats) and stage.counts_terms
+    """Tell whether a stage's scores depend on all sources there are, not on those to rank alone."""
+    return isinstance(stage, Learned) and stage.counts_terms
 
 
 def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
     """Have a stage count over a pool, if it does."""
-    if not isinstance(stage, UsesCorpusStats) or not stage.counts_terms:
-        return stage
-    return stage.with_corpus_stats(pool)
+    if isinstance(stage, Learned) and stage.counts_terms:
+        return stage.with_corpus_stats(pool)
+    return stage
 
 
 def models_of(stage: Stage) -> list[str]:
@@ -167,10 +138,9 @@ def models_of(stage: Stage) -> list[str]:
 def with_runtime(
     stage: Stage, store: Store | None, device: str | None, progress: bool = False
 ) -> Stage:
-    """Give a stage a store and a device, if it takes them."""
-    if not isinstance(stage, UsesRuntime):
-        return stage
-    return stage.with_runtime(store, device, progress)
+    """Give a stage a store and a device, if it has a `with_runtime` that takes them."""
+    give: Callable[..., Stage] | None = getattr(stage, "with_runtime", None)
+    return stage if give is None else give(store, device, progress)
 
 
 def apply_stage(
@@ -229,8 +199,7 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     Where its server is and who asks it is left out.
     """
     settings: dict[str, Any] = {}
-    specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
-    for spec in specs:
+    for spec in fields(stage) if is_dataclass(stage) else ():
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
             settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
@@ -249,15 +218,10 @@ def apply_stages(
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
-    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[StageResult]:
-    """Apply stages one after another to the last result of `before`; return each with its name.
-
-    `on_stage` is called with the name of each before it is applied.
-    """
+    """Apply stages one after another to the last result of `before`; return each with its name."""
     results = [StageResult(*result) for result in before]
     for stage in stages:
-        on_stage(stage.name)
         result = stage.apply(claims, sources, results, runtime)
         results.append(StageResult(stage.name, result))
     return results[len(before) :]
@@ -276,13 +240,13 @@ def label_of_stage(name: str, stage: Any) -> str:
     """Name a stage, its models, and the settings that are not its defaults."""
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
-        for spec in dataclasses.fields(config):
+        for spec in fields(config):
             value = getattr(config, spec.name)
             factory = spec.default_factory
-            default = spec.default if factory is dataclasses.MISSING else factory()
+            default = spec.default if factory is MISSING else factory()
             if spec.name == "model" and value:
                 yield f"{front}model={Path(value).name}"
-            elif dataclasses.is_dataclass(value):
+            elif is_dataclass(value):
                 yield from changed(value, f"{front}{spec.name}.")
             elif spec.name not in _RUNTIME and value != default:
                 yield f"{front}{spec.name}={value}"
