@@ -30,7 +30,7 @@ from claim2source.datasets import LENIENT, files_of, load
 from claim2source.datasets.loading import require_golds
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
-from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
+from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.hub import require_model
 from claim2source.systems.heldout import carve

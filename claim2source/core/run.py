@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,13 +165,9 @@ class Run:
             return slice(0, 0)
         return slice(int(self.offsets[number]), int(self.offsets[number + 1]))
 
-    @property
+    @cached_property
     def _numbers(self) -> dict[str, int]:
-        cached = self.__dict__.get("_number_of")
-        if cached is None:
-            cached = {claim: i for i, claim in enumerate(self.claim_ids)}
-            self.__dict__["_number_of"] = cached
-        return cached
+        return {claim: i for i, claim in enumerate(self.claim_ids)}
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """List the ids of a claim's first `k` sources, best first."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Linear, Module, Parameter
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,7 +20,6 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
-from claim2source.models.bfloat16 import computes_fast, rounded
 from claim2source.models.config import EncoderSettings, Identity, Side
 from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.identity import config_hash, vector_key
@@ -64,7 +64,7 @@ class Encoder:
         self.weights = weights
         self.name = ""
         self.source_encoder: Encoder | None = None
-        self.dense: torch.nn.Module | None = None
+        self.dense: Module | None = None
 
     @property
     def device(self) -> torch.device:
@@ -364,9 +364,7 @@ class Encoder:
             for rows in in_rows(tokens, token_budget or self._token_budget()):
                 yield rows, self.batch([tokens[row] for row in rows]).to(self.device)
             return
-        extra, budget = _EXTRA_GPU, self._token_budget()
-        if self.device.type == "cpu":
-            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
+        budget, extra = self._forward_costs()
         for rows in grouped(tokens, token_budget or budget, extra):
             yield rows, self.collate([tokens[row] for row in rows]).to(self.device)
 
@@ -383,12 +381,9 @@ class Encoder:
             yield from self.source_encoder.token_vectors(texts, side)
             return
         tokens = self.tokenize(texts, side)
-        extra, budget = _EXTRA_GPU, self._token_budget()
-        if self.device.type == "cpu":
-            extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
         self.model.eval()
         with torch.autocast(self.device.type, enabled=False):
-            for rows in grouped(tokens, budget, extra):
+            for rows in grouped(tokens, *self._forward_costs()):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
                 hidden = self.model(
                     input_ids=batch.input_ids, attention_mask=batch.attention_mask
@@ -416,6 +411,11 @@ class Encoder:
         # Flash attention keeps the texts of a row apart there.
         return self.device.type != "cpu" and self.settings.dtype != "float32" and self.packs
 
+    def _forward_costs(self) -> tuple[int, int]:
+        if self.device.type == "cpu":
+            return _FORWARD_TOKENS, _EXTRA_FORWARD
+        return self._token_budget(), _EXTRA_GPU
+
     def _token_budget(self) -> int:
         # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit
         # beside its weights.
@@ -428,3 +428,53 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
     A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
     """
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+
+
+def computes_fast() -> bool:
+    """Tell whether this processor has instructions for bfloat16: elsewhere it is emulated."""
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16", False))
+
+
+def rounded(model: PreTrainedModel) -> PreTrainedModel:
+    """Copy a model on the CPU for inference, its weights rounded to bfloat16.
+
+    Buffers, such as a rotary embedding's frequencies, keep their type.
+    """
+    weights = {id(p): Parameter(p.detach().bfloat16(), p.requires_grad) for p in model.parameters()}
+    copied: PreTrainedModel = deepcopy(model, weights)
+    if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        _fuse(copied)
+    return copied
+
+
+class _FusedLinear(Linear):
+    """Apply a linear layer and what follows it in one pass.
+
+    PyTorch's own copies the bias to the output first, which takes as long as the product.
+    """
+
+    then = "none"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self.weight, self.bias, self.then, [], "none"
+        )
+        return output
+
+
+def _fuse(model: Module) -> None:
+    for part in model.modules():
+        if type(part) is Linear:
+            part.__class__ = _FusedLinear
+    for part in [*model.modules()]:
+        dense = getattr(part, "dense", None)
+        if isinstance(dense, _FusedLinear) and _is_gelu(part, model):
+            dense.then = "gelu"
+            part.intermediate_act_fn = torch.nn.Identity()
+
+
+def _is_gelu(part: Module, model: Module) -> bool:
+    """Tell whether the layers of BERT and its kin apply the exact GELU behind `dense`."""
+    exact = getattr(getattr(model, "config", None), "hidden_act", None) == "gelu"
+    return exact and isinstance(getattr(part, "intermediate_act_fn", None), Module)

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from claim2source.models.bfloat16 import computes_fast
 from claim2source.models.config import Identity
-from claim2source.models.encoder import Encoder
+from claim2source.models.encoder import Encoder, computes_fast
 from claim2source.models.manifest import SourceModel
 
 

@@ -9,7 +9,7 @@ import pytest
 from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.mining import MinedRow, Negative
-from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
+from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
 from claim2source.text import Rendering
 from tests.mining.tables import data_of
 

@@ -15,7 +15,7 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
-from claim2source.models.bfloat16 import computes_fast
+from claim2source.models.encoder import computes_fast
 from claim2source.models.packed import (
     KERNEL,
     PackedBatch,
