@@ -13,7 +13,7 @@ Pooling = Literal["mean", "cls", "last"]
 Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
-Attention = Literal["sdpa", "eager", "flash_attention_2"]
+Attention = Literal["sdpa", "eager"]
 # Devices of a model of BERT's kind that needs no transformers: NumPy for one post, which needs no
 # PyTorch either, and the processor for many. Another model is loaded as on None and on "cpu".
 NUMPY, PREPACKED = "numpy", "prepacked"
@@ -97,8 +97,8 @@ class ModelConfig(Settings):
         dtype: weights' type: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
             the model's config says.
-        attention: sdpa, eager or flash_attention_2 (16 bits, on a GPU); none: sdpa where the
-            model has it. It does not change the vectors beyond rounding.
+        attention: sdpa or eager; none: sdpa where the model has it. It does not change the
+            vectors beyond rounding.
         quantization: nf4 loads linear layers in 4 bits (bitsandbytes, on a GPU); none does not.
         allow_remote_code: names of models whose own code may run here; on the hub such a
             model needs `revision`, the full commit.

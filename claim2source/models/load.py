@@ -41,7 +41,7 @@ def load(
     `UserError` for files that are no model, and for settings this model or machine cannot have.
     """
     target = _device(device)
-    _check_machine(settings, target, attention)
+    _check_machine(settings, target)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
         # transformers would load it with any base it names.
         raise InputError(folder / ADAPTER_CONFIG_FILE, why="an adapter that is not a checkpoint")
@@ -115,27 +115,17 @@ def _device(device: str | None) -> str:
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _check_machine(settings: EncoderSettings, target: str, attention: Attention | None) -> None:
-    on_gpu = target.startswith("cuda")
-    if attention == "flash_attention_2":
-        # Without this transformers may fetch compiled kernels from the hub.
-        if find_spec("flash_attn") is None:
-            raise UserError(
-                "model.attention: flash_attention_2 needs the package flash-attn: "
-                "pip install flash-attn, or write sdpa"
-            )
-        if not on_gpu or settings.dtype == "float32":
-            allowed = "sdpa or eager: flash attention needs a GPU and a 16-bit model.dtype"
-            raise ConfigError("model.attention", attention, allowed)
-    if settings.quantization is not None:
-        if find_spec("bitsandbytes") is None:
-            raise UserError(
-                f"model.quantization: {settings.quantization} (tuning: qlora) needs the package "
-                "bitsandbytes: pip install 'claim2source[gpu]'"
-            )
-        if not on_gpu:
-            allowed = "none: 4-bit layers (tuning: qlora) need a GPU"
-            raise ConfigError("model.quantization", settings.quantization, allowed)
+def _check_machine(settings: EncoderSettings, target: str) -> None:
+    if settings.quantization is None:
+        return
+    if find_spec("bitsandbytes") is None:
+        raise UserError(
+            f"model.quantization: {settings.quantization} (tuning: qlora) needs the package "
+            "bitsandbytes: pip install 'claim2source[gpu]'"
+        )
+    if not target.startswith("cuda"):
+        allowed = "none: 4-bit layers (tuning: qlora) need a GPU"
+        raise ConfigError("model.quantization", settings.quantization, allowed)
 
 
 def _model_config(folder: Path, settings: EncoderSettings) -> Any:

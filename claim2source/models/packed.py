@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -104,7 +103,7 @@ def can_pack(model: Any, longest: int) -> bool:
     return (
         is_known
         # The last one while another thread is in a forward pass of packed texts.
-        and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
+        and config._attn_implementation in ("sdpa", KERNEL)
     )
 
 
@@ -293,25 +292,13 @@ def _varlen_for(query: Tensor) -> Varlen | None:
 
 @cache
 def flash_varlen() -> Varlen:
-    """Choose the package flash-attn's attention, else torch's own."""
-    if find_spec("flash_attn") is not None:
-        from flash_attn import flash_attn_varlen_func
-
-        def packaged(
-            q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
-        ) -> Tensor:
-            attended: Tensor = flash_attn_varlen_func(
-                *(q, k, v, bounds, bounds, longest, longest), softmax_scale=scale, causal=causal
-            )
-            return attended
-
-        return packaged
+    """Load torch's flash attention over texts in a row."""
     from torch.nn.attention.varlen import varlen_attn
 
     attend: Any = varlen_attn
     has_groups = "enable_gqa" in inspect.signature(attend).parameters
 
-    def own(
+    def varlen(
         q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
     ) -> Tensor:
         groups = q.shape[1] // k.shape[1]
@@ -326,7 +313,7 @@ def flash_varlen() -> Varlen:
         assert isinstance(attended, Tensor)
         return attended
 
-    return own
+    return varlen
 
 
 AttentionInterface.register(KERNEL, _attention)
