@@ -318,28 +318,12 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError(folder / "modules.json", field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
-        if (problem := _other_weights(folder)) is not None:
-            raise InputError(problem[0], why=problem[1])
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
             f"are read only with {_how_to_allow(config, 'allow_bin')}"
         )
         raise InputError(folder, why=why)
     return weights_hash(folder)
-
-
-def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find weights in another format in a folder without safetensors, and why they are refused."""
-    if weight_files(folder):
-        return None
-    adapter = folder / ADAPTER_CONFIG_FILE
-    if adapter.is_file():
-        return adapter, "an adapter without its base: merge it into its base first"
-    for pattern, name in (("*.gguf", "GGUF"), ("*.onnx", "ONNX"), ("openvino*.xml", "OpenVINO")):
-        files = sorted((*folder.glob(pattern), *folder.glob(f"*/{pattern}")))
-        if files:
-            return files[0], f"weights in {name} are not read; *.safetensors are"
-    return None
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
