@@ -14,8 +14,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -24,16 +25,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Seed, Settings, list_field, read_config, require
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.files import content_hash, write_json, write_text
+from claim2source.core.files import write_text
 from claim2source.core.folders import is_run
 from claim2source.core.records import Dataset
-from claim2source.core.report import Report
+from claim2source.core.report import FILE, Report, TrainingReport
 from claim2source.core.tables import Cell, TextTable, render
-from claim2source.core.validate import read_json, validated
+from claim2source.core.validate import validated
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.io.store import Store
-from claim2source.metrics.metrics import evaluate, language_table, macro
+from claim2source.metrics.metrics import Scores, evaluate, language_table, macro
 from claim2source.metrics.significance import paired_randomisation
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import Dense
@@ -97,28 +98,12 @@ class AblateConfig(Settings):
             require(name in rows, "rows", name, ", ".join(rows))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """MRR@5 by language and, for the paired test, of every claim with its group of golds."""
+class Outcome(NamedTuple):
+    """Hold a row's scores by target; `val` is the chosen checkpoint's on val, `note` names it."""
 
-    scores: dict[str, float]
-    claims: list[str]
-    values: list[float]
-    groups: list[int]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Hold a row's scores, as in its row.json.
-
-    `key` is the hash of its settings, `val` the score of the chosen checkpoint on val, `note` says
-    which that is.
-    """
-
-    key: str = ""
-    val: float | None = None
-    note: str = ""
-    targets: dict[str, Scores] = field(default_factory=dict)
+    val: float | None
+    note: str
+    scores: dict[str, Scores]
 
 
 @dataclass(frozen=True)
@@ -150,44 +135,49 @@ class Ablation:
                 words.append(f"--{key}={value if isinstance(value, str) else json.dumps(value)}")
         return words
 
-    def outcome_of(self, row: str) -> Outcome | None:
-        file = self.folder(row) / "row.json"
-        if not file.is_file():
-            return None
-        outcome = validated(Outcome, read_json(file), file)
-        return outcome if outcome.key == self.key(row) else None
-
-    def key(self, row: str) -> str:
-        targets = {name: list(target) for name, target in self.table.targets.items()}
-        words, scale = self.arguments(row), self.table.rows[row].scale
-        return content_hash({"words": words, "scale": scale, "targets": targets})
+    def training_of(self, row: str) -> TrainingReport | None:
+        """Read a row's training; train or resume it first if it is selected, None otherwise."""
+        folder, words, rows = self.folder(row), self.arguments(row), self.config.rows
+        config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
+        begun = resumable(config)
+        if not (begun and (folder / FILE).is_file()):
+            if rows is not None and row not in rows:
+                return None
+            print(f"== {self.name}, {row}: {self.table.rows[row].what}", flush=True)
+            # A run with other settings is not this row: it starts again.
+            how = ["--resume"] if begun else ["--overwrite"] if is_run(folder) else []
+            process = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
+            if process.returncode:
+                raise UserError(f"{folder}: the run ended with exit code {process.returncode}")
+        return Report.read(folder).training
 
     def run(self, row: str) -> Outcome | None:
-        """Read a row's outcome, or run it if it is selected; None otherwise."""
-        report, own, rows = self.outcome_of(row), self.table.rows[row], self.config.rows
-        if report is not None or (rows is not None and row not in rows):
-            return report
-        outcome, settings = Outcome(), self.table.of(row)
+        """Score a row, after its training; None where that is not selected."""
+        own, settings = self.table.rows[row], self.table.of(row)
+        val, note = None, ""
         if own.scale is None:
-            print(f"== {self.name}, {row}: {own.what}", flush=True)
-            outcome, model = train(self.folder(row), self.arguments(row)), resolve(self.folder(row))
+            training = self.training_of(row)
+            if training is None:
+                return None
+            model, note = resolve(self.folder(row)), f"epoch {training.chosen_epoch}"
+            history = {entry.epoch: entry for entry in training.history}
+            scored = history[training.chosen_epoch].val["macro"][METRIC]
+            val = scored if training.choice is None else training.choice.score
         elif own.against is None:
             length = int(str(settings["model.max_length"]))
             model = resolve(ModelConfig(name=str(settings["model.name"]), max_length=length))
-        elif self.outcome_of(own.against) is None:
+        elif self.training_of(own.against) is None:
             return None
         else:
             scaled = ScaledCheckpoint(self.folder(own.against))
             scaled.set(own.scale)
-            outcome, model = Outcome(note=f"scale {own.scale:g}"), scaled.resolved
+            note, model = f"scale {own.scale:g}", scaled.resolved
         rendering = model.rendering or Rendering(
             settings["rendering.claims"],  # type: ignore[arg-type]
             settings["rendering.sources"],  # type: ignore[arg-type]
         )
         scores = {target: self.score(target, model, rendering) for target in self.table.targets}
-        outcome = replace(outcome, key=self.key(row), targets=scores)
-        write_json(self.folder(row) / "row.json", asdict(outcome))
-        return outcome
+        return Outcome(val, note, scores)
 
     def load(self, target: str) -> Dataset:
         name, *rest = self.table.targets[target]
@@ -197,20 +187,14 @@ class Ablation:
         dataset, store = self.load(target), Store(self.config.out / "store")
         dense = Dense(model.encoder, rendering=rendering, store=store, progress=True)
         result = dense.index(dataset.sources).search(dataset.claims)
-        scores = evaluate(result.run, dataset.qrels, (METRIC,))
-        languages = language_table(scores, dataset.claims)
-        return Scores(
-            {lang: row[METRIC] for lang, row in {**languages, "macro": macro(languages)}.items()},
-            list(scores.claim_ids),
-            scores[METRIC].tolist(),
-            gold_groups(dataset.qrels, scores.claim_ids).tolist(),
-        )
+        return evaluate(result.run, dataset.qrels, (METRIC,))
 
     def lines(self, outcomes: dict[str, Outcome]) -> tuple[list[str], list[list[Cell]]]:
         columns = ["row", "what", "val", "chosen"]
         languages: dict[str, list[str]] = {}
-        for target in self.table.targets:
-            names = self.load(target).languages
+        datasets = {target: self.load(target) for target in self.table.targets}
+        for target, dataset in datasets.items():
+            names = dataset.languages
             languages[target] = [*names, "macro"] if len(names) > 1 else ["macro"]
             columns += [target if n == "macro" else f"{target} {n}" for n in languages[target]]
             columns += [f"{target}: difference (p)"]
@@ -222,37 +206,23 @@ class Ablation:
                 lines[-1] += [None] * (len(columns) - 2)
                 continue
             line: list[Cell] = [name, row.what, outcome.val, outcome.note]
-            for target, scores in outcome.targets.items():
-                line += [scores.scores[n] for n in languages[target]]
+            for target, scores in outcome.scores.items():
+                table = language_table(scores, datasets[target].claims)
+                means = {**table, "macro": macro(table)}
+                line += [means[name][METRIC] for name in languages[target]]
                 before, test = outcomes.get(row.against or ""), None
                 if before is not None:
-                    test = f"{difference(scores, before.targets[target])} against {row.against}"
+                    groups = gold_groups(datasets[target].qrels, scores.claim_ids)
+                    test = difference(scores, before.scores[target], groups)
+                    test += f" against {row.against}"
                 line.append(test)
             lines.append(line)
         return columns, lines
 
 
-def train(folder: Path, words: list[str]) -> Outcome:
-    config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
-    # A run with other settings is not this row: it starts again.
-    how = ["--resume"] if resumable(config) else ["--overwrite"] if is_run(folder) else []
-    process = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
-    if process.returncode:
-        raise UserError(f"{folder}: the run ended with exit code {process.returncode}")
-    training = Report.read(folder).training
-    assert training is not None
-    choice, history = training.choice, {entry.epoch: entry for entry in training.history}
-    score = history[training.chosen_epoch].val["macro"][METRIC] if choice is None else choice.score
-    return Outcome(val=score, note=f"epoch {training.chosen_epoch}")
-
-
-def difference(ours: Scores, theirs: Scores) -> str:
+def difference(ours: Scores, theirs: Scores, groups: np.ndarray) -> str:
     """Test a row against another, over all claims: difference and p."""
-    if ours.claims != theirs.claims:
-        raise UserError("two rows were scored on different claims")
-    test = paired_randomisation(
-        np.array(ours.values), np.array(theirs.values), np.array(ours.groups)
-    )
+    test = paired_randomisation(ours[METRIC], theirs[METRIC], groups)
     return f"{test.difference:+.4f} ({test.p_value:.3f})"
 
 
