@@ -258,16 +258,3 @@ def _write_sentence_transformers(folder: Path, width: int) -> None:
     )
     pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
     write_json(folder / "1_Pooling" / "config.json", pooling)
-    write_json(
-        folder / "origin.json",
-        {
-            "name": NAME,
-            "copy_of": ORIGINAL,
-            "bits": 4,
-            "license": "MIT",
-            "package": f"{_PACKAGE} 0.3.0",
-            "file": _FILE,
-            "sha256": FILE_SHA256,
-            "temperature": 0.01,
-        },
-    )
