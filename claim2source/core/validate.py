@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import reprlib
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import why_not_file
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 Kind = TypeVar("Kind")
@@ -65,9 +67,9 @@ def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = 
 
     Raises `InputError` for a field that is missing, unknown or of another type.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
-    adapter = TypeAdapter(kind)
+    adapter: TypeAdapter[Kind] = _adapter(kind)
     try:
         if isinstance(values, str):
             return adapter.validate_json(values, strict=True)
@@ -78,9 +80,18 @@ def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = 
         raise InputError(path, field=field, why=_reason(first)) from None
 
 
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
 def _reason(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return "is missing"
+    if error["type"] == "json_invalid":
+        return f"not JSON: {error['ctx']['error']}"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return "no such field"
     if error["type"] == "value_error":

@@ -7,21 +7,21 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import atomic_path
 from claim2source.core.records import Claim, Dataset
+from claim2source.core.validate import validated
 from claim2source.io.text_files import text_lines
-from claim2source.mining.mine import MinedRow, Negative, Origin
+from claim2source.mining.mine import MinedRow
 from claim2source.text import Rendering
 
 # What the 2026 paper's code tells GritLM to do with a claim; sources get no instruction.
 INSTRUCTION = "Given a scientific claim from a social media post, retrieve the source paper"
-_LARGEST = sys.float_info.max
 _quoted = json.encoder.encode_basestring
 
 
@@ -61,80 +61,44 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
         if line is None or not line.strip():
             continue
         try:
-            row = _row(line)
-            _check_row(row, claims, sources)
-            first = pairs.setdefault((row.claim, row.positive), number)
-            if first != number:
-                raise _LineProblem("positive", f"this pair is already on line {first}")
-            rows.append(row)
-        except _LineProblem as wrong:
-            problems.add(path, number, wrong.field, wrong.why)
+            row = validated(MinedRow, line, path)
+        except InputError as error:
+            (problem,) = error.problems
+            problems.add(path, number, problem.field, problem.why)
+            continue
+        wrong = list(_unknown(row, claims, sources))
+        first = number if wrong else pairs.setdefault((row.claim, row.positive), number)
+        if first != number:
+            wrong.append(("positive", f"this pair is already on line {first}"))
+        for field, why in wrong:
+            problems.add(path, number, field, why)
+        rows.append(row)
     problems.raise_if_any()
     if not rows:
         raise InputError(path, why="no rows")
     return rows
 
 
-class _LineProblem(Exception):
-    def __init__(self, field: str | None, why: str) -> None:
-        super().__init__(why)
-        self.field, self.why = field, why
-
-
-def _row(line: str) -> MinedRow:
-    try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise _LineProblem(None, f"not JSON: {why}") from None
-    negatives = _field(raw, "negatives", list)
-    return MinedRow(
-        _field(raw, "claim", str),
-        _field(raw, "positive", str),
-        tuple(_negative(negative, f"negatives[{i}]") for i, negative in enumerate(negatives)),
-    )
-
-
-def _negative(raw: Any, within: str) -> Negative:
-    source, origin = _field(raw, "source", str, within), _field(raw, "origin", str, within)
-    score = _field(raw, "score", (int, float), within)
-    # An integer may be too large for a float, but it still compares.
-    if isinstance(score, bool) or not -_LARGEST <= score <= _LARGEST:
-        raise _LineProblem(f"{within}.score", "is not a finite number")
-    if origin not in get_args(Origin):
-        raise _LineProblem(
-            f"{within}.origin", f"{origin!r} is not one of {', '.join(get_args(Origin))}"
-        )
-    return Negative(source, float(score), cast(Origin, origin))
-
-
-def _field(raw: Any, name: str, kind: type | tuple[type, ...], within: str = "") -> Any:
-    if not isinstance(raw, dict):
-        raise _LineProblem(within or None, "is not a JSON object")
-    full = f"{within}.{name}" if within else name
-    if name not in raw:
-        raise _LineProblem(full, "is missing")
-    if not isinstance(raw[name], kind):
-        expected = "text" if kind is str else "a list" if kind is list else "a number"
-        raise _LineProblem(full, f"{raw[name]!r} is not {expected}")
-    return raw[name]
-
-
-def _check_row(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
+def _unknown(
+    row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]
+) -> Iterator[tuple[str, str]]:
     if row.claim not in claims:
-        raise _LineProblem("claim", f"{row.claim!r} is not a training claim")
+        yield "claim", f"{row.claim!r} is not a training claim"
+        return
     golds = claims[row.claim].golds
     if row.positive not in golds:
-        raise _LineProblem("positive", f"{row.positive!r} is not gold for the claim")
+        yield "positive", f"{row.positive!r} is not gold for the claim"
     seen: set[str] = set()
     for i, negative in enumerate(row.negatives):
-        field, source = f"negatives[{i}].source", negative.source
+        field, source = f"negatives.{i}.source", negative.source
+        if not math.isfinite(negative.score):
+            yield f"negatives.{i}.score", "is not a finite number"
         if source not in sources:
-            raise _LineProblem(field, f"{source!r} is not in the corpus")
-        if source in golds:
-            raise _LineProblem(field, f"{source!r} is gold for the claim")
-        if source in seen:
-            raise _LineProblem(field, f"{source!r} is listed twice")
+            yield field, f"{source!r} is not in the corpus"
+        elif source in golds:
+            yield field, f"{source!r} is gold for the claim"
+        elif source in seen:
+            yield field, f"{source!r} is listed twice"
         seen.add(source)
 
 
