@@ -278,10 +278,10 @@ def systems_by_folder(paths: list[Path]) -> dict[Path, str]:
 def facts_of(name: str, kind: str, text: str) -> Facts:
     """Flatten a file: a run by claim, other rows by number, JSON and CSV by key."""
     if kind == ".trec":
-        ranked = defaultdict(list)
+        ranked: Facts = defaultdict(list)
         for claim, _, source, _, score, _ in map(str.split, text.splitlines()):
             ranked[name, claim].append([source, float(score)])
-        return dict(ranked)
+        return ranked
     if kind == ".csv":
         table = enumerate(csv.DictReader(text.splitlines()))
         keeps = "loss" if name.endswith("metrics.csv") else ""

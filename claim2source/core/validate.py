@@ -69,7 +69,8 @@ def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = 
     """
     from pydantic import ValidationError
 
-    adapter: TypeAdapter[Kind] = _adapter(kind)
+    hashable: Any = kind
+    adapter: TypeAdapter[Kind] = _adapter(hashable)
     try:
         if isinstance(values, str):
             return adapter.validate_json(values, strict=True)

@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -199,7 +199,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     Where its server is and who asks it is left out.
     """
     settings: dict[str, Any] = {}
-    for spec in fields(stage) if is_dataclass(stage) else ():
+    specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
+    for spec in specs:
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
             settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
