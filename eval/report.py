@@ -28,8 +28,6 @@ from claim2source.evaluation.published.text import PublishedTables
 from claim2source.evaluation.reports import named_reports, read_reports
 from claim2source.io.wandb import require_tracking
 
-PUBLISHED = {"text": "published.txt", "markdown": "published.md"}
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
@@ -60,11 +58,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def beside_published(config: ReportConfig) -> PublishedTables:
     """Write or print the papers' tables with our scores."""
-    out = None if config.out is None else config.out / PUBLISHED[config.format]
+    out = None if config.out is None else config.out / "published.md"
     if out is not None:
         require_output_file(out, *(f"[{table.id}]" for table in load_published()))
-    published = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
-    text = published.text(config.format)
+    published = PublishedTables.of(read_reports(config.reports), config.tables)
+    text = published.text(markdown=out is not None)
     if out is None:
         say(text.rstrip("\n"))
     else:
@@ -79,8 +77,7 @@ def compare(config: ReportConfig) -> None:
     if config.out is not None:
         write_json(config.out / "compare.json", board.as_json())
         write_text(config.out / "compare.md", f"{board.markdown()}\n")
-    rest = "--out DIR, or --format markdown" if config.out is None else f"{config.out}/compare.md"
-    say(board.markdown() if config.format == "markdown" else board.text(rest))
+    say(board.text("--out DIR" if config.out is None else f"{config.out}/compare.md"))
 
 
 if __name__ == "__main__":

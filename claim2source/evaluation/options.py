@@ -8,7 +8,6 @@ from typing import Annotated
 
 from claim2source.core.config import Between, Repeats, Seed, Settings, flag, list_field, require
 from claim2source.datasets import LENIENT
-from claim2source.evaluation.published.text import Format
 from claim2source.io.wandb import Tracking
 from claim2source.metrics.metrics import cutoff
 
@@ -34,7 +33,6 @@ class ReportConfig(Settings):
         repeats: permutations and draws; permutations are raised where Holm needs more.
         seed: of permutations and draws.
         claims: most claims to list on the page, those that the systems differ on first.
-        format: of what is printed: `text` or `markdown`.
         wandb: log the page's tables to Weights & Biases.
     """
 
@@ -58,10 +56,6 @@ class ReportConfig(Settings):
     tables: list[str] | None = list_field(
         help="of the papers' only these tables or papers, such as 2025-styles or 2026; none: all"
     )
-    rows: list[str] | None = list_field(
-        help="of these rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
-    )
-    format: Format = "text"
     wandb: Tracking = "off"
     lenient: bool = flag(LENIENT)
 
@@ -77,12 +71,8 @@ class ReportConfig(Settings):
             require(not beside, key, getattr(self, key), why)
         is_one_folder = self.benchmarks is None or len(self.reports) == 1
         require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")
-        for key in ("tables", "rows"):
-            value = getattr(self, key)
-            require(value is None or self.published, key, value, "none without --published")
-        for pair in self.rows or ():
-            require("=" in pair, "rows", pair, "ROW=SYSTEM, such as GritLM-F=epoch-2")
+        good = self.tables is None or self.published
+        require(good, "tables", self.tables, "none without --published")
         good = self.wandb == "off" or self.html is not None
         require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
-        # The permutations that Holm needs grow with 1 / alpha.
         cutoff(self.metric)

@@ -103,7 +103,7 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
         (evaluate, ["--checkpoint=."], "report.json"),
         (evaluate, [], "report.md"),
         (report, ["--reports=."], "compare.md"),
-        (report, ["--published"], "published.txt"),
+        (report, ["--published"], "published.md"),
         (report, ["--reports=.", "--html=FILE"], "page.html"),
         (mine, [], "mined.jsonl"),
     ],
@@ -124,8 +124,8 @@ def test_a_users_file_is_not_replaced(
 
 def test_files_of_ours_are_replaced(tmp_path: Path) -> None:
     """Their signs are those that the programs write."""
-    for form in ("markdown", "text", "markdown"):
-        report(["--published", f"--format={form}", f"--out={tmp_path / 'tables'}"])
+    for _ in range(2):
+        report(["--published", f"--out={tmp_path / 'tables'}"])
     mined = tmp_path / "mined.jsonl"
     write_mined([MinedRow("c", "p", ())], mined)
     with pytest.raises(UserError, match="no-such-set"):

@@ -31,17 +31,14 @@ Cells = dict[tuple[str, str], OurScore]
 _Bounded = tuple[float, float | None, float | None]  # a mean and the bounds of its interval
 
 
-def our_scores(
-    table: Table, systems: Sequence[LoadedSystem], system_of: Mapping[str, str]
-) -> Cells:
+def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
     """Map (row, column) to our score, for every cell that a report has one for.
 
-    `system_of` maps rows to systems' names. Of several reports, those over the paper's own claims
-    come first, then those listed first.
+    Of several reports, those over the paper's own claims come first, then those listed first.
     """
     cells: Cells = {}
     for row in table.rows:
-        mine = [system for system in systems if _is_row(row, system, system_of)]
+        mine = [system for system in systems if _is_row(row, system)]
         for column in table.columns if mine else ():
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
@@ -100,7 +97,7 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
     ]
     cells: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
     for table in load_published():
-        for ours in our_scores(table, loaded, {}).values():
+        for ours in our_scores(table, loaded).values():
             if ours.cell.published is not None:
                 cells[ours.system.name].append(ours.cell)
     rows = {
@@ -138,12 +135,10 @@ def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
-def _is_row(row: Row, system: LoadedSystem, system_of: Mapping[str, str]) -> bool:
+def _is_row(row: Row, system: LoadedSystem) -> bool:
     # The news paper's own figures have the golds injected: rows with this label are like them.
     if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
-    if row.name in system_of:
-        return system.name == system_of[row.name]
 
     def kind_and_name(model: str) -> tuple[str, str]:
         if "(" in model:  # composed of several, none of which is a folder's name

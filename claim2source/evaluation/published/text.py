@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Self
 
-from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
@@ -14,7 +13,6 @@ from claim2source.evaluation.published.scores import Cells, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
-Format = Literal["text", "markdown"]
 WIDEST = 10  # columns beside each other in a terminal
 
 
@@ -27,25 +25,15 @@ class PublishedTables:
     unplaced: Sequence[LoadedSystem]
 
     @classmethod
-    def of(
-        cls,
-        systems: Sequence[LoadedSystem],
-        tables: Sequence[str] | None = None,
-        rows: Sequence[str] = (),
-    ) -> PublishedTables:
-        """Find our scores for the cells of these tables or papers, by default of all.
-
-        `rows` put systems into rows that names do not match (GritLM-F=NAME).
-        """
-        selected = selected_tables(tables)
-        rows_of_systems = named_rows(rows, selected, systems)
-        cells = {table.id: our_scores(table, systems, rows_of_systems) for table in selected}
+    def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
+        """Find our scores for the cells of these tables or papers, by default of all."""
+        tables = selected_tables(names)
+        cells = {table.id: our_scores(table, systems) for table in tables}
         used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
-        return cls(selected, cells, [system for system in systems if id(system) not in used_ids])
+        return cls(tables, cells, [system for system in systems if id(system) not in used_ids])
 
-    def text(self, form: Format) -> str:
-        """Write all tables."""
-        markdown = form == "markdown"
+    def text(self, markdown: bool) -> str:
+        """Write all tables, as Markdown or for a terminal."""
         parts = [
             part
             for table in self.tables
@@ -79,19 +67,6 @@ def selected_tables(names: Sequence[str] | None) -> list[Table]:
             allowed = [*dict.fromkeys(t.paper for t in tables), *(t.id for t in tables)]
             raise ConfigError("tables", name, ", ".join(allowed))
     return [t for t in tables if not names or {t.id, t.paper} & set(names)]
-
-
-def named_rows(
-    pairs: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
-) -> dict[str, str]:
-    """Map published rows to our systems' names, as `--rows` says."""
-    row_of = dict(pair.split("=", 1) for pair in pairs)
-    rows = {row.name for table in tables for row in table.rows}
-    for row, system in row_of.items():
-        require(row in rows, "rows", row, "a row of the tables shown")
-        names = sorted(s.name for s in systems)
-        require(system in names, "rows", system, f"a system of --reports: {', '.join(names)}")
-    return row_of
 
 
 def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
