@@ -71,8 +71,7 @@ from claim2source.engines.table import PaperTable, Stats
 from claim2source.engines.vectors import VectorsInMemory
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
 from claim2source.retrieve import FusionConfig, fuse
-from claim2source.retrieve.analyser import Analyser
-from claim2source.retrieve.bm25 import NO_TERM
+from claim2source.retrieve.bm25 import NO_TERM, Analyser
 from claim2source.retrieve.dense import Dense, TextEncoder
 from claim2source.retrieve.fuse import score_missing
 

@@ -25,7 +25,7 @@ from claim2source.engines.rows import SPLIT, Rows, findings_of, half, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from claim2source.retrieve.dense import Dense, Model, TextEncoder
 from claim2source.text import Rendering
 

@@ -17,7 +17,7 @@ from claim2source.engines.files import IndexFiles
 from claim2source.engines.rows import SPLIT
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from claim2source.retrieve.dense import Dense, TextEncoder, encoder_keys, of_model
 from claim2source.text import Rendering
 

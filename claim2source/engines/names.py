@@ -11,7 +11,7 @@ import numpy as np
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.papers import Paper
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")
 _OWNER = re.compile(r"['’]s?$")

@@ -9,7 +9,7 @@ from claim2source.core.records import Claim
 from claim2source.datasets.papers import Paper
 from claim2source.engines.names import name_terms, names_of, plain_words
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 
 # With accents that stand apart from their letters.
 WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")

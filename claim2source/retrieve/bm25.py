@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -190,13 +190,10 @@ class BM25Index:
         form = self.config.claims
         # Stop words go by the language of each part.
         claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
-        versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
-        if self.config.analysis == "lemmas":
-            versions |= pipeline_identity(self.config.pipeline)
         return {
             "stage": "bm25",
             "bm25": [self.config.format, asdict(self.config)],
-            "versions": versions,
+            "versions": library_versions(self.config),
             **request_key(claims, claim_texts, self._sources_hash, k),
         }
 
@@ -284,6 +281,12 @@ def _top(
     return top_of_rows(scores, matches, depth, ids.order)
 
 
+def library_versions(config: BM25Config) -> dict[str, str]:
+    """Name the versions of the libraries that make a term of a text."""
+    versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
+    return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
+
+
 def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
     """Make the analysis of sources, or of claims in a language: its stop words are left out too.
 
@@ -339,3 +342,37 @@ def source_text(source: Source, config: BM25Config) -> str:
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]
     return " ".join(part for part in parts if part)
+
+
+class Analyser:
+    """Turn sources and claims into the terms that `BM25Index` counts, for an engine's own index."""
+
+    def __init__(self, config: BM25Config) -> None:
+        self.config = config
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Name the versions of all that makes a term of a text."""
+        return {"analysis": str(self.config.format), **library_versions(self.config)}
+
+    def sources(self, sources: Sequence[Source]) -> list[list[str]]:
+        """List the terms of each source, in text order, repeated ones repeated."""
+        return self.texts([source_text(source, self.config) for source in sources])
+
+    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+        """List the terms of texts as those of sources."""
+        return _terms(analysis_of(self.config), prepared(list(texts), self.config))
+
+    def claim(self, claim: Claim) -> list[str]:
+        """List the terms of a claim: each part without the stop words of its own language."""
+        terms: list[str] = []
+        for part in claim_parts(claim, self.config.claims):
+            texts = prepared_claims([part.text], self.config)
+            terms += _terms(analysis_of(self.config, part.language), texts)[0]
+        return terms
+
+
+def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:
+    terms = analysis.sources(texts)
+    names = list(analysis.vocabulary)
+    return [[names[number] for number in ids] for ids in terms.split()]

@@ -44,7 +44,7 @@ from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, Dense
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from claim2source.text.clean import sentences_of
 from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of, zipf_texts
 

@@ -17,7 +17,7 @@ from claim2source.engines.lance import Hits
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, Where, half, stamp_of, venue_key
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from claim2source.text import Rendering
 
 WIDTH = 24

@@ -23,7 +23,7 @@ from claim2source.engines.files import files_of
 from claim2source.engines.lance import connection
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from tests.engines.engines import WIDTH, Corpus, agrees, manifest_of, stamped
 from tests.shared_data import REPOSITORY
 

@@ -22,7 +22,7 @@ from claim2source.datasets.papers import Paper
 from claim2source.engines import Engine
 from claim2source.engines.rows import Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from tests.engines.engines import WIDTH, manifest_of
 
 WORDS, BUILD_EVERY = 500, 4

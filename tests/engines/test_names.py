@@ -15,7 +15,7 @@ from claim2source.engines import Engine, Rows
 from claim2source.engines.names import name_terms, names_of
 from claim2source.engines.rows import half, stamp_of
 from claim2source.retrieve import BM25Config
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from tests.engines.engines import WIDTH, manifest_of
 from tests.shared_data import shared
 

@@ -26,8 +26,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
 from claim2source.retrieve import terms as terms_module
-from claim2source.retrieve.analyser import Analyser
-from claim2source.retrieve.bm25 import NO_TERM
+from claim2source.retrieve.bm25 import NO_TERM, Analyser
 from claim2source.retrieve.terms import Analysis
 from tests.text.small_pipeline import write_pipeline
 

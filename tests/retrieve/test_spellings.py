@@ -14,7 +14,7 @@ from claim2source.datasets.grouping import golds_by_text
 from claim2source.datasets.news import names_one
 from claim2source.io.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
-from claim2source.retrieve.analyser import Analyser
+from claim2source.retrieve.bm25 import Analyser
 from claim2source.retrieve.fielded import FieldedConfig, Timeline
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
