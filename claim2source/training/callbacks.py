@@ -25,13 +25,13 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Epoch
 from claim2source.core.terminal import say
-from claim2source.models import Manifest
+from claim2source.models import Encoder, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.training.base import LoadedBase
 from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
 from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
-from claim2source.training.distributed import encode_shares, gather_values
+from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
 from claim2source.training.negatives import log_negatives, mine_again, mined_state, mines_after
 from claim2source.training.resume import (
@@ -128,6 +128,42 @@ class Remine(pl.Callback):
         log_negatives(session, module.pairs.rows, self.train, recipe.optimisation.seed)
         if lines:
             say("\n".join(lines))
+
+
+class GatherWeights(pl.Callback):
+    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
+
+    Processes that encode by themselves cannot use shards: every pass through these is one of all
+    processes together.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self._current = False
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.current_epoch:
+            self._gather(module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._current = False
+        self._gather(module)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
+    ) -> None:
+        if self._current:
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
+            self._current = False
+
+    def _gather(self, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        if self._current:
+            return
+        weights = moved_weights(module.model, everywhere=True)
+        self.encoder.model.load_state_dict(weights, strict=False)
+        self.encoder.model.to(module.device)  # type: ignore[arg-type]
+        self._current = True
 
 
 class EvaluateOnVal(pl.Callback, ABC):

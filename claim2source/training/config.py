@@ -232,6 +232,11 @@ class TrainingRecipe(Settings):
     optimisation: StepsConfig = field(default_factory=StepsConfig)
     trainer: TrainerSettings = field(default_factory=dict)
 
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        return None
+
 
 @dataclass(frozen=True)
 class RunConfig(TrainingRecipe):
@@ -342,6 +347,15 @@ class RetrieverRecipe(TrainingRecipe):
     losses: LossesConfig = field(default_factory=LossesConfig)
     teacher: TeacherConfig | None = None
     self_check: bool | None = None
+
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        if self.tuning == "qlora":
+            return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
+        if self.teacher is not None:
+            return "auto or ddp with a `teacher`: a small encoder is not sharded"
+        return None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.overrides.distributed import prepare_for_backward
-from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from pytorch_lightning.strategies.strategy import _ForwardRedirection
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
@@ -26,6 +29,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Side
 from claim2source.text import Rendering
+from claim2source.training.checkpoint import layers_of
 
 Value = TypeVar("Value")
 
@@ -298,13 +302,21 @@ def encode_shares(
     barrier(world)
 
 
-STRATEGIES = "auto, ddp, or a DDPStrategy by class path"
+STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
 
 
 def chosen_strategy(requested: object, world: World) -> Strategy | str:
     """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another."""
     if isinstance(requested, DDPStrategy):
         return reducing_once(requested)
+    if isinstance(requested, ModelParallelStrategy):
+        size = requested._tensor_parallel_size
+        if size not in ("auto", 1):
+            key = "trainer.strategy.init_args.tensor_parallel_size"
+            raise ConfigError(key, size, "1: every process takes its own part of a batch")
+        return Sharded(world)
+    if requested == "fsdp2":
+        return Sharded(world)
     if requested not in (None, "auto", "ddp"):
         name = requested if isinstance(requested, str) else type(requested).__name__
         raise ConfigError("trainer.strategy", name, STRATEGIES)
@@ -322,6 +334,58 @@ def reducing_once(strategy: DDPStrategy) -> DDPStrategy:
     # Gradients lie in the buckets that are sent: there is no copy of them.
     strategy._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
     return strategy
+
+
+class Sharded(ModelParallelStrategy):
+    """Shard weights, gradients and the optimizer's states over all processes (FSDP2).
+
+    A saved state is one file, with whole tensors, of the weights that training moves.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.size, 1, save_distributed_checkpoint=False)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Gather the weights that training moves, on the first process."""
+        return moved_weights(self.model, everywhere=False)
+
+    def teardown(self) -> None:
+        """End the writer of states, as other strategies do."""
+        super().teardown()
+        self.checkpoint_io.teardown()
+
+
+def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
+    """Gather the whole weights that training moves, by name; all processes must call it.
+
+    On the CPU of the first process alone, or with `everywhere` on the device of each.
+    """
+    assert model is not None
+    options = StateDictOptions(
+        full_state_dict=True, cpu_offload=not everywhere, ignore_frozen_params=True
+    )
+    return get_model_state_dict(model, options=options)
+
+
+def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
+    """Shard a model, layer by layer; with `half`, its layers compute in bf16.
+
+    The shards keep the weights' own type: fp32 masters, which the optimizer moves. Gradients are
+    reduced in fp32.
+    """
+    policy = MixedPrecisionPolicy()
+    if half:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def most_chunks(count: int, device: torch.device) -> int:
+    """Count the most chunks that any process has: sharded, all must run equally many."""
+    maximum = torch.tensor(count, device=device)
+    torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX)
+    return int(maximum)
 
 
 @contextlib.contextmanager

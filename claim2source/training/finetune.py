@@ -22,6 +22,7 @@ from claim2source.training.fit import (
     lightning_trainer,
     plan_batches,
     provenance,
+    trained_encoder,
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import log_negatives, mine_first, restore_mined
@@ -159,7 +160,8 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         batches=recipe.batches,
         remine_every=optimisation.remine_every,
     )
-    module = RetrieverModule(encoder, pairs, optimisation, recipe.losses, steps, session.stop)
+    trained = trained_encoder(trainer, encoder)
+    module = RetrieverModule(trained, pairs, optimisation, recipe.losses, steps, session.stop)
     shared = sampler.repeats()
     summary = [
         *([str(base.plan)] if base.plan.auto else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import warnings
@@ -16,17 +17,18 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
-from claim2source.models import DataRecord
+from claim2source.models import DataRecord, Encoder
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     EvaluateOnVal,
+    GatherWeights,
     KeepState,
     StateFile,
     StepLog,
 )
 from claim2source.training.config import BatchesConfig, StepsConfig, TrainingRecipe
 from claim2source.training.data import TrainingData, TrainingPairs
-from claim2source.training.distributed import World, check_same_world, chosen_strategy
+from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
 from claim2source.training.module import TrainingModule
 from claim2source.training.resume import random_state
 from claim2source.training.session import Session
@@ -108,7 +110,9 @@ def lightning_trainer(
     for name, part in parts.items():
         extra = arguments.get(name) or []
         arguments[name] = part + (extra if isinstance(extra, list) else [extra])
-    arguments["strategy"] = chosen_strategy(arguments.get("strategy"), world)
+    arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
+    if isinstance(strategy, Sharded) and (allowed := recipe.unsharded):
+        raise ConfigError("trainer.strategy", "fsdp2", allowed)
     try:
         trainer = pl.Trainer(**arguments)
     except (MisconfigurationException, TypeError, ValueError) as error:
@@ -166,6 +170,20 @@ def free_device(model: torch.nn.Module) -> None:
     model.to(torch.device("cpu"))
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
+    """Return the encoder to train: where weights are sharded, a copy of it.
+
+    What is sharded cannot be scored and saved: that is done with the whole model.
+    """
+    if not isinstance(trainer.strategy, Sharded):
+        return encoder
+    trained = copy.copy(encoder)
+    trained.model = copy.deepcopy(encoder.model)
+    encoder.model.to("cpu")  # type: ignore[arg-type]
+    trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    return trained
 
 
 def plan_batches(

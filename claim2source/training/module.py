@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from claim2source.core.errors import EXIT_CODE, UserError
@@ -23,7 +24,13 @@ from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import DataConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import backward_pass, gather_vectors
+from claim2source.training.distributed import (
+    Sharded,
+    backward_pass,
+    gather_vectors,
+    most_chunks,
+    shard,
+)
 from claim2source.training.gradcache import (
     Chunks,
     Encode,
@@ -92,6 +99,7 @@ class TrainingModule(pl.LightningModule):
         self.window, self.step = Window(), Step()
         self.halvings = 0
         self._passed: tuple[Forward, BatchStart] | None = None
+        self.sharded = False
 
     @property
     def epochs_done(self) -> int:
@@ -103,6 +111,13 @@ class TrainingModule(pl.LightningModule):
         trainer = self.trainer
         per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
         return (epoch - 1) * per_epoch
+
+    def configure_model(self) -> None:
+        """Shard the model where the strategy does."""
+        if isinstance(self.trainer.strategy, Sharded):
+            mesh = self.trainer.strategy.device_mesh["data_parallel"]
+            shard(self.model, mesh, half=self.config.precision == "bf16")
+            self.sharded = True
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
@@ -219,6 +234,8 @@ class TrainingModule(pl.LightningModule):
         """
         parameters = list(trainable_weights(self.model).values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         rate = float(optimizer.param_groups[0]["lr"])
         # With the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
@@ -254,6 +271,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UserError` where a state trains other weights than this model."""
+        if "state_dict" not in checkpoint:
+            return  # a strategy that shards has read them
         trainable = {f"model.{name}" for name in trainable_weights(self.model)}
         if differing := sorted(trainable ^ checkpoint["state_dict"].keys()):
             name = differing[0].removeprefix("model.")
@@ -449,11 +468,13 @@ class RetrieverModule(TrainingModule):
         def encode(rows: Sequence[int]) -> Tensor:
             part = part_of.get(tuple(rows))
             if part is None:
-                part = self.encoder.batch([collated.distinct[row] for row in rows])
-            return self.encoder.vectors(part.to(self.device, non_blocking=True))
+                # A chunk without texts keeps step with other processes: its vectors are dropped.
+                part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
+            return self.encoder.vectors(part.to(self.device, non_blocking=True))[: len(rows)]
 
+        missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
-        forward = self.run_chunks(chunks, encode, loss_of, one_chunk=one_chunk)
+        forward = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
         self.window.terms.append(terms)
         return forward
 

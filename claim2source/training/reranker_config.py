@@ -143,6 +143,11 @@ class RerankerRecipe(TrainingRecipe):
     model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
     loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
 
+    @property
+    def unsharded(self) -> str | None:
+        """Name the strategies to take: a re-ranker cannot be sharded."""
+        return "auto or ddp for a re-ranker"
+
 
 @dataclass(frozen=True)
 class RerankerConfig(RerankerRecipe, RunConfig):

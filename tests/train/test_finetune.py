@@ -160,7 +160,6 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 SAME: dict[str, Any] = {
-    "tuning": "full",
     "optimisation__dropout": 0.0,
     "optimisation__epochs": 3,
     "optimisation__batch_size": 10,  # of 40 pairs: none is left out of either
@@ -168,24 +167,41 @@ SAME: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """Each has half of a batch."""
-    full = tmp_path / "whole"
+@pytest.mark.parametrize(
+    ("more", "near"),
+    [
+        # The limit is of the averaged gradient, and so small that AdamW's epsilon shows it.
+        ({"tuning": "full", "optimisation__max_grad_norm": 1e-4}, 1e-4),
+        ({"tuning": "lora", "lora__dropout": 0.0, "trainer": "{strategy: fsdp2}"}, 1e-5),
+        (
+            {"tuning": "full", "optimisation__precision": "bf16", "trainer": "{strategy: fsdp2}"},
+            6e-3,
+        ),
+    ],
+)
+def test_two_processes_give_the_losses_of_one(
+    more: dict[str, Any], near: float, setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Each has half of a batch. FSDP2's adapters go on after a kill with the same bits."""
+    full, kind = tmp_path / "whole", (more["tuning"], "fsdp2" if "trainer" in more else "auto")
+    if kind != ("full", "fsdp2"):
+        more = more | {"optimisation__chunk_size": 7}
     (after := tmp_path / "after.yaml").write_text("claims: [bilingual]\n")
-    # The limit is of the averaged gradient, and so small that AdamW's epsilon shows it.
-    more = SAME | {"optimisation__max_grad_norm": 1e-4, "optimisation__chunk_size": 7}
-    proc = run([*TWO, *arguments(*setup, full, **more, after=after)], tmp_path)
+    extra = {"after": after} if kind[1] == "auto" else {}
+    command = [*TWO, *arguments(*setup, full, **SAME, **more, **extra)]
+    proc = run(command, tmp_path)
     assert proc.returncode == 0, proc.stderr[-3000:]
     assert proc.stdout.count("MRR@5 on dev") == 1  # one process reports
-    # Neither libraries nor a second process have anything to say.
-    assert all(line.startswith(OURS) for line in proc.stderr.splitlines()), proc.stderr
-    assert proc.stderr.count("WARNING: ") == 1
-    evaluated = Report.read(full / "evaluation")
-    assert list(evaluated.systems) == [f"epoch-{epoch}.bilingual" for epoch in range(4)]
-    more["optimisation__batch_size"] = 20
-    main(arguments(*setup, tmp_path / "alone", **more))
+    if extra:
+        # Neither libraries nor a second process have anything to say.
+        assert all(line.startswith(OURS) for line in proc.stderr.splitlines()), proc.stderr
+        assert proc.stderr.count("WARNING: ") == 1
+        evaluated = Report.read(full / "evaluation")
+        assert list(evaluated.systems) == [f"epoch-{epoch}.bilingual" for epoch in range(4)]
+    options_alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
+    main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **options_alone}))
     losses, losses_alone = losses_of(full), losses_of(tmp_path / "alone")
-    assert losses == pytest.approx(losses_alone, rel=1e-4)
+    assert losses == pytest.approx(losses_alone, rel=near)
     weights = last_weights(full)
     assert len(set(losses_alone)) == 6 and weights.keys() == last_weights(tmp_path / "alone").keys()
     reports = [Report.read(tmp_path / name).training for name in ("whole", "alone")]
@@ -198,6 +214,19 @@ def test_two_processes_give_the_losses_of_one(setup: tuple[Path, Path], tmp_path
     assert abs(vectors[0] - vectors[1]).max() < 0.2 * abs(vectors[0] - base).max()
     for name, weight in weights.items():
         assert weight.dtype == torch.float32, name
+    if kind == ("full", "fsdp2"):
+        # The optimizer moves fp32 masters: bf16 would have no such digits.
+        assert any(not w.equal(w.bfloat16().float()) for w in weights.values())
+    if kind != ("lora", "fsdp2"):
+        return
+    early = tmp_path / "cut"
+    command = [word.replace(str(full), str(early)) for word in command]
+    _kill_after_saves(command, early, 2)
+    proc = run([*command, "--resume"], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert "resuming after batch" in proc.stdout
+    assert losses_of(early) == losses
+    same_weights(full, early)
 
 
 SPOILING = """

@@ -230,6 +230,7 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
         ({"first__checkpoint": "x"}, "first.checkpoint"),
         ({"first__system": "BM52"}, "first.system.*BM52"),
         ({"model__max_length": 4096}, "model.max_length.*64"),
+        ({"trainer": "{strategy: fsdp2}"}, "trainer.strategy"),
         (
             {"tuning": "lora", "model__labels": 2, "loss__kind": "cross_entropy"},
             "tuning: .*lora.*no head of 2",
