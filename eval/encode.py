@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def encode(config: EncodeConfig) -> None:
-    """Encode this process's texts that the store lacks."""
     require_model(config.model)
     # torch is imported once the arguments are good.
     import torch

@@ -62,7 +62,6 @@ class Config(Settings):
     ranked_by: RankedBy = "reranker"
 
     def check(self) -> None:
-        """Check the settings before any file is read."""
         require(bool(self.run), "run", self.run, "one or more files: --run FILE")
         require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
         for metric in self.metrics:

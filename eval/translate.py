@@ -97,7 +97,6 @@ def translate(config: TranslateConfig) -> None:
 
 
 def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    """Write the translations and the report; say what failed or is doubtful."""
     count = put_translations(folder, results, config.out, strict=config.strict)
     say(f"{config.out or folder}: {count} of {len(results)} texts have a new translation")
     for kind in ("doubtful", "failed", "not asked"):

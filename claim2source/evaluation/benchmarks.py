@@ -117,7 +117,6 @@ class Benchmarks:
         return _read_figures(self.folder / f"{name}.json", metric)
 
     def page(self) -> str:
-        """Write the page as Markdown."""
         words = self.words
         commands: dict[str, str] = {}
         rows: list[list[Cell]] = []

@@ -91,7 +91,6 @@ class ScoredRuns:
 
     @property
     def claim_ids(self) -> tuple[str, ...]:
-        """List the claims that the scores are of."""
         return self.scores[self.baseline].claim_ids
 
     @property
@@ -223,7 +222,6 @@ class Leaderboard:
 
     @property
     def title(self) -> str:
-        """Name the data set, the split and the metric."""
         return f"{self.folder}, {self.scored.dataset.split}: {self.scored.metric}"
 
     def tables(self) -> tuple[TextTable, TextTable]:
@@ -281,7 +279,6 @@ class Leaderboard:
         return render([self.title, board, *self.scored.notes, last])
 
     def as_json(self) -> object:
-        """Write everything as JSON values."""
         record = {
             "dataset": self.folder,
             "split": self.scored.dataset.split,
@@ -317,7 +314,6 @@ class ComparisonReport:
     notes: tuple[str, ...] = ()
 
     def parts(self) -> list[Part]:
-        """Return the tables and their headings."""
         languages = [*sorted_languages(set(self.scores[self.baseline]) - {MACRO}), MACRO]
         rows: list[list[Cell]] = [
             [name, *(self._cell(name, lang) for lang in languages)] for name in self.scores

@@ -34,7 +34,6 @@ class LoadedSystem:
 
     @property
     def name(self) -> str:
-        """Return the name that tables show."""
         return self.alias or self.report.name
 
     @cached_property

@@ -53,7 +53,6 @@ class RumorScores:
 
     @property
     def defined(self) -> dict[str, float]:
-        """Return the measures that have a value."""
         return {name: value for name, value in self.values.items() if value is not None}
 
 
@@ -103,7 +102,6 @@ def score_rumors(
 
 
 def has_verdicts(verdicts: Verdicts) -> bool:
-    """Tell whether a system gives any verdict."""
     return any(label is not None for label in verdicts.values())
 
 

@@ -60,7 +60,6 @@ class GridCell:
 
     @property
     def name(self) -> str:
-        """Name the pair of styles: S0C1."""
         return f"{self.sources}{self.claims}"
 
     @property

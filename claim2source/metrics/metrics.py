@@ -40,11 +40,9 @@ class Scores:
         return self.values[metric]
 
     def mean(self, metric: str) -> float:
-        """Average a metric over all claims."""
         return float(self.values[metric].mean())
 
     def means(self) -> dict[str, float]:
-        """Average every metric over all claims."""
         return {metric: self.mean(metric) for metric in self.values}
 
 

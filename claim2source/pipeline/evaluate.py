@@ -67,7 +67,6 @@ class ScoredSystem:
     scores: Scores | None = None
 
     def with_report(self, **changes: Any) -> ScoredSystem:
-        """Return the same with some fields of its report changed."""
         return replace(self, report=replace(self.report, **changes))
 
 

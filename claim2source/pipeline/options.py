@@ -29,7 +29,6 @@ class StoreOptions(ModelOptions):
     lenient: bool = flag(LENIENT)
 
     def open_store(self) -> Store:
-        """Open the store of vectors and runs."""
         return Store(self.store)
 
 

@@ -131,7 +131,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     @property
     def deepest(self) -> int:
-        """Count the sources that are kept per claim."""
         return self.depth or max(DEPTH, *(cutoff(metric) or 0 for metric in self.metrics))
 
     @property
@@ -353,5 +352,4 @@ def evaluate_systems(
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
-    """List the stages of all rows by their names."""
     return {name: stage for row in rows for name, stage in row.stages.items()}

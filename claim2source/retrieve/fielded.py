@@ -46,7 +46,6 @@ class FieldedConfig(Settings):
     shortest: Annotated[int, Between(2, 20)] = 2
 
     def of_field(self, language: Language) -> BM25Config:
-        """Return the settings of one field."""
         return BM25Config(
             k1=self.k1,
             b=self.b,
@@ -75,7 +74,6 @@ class FieldedIndex:
         return Timeline(own, self.config, language)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank the best `k` sources of every claim."""
         started, claims = time.perf_counter(), as_claims(claims)
         reset_peak_memory()
         lists = {claim.id: self.timeline(claim).search(claim, k) for claim in claims}
@@ -108,7 +106,6 @@ class Timeline:
         )
 
     def reweighted(self, k1: float, b: float) -> Timeline:
-        """Copy the index with another k1 and b, without analysing the sources again."""
         copied = copy.copy(self)
         copied.config = replace(self.config, k1=k1, b=b)
         copied.text, copied.hashtags = (

@@ -63,7 +63,6 @@ class Terms:
         return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
 
     def __len__(self) -> int:
-        """Count the texts."""
         return len(self.bounds) - 1
 
     @property
@@ -77,7 +76,6 @@ class Terms:
         return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def split(self) -> list[np.ndarray]:
-        """Split the ids by text."""
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
     def select(self, mask: np.ndarray) -> Terms:

@@ -42,7 +42,6 @@ class SourceIds:
         self._codes = np.append(codes, -1)
 
     def __len__(self) -> int:
-        """Count the sources."""
         return len(self.ids)
 
     def candidates(self, claim: Claim) -> np.ndarray:

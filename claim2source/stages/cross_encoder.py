@@ -47,7 +47,6 @@ class CrossEncoder(LocalReranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the model's files and settings."""
         return {
             "reranker": "cross_encoder",
             "format": _FORMAT,
@@ -58,7 +57,6 @@ class CrossEncoder(LocalReranker):
 
     @cached_property
     def network(self) -> Model:
-        """Load the model."""
         folder, _, settings = self.files
         return load_cross_encoder(folder, settings, self.prompt_settings[0])
 

@@ -177,7 +177,6 @@ class Attribution(VersionedScores):
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Name both prompts."""
         return self.facts_prompt, self.support_prompt
 
     def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
@@ -243,7 +242,6 @@ class Entities(VersionedScores):
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Name the prompt."""
         return (self.prompt,)
 
     def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
@@ -283,7 +281,6 @@ class Relevance(LLMScores, RewritingStage):
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Name the prompts that are sent."""
         return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
 
     def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:

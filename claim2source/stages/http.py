@@ -82,7 +82,6 @@ class Http(Reranker):
 
     @property
     def label(self) -> str:
-        """Name the model."""
         return self.model
 
     @property
@@ -93,7 +92,6 @@ class Http(Reranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the server's model and the form of the requests."""
         return {
             "reranker": "http",
             "format": _FORMAT,

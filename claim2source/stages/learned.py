@@ -99,7 +99,6 @@ class LearnedFusion:
         return totals
 
     def write(self, path: Path) -> None:
-        """Write the fusion as JSON."""
         write_json(path, asdict(self))
 
     @classmethod
@@ -139,7 +138,6 @@ class Learned(WithRuntime):
 
     @cached_property
     def fusion(self) -> LearnedFusion:
-        """Read the file."""
         return LearnedFusion.read(Path(self.file))
 
     @cached_property

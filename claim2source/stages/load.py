@@ -93,7 +93,6 @@ class LocalReranker(Reranker):
 
     @property
     def label(self) -> str:
-        """Name the model."""
         return self.model
 
     @cached_property

@@ -56,22 +56,18 @@ class EncoderReranker(Reranker):
 
     @property
     def config(self) -> ModelConfig:
-        """Return the settings of the model."""
         return ModelConfig(self.model, self.revision, self.pooling, max_length=self.max_length)
 
     @cached_property
     def encoder(self) -> Encoder:
-        """Load the model."""
         return resolve(self.config, self.runtime.device).encoder
 
     @property
     def label(self) -> str:
-        """Name the model and its score."""
         return f"{self.score_name} of {self.model}"
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes."""
         encoder = self.encoder
         sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
         template = encoder.settings.template

@@ -142,7 +142,6 @@ class Reranker(WithRuntime, ABC):
 
     @property
     def rendering(self) -> Rendering:
-        """Return the rendering of claims and sources."""
         return Rendering(self.claims, self.sources)
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:

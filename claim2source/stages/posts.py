@@ -69,17 +69,14 @@ class Posts(WithRuntime):
 
     @cached_property
     def resolved(self) -> Resolved:
-        """Load the model."""
         return resolve(ModelConfig(self.model), self.runtime.device)
 
     @property
     def rendering(self) -> Rendering:
-        """Return how posts are written for the model."""
         return self.resolved.rendering or Rendering(self.claims)
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the model and the known posts."""
         posts = [[post.id, list(post.golds)] for post in self.known_posts]
         texts = self.rendering.claim_texts(self.known_posts)
         keys = encoder_keys(self.resolved.encoder)

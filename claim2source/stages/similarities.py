@@ -103,7 +103,6 @@ class Models:
         self._encoders: dict[ModelConfig, Resolved] = {}
 
     def encoder(self, model: ModelConfig) -> Resolved:
-        """Load an encoder."""
         if model not in self._encoders:
             if not self._several:
                 self._encoders = {}  # before the next one is read: two may not fit
@@ -128,7 +127,6 @@ class Scorer:
         self._lexical: dict[ViewConfig, BM25Index] = {}
 
     def resolved(self, view: ViewConfig) -> Resolved:
-        """Load the encoder of a view."""
         return self.models.encoder(view.model or ModelConfig())
 
     def key(self, view: ViewConfig) -> str:

@@ -86,7 +86,6 @@ class Stance(RewritingStage):
         require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
 
     def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
-        """Return the same stage, which keeps answers and scores in the store."""
         copy = super().with_runtime(store, device, progress)
         copy.__dict__["_runtime"] = Runtime(store, device, progress)
         return copy
@@ -106,7 +105,6 @@ class Stance(RewritingStage):
         return None if self.scorer is None else self.scorer.identity
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Judge the first sources of every claim and give its verdict."""
         reset_peak_memory()
         run = run.top(self.depth)
         texts = {source.id: source.abstract for source in sources}
@@ -137,7 +135,6 @@ class Stance(RewritingStage):
         return Result(run, notes, tuple(failures), cost, details=details)
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
-        """Judge pairs of a rumour and a post."""
         return (
             self._ask_llm(pairs) if self.scorer is None else self._score_pairs(pairs, self.scorer)
         )

@@ -182,7 +182,6 @@ class Verifier(LLMStage):
 
     @property
     def version(self) -> str:
-        """Name the prompt and its version."""
         return f"{self._prompt.name} {self._prompt.version}"
 
     def labels(self, count: int) -> list[str]:
@@ -321,7 +320,6 @@ class Select(Verifier):
     reply: Literal["json", "number"] = "json"
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Request the number of one paper."""
         request = Request(id, messages, self.version)
         if self.reply == "number":
             return request
@@ -330,7 +328,6 @@ class Select(Verifier):
         return replace(request, schema=schema)
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read the number of a paper."""
         weights = np.zeros(count + 1)
         if self.reply == "json":
             data = answer.data or {}
@@ -358,16 +355,13 @@ class Letters(Verifier):
     prompt: str = "verify_letters"
 
     def labels(self, count: int) -> list[str]:
-        """Name papers A, B, .."""
         return [*ascii_uppercase[:count]]
 
     def names(self, count: int) -> dict[str, str]:
-        """Add the letters to the prompt's values."""
         none = ascii_uppercase[count]
         return super().names(count) | {"letters": ", ".join(self.labels(count)), "none": none}
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Request one letter, with the log-probabilities of all."""
         letters = tuple(self.labels(count + 1))
         return Request(
             id, messages, self.version, choices=letters, logprobs=MOST_TOKENS, max_tokens=1

@@ -104,7 +104,6 @@ class YesNo(LocalReranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the model's files, the prompt and the settings."""
         return {
             "reranker": "yes_no",
             "format": _FORMAT,
@@ -114,7 +113,6 @@ class YesNo(LocalReranker):
 
     @cached_property
     def network(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """Load the model and its tokenizer."""
         folder, _, settings = self.files
         return load_causal(folder, settings)
 

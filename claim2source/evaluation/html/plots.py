@@ -111,7 +111,6 @@ class _Drawing:
     def dot(
         self, axes: Axes, number: int | None, tip: str, x: float, y: float, bar: Bar, upright: bool
     ) -> Any:
-        """Draw a dot with its interval."""
         ends, point = (bar.low, bar.high), (y, y) if not upright else (x, x)
         self.mark(axes, number, tip, *((point, ends) if upright else (ends, point)), marker="")
         return self.mark(axes, number, tip, [x], [y], bar.filled, linestyle="")

@@ -110,7 +110,6 @@ class Section:
 
     @property
     def tables(self) -> dict[str, TextTable]:
-        """Name all tables."""
         return {**self.numbers, **{part.title: part.table for part in self.shaded}}
 
 

@@ -91,7 +91,6 @@ class Flag:
     columns: tuple[str, ...] = ()
 
     def covers(self, row: str, column: str) -> bool:
-        """Tell whether this cell is marked."""
         return row in self.rows and (not self.columns or column in self.columns)
 
 

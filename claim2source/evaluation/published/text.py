@@ -132,7 +132,6 @@ def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
 
 
 def notes(table: Table, cells: Cells) -> list[Part]:
-    """Explain the marks of a table."""
     lines = [f"[{chr(97 + i)}] unreliable: {flag.reason}." for i, flag in enumerate(table.flags)]
     if table.empty:
         lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
