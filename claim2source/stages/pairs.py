@@ -49,27 +49,15 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Hold the raw scores of some pairs, by their positions in the request.
+    """Hold the raw scores of some pairs, float32, by their positions in the request.
 
-    A pair that could not be scored has NaN, and its reason in `why`.
+    A pair that could not be scored has NaN, and its reason in `why`, by position. `tokens` are
+    those read now, `reused` counts the scores that were in the store.
     """
 
     positions: Sequence[int]
     scores: np.ndarray
     why: Mapping[int, str] = field(default_factory=dict)
-    tokens: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """Hold the scores of pairs, [pairs] float32; one that could not be scored has NaN.
-
-    `why` has the reasons by place, `tokens` those read now, `reused` counts the scores that were
-    in the store.
-    """
-
-    scores: np.ndarray
-    why: Mapping[int, str]
     tokens: int = 0
     reused: int = 0
 
@@ -177,11 +165,11 @@ class Reranker(WithRuntime, ABC):
         )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
-    def pair_scores(self, pairs: Sequence[Pair]) -> PairScores:
+    def pair_scores(self, pairs: Sequence[Pair]) -> RawScores:
         """Score distinct pairs, those that the store has not; new scores are written to it."""
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
-            return PairScores(scores, {})
+            return RawScores((), scores)
         store = self.runtime.store
         space = store.pair_scores(self.identity, self.label) if store is not None else None
         keys = _keys(pairs) if space is not None else []
@@ -213,21 +201,16 @@ class Reranker(WithRuntime, ABC):
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {row: why.get(row, NOT_A_NUMBER) for row in failed}
-        return PairScores(scores, why, tokens, len(pairs) - len(todo))
+        return RawScores(range(len(pairs)), scores, why, tokens, len(pairs) - len(todo))
 
     def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
-        first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
         scores = scores.astype(np.float64)
         good = np.flatnonzero(~np.isnan(scores))
-        combined = np.full(len(scores), np.nan)
-        if len(good):
-            combined[good] = self._mix_scores(first[good], scores[good])
-        return ranked_by(before, combined)
-
-    def _mix_scores(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        if self.mix == 0:
-            return scores
-        return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)
+        if self.mix and len(good):
+            first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
+            own = (1 - self.mix) * min_max(scores[good])
+            scores[good] = self.mix * min_max(first[good]) + own
+        return ranked_by(before, scores)
 
 
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
