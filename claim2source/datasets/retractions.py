@@ -64,16 +64,13 @@ def state_of_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class Notices:
-    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
+    """Hold states by DOI and PubMed's id, which differ; "" where a paper was reinstated."""
 
-    by_doi: Mapping[str, str]
-    by_pmid: Mapping[str, str]
+    states: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
         """Return the state of a paper; None where nothing is said about it."""
-        notice = self.by_doi.get(doi) if doi else None
-        notice = self.by_doi.get(id.lower()) if notice is None else notice
-        return self.by_pmid.get(id) if notice is None else notice
+        return self.states.get(doi, self.states.get(id.lower()))
 
 
 def read_notices(path: Path) -> Notices:
@@ -87,16 +84,16 @@ def read_notices(path: Path) -> Notices:
     problems.raise_if_any()
     if not rows:
         raise InputError(path, why="holds no notices of Retraction Watch")
-    dois, pmids = dict[str, str](), dict[str, str]()
+    states: dict[str, str] = {}
     for kind, day, notice, paper, pmid in sorted(rows, key=lambda cells: _day_number(cells[1])):
         state = state_of(kind, _day(day), plain_doi(notice))
         if not state and kind.strip().lower() != _REINSTATED:
             continue
         if doi := plain_doi(paper):
-            dois[doi] = state
+            states[doi] = state
         if pmid.strip().strip("0"):
-            pmids[pmid.strip()] = state
-    return Notices(dois, pmids)
+            states[pmid.strip()] = state
+    return Notices(states)
 
 
 def _day_number(date: str) -> int:

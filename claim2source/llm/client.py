@@ -52,7 +52,9 @@ MOST_NAMED = 3
 class _Job:
     key: str
     request: Request
-    before: StoredReply | None = None
+    reply: StoredReply | None
+    reason: str = ""
+    sent: bool = False
 
 
 class LLM:
@@ -141,38 +143,32 @@ class _Run:
     def __init__(self, llm: LLM, check: Check | None, subject: str) -> None:
         self.llm, self.check, self.subject = llm, check, subject
         self.config, self.store = llm.config, llm.answers
-        # Key -> stored reply, or the reason why there is none.
-        self.replies: dict[str, StoredReply] = {}
-        self.reasons: dict[str, str] = {}
-        self.sent_keys: set[str] = set()
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         keys = [key_of(request, self.config) for request in requests]
-        first = dict(zip(reversed(keys), reversed(requests), strict=True))
-        jobs = deque[_Job]()
-        for key in dict.fromkeys(keys):
-            job = _Job(key, first[key], self.store.get(key))
-            if job.before is not None:
-                self.replies[key] = job.before
-            if not self._is_done(job):
-                jobs.append(job)
+        job_of: dict[str, _Job] = {}
+        for key, request in zip(keys, requests, strict=True):
+            if key not in job_of:
+                job_of[key] = _Job(key, request, self.store.get(key))
+        jobs = deque(job for job in job_of.values() if not self._is_done(job))
         if jobs:
-            with Progress(self.subject, len(first), len(first) - len(jobs)) as self.progress:
+            with Progress(self.subject, len(job_of), len(job_of) - len(jobs)) as self.progress:
                 self.began, self.tokens, self.left = time.monotonic(), 0, len(jobs)
                 self.jobs, self.llm._stop, self.llm._no_reply = len(jobs), "", 0
                 run_async(lambda: self._work(jobs))
-        return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
+        pairs = zip(keys, requests, strict=True)
+        return [self._answer(job_of[key], request) for key, request in pairs]
 
-    def _answer(self, key: str, request: Request) -> Answer:
-        answer = self.llm._judge(request, self.replies.get(key), self.check) or Answer(request.id)
-        if key in self.reasons:
-            return replace(answer, failure=self.reasons[key], text="", data=None)
-        return replace(answer, stored=key not in self.sent_keys)
+    def _answer(self, job: _Job, request: Request) -> Answer:
+        answer = self.llm._judge(request, job.reply, self.check) or Answer(request.id)
+        if job.reason:
+            return replace(answer, failure=job.reason, text="", data=None)
+        return replace(answer, stored=not job.sent)
 
     def _is_done(self, job: _Job) -> bool:
-        if job.key in self.sent_keys and job.before is not None and job.before.tries >= TRIES:
+        if job.sent and job.reply is not None and job.reply.tries >= TRIES:
             return True
-        return self.llm._is_done(job.request, job.before, self.check)
+        return self.llm._is_done(job.request, job.reply, self.check)
 
     async def _work(self, jobs: deque[_Job]) -> None:
         async with Server(self.config) as self.server:
@@ -185,7 +181,7 @@ class _Run:
         while jobs:
             job = jobs.popleft()
             if self.llm._stop:
-                self.reasons[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
+                job.reason = f"{NOT_ASKED}: {self.llm._stop}"
                 continue
             await self._ask_until_good(job)
             self.left -= 1
@@ -193,20 +189,18 @@ class _Run:
 
     async def _ask_until_good(self, job: _Job) -> None:
         # Another process may have answered it since.
-        job.before = self.store.get(job.key)
-        if job.before is not None:
-            self.replies[job.key] = job.before
+        job.reply = self.store.get(job.key)
         while not self._is_done(job):
-            tries = 0 if job.before is None else job.before.tries
+            tries = 0 if job.reply is None else job.reply.tries
             reply = await self._reply(job.request, retry=tries > 0)
             if isinstance(reply, str):
-                self.reasons[job.key] = reply
+                job.reason = reply
                 return
-            self.sent_keys.add(job.key)
+            job.sent = True
             self.tokens += reply.usage.completion
             request = job.request
             answer = self.llm._judge(request, reply, self.check)
-            job.before = replace(
+            job.reply = replace(
                 reply,
                 tries=tries + 1,
                 failure=None if answer is None else answer.failure,
@@ -214,9 +208,8 @@ class _Run:
                 version=request.version,
                 id=request.id,
             )
-            self.replies[job.key] = job.before
             if why_unfinished(request, reply.raw, reply.finish) is None:
-                self.store.put(job.key, job.before)
+                self.store.put(job.key, job.reply)
 
     async def _reply(self, request: Request, retry: bool) -> StoredReply | str:
         """Request one reply in the form that the model takes; return the reason for none.

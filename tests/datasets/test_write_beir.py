@@ -106,18 +106,3 @@ def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
         write_beir(broken, tmp_path / "set", overwrite=True)
     assert load(tmp_path / "set", "dev") == before
     assert os.listdir(tmp_path) == ["set"]
-
-
-def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
-    train, dev = small("train", "q2"), small()
-    for parts, message in [
-        ([], "no split to write"),
-        ([dev, small("dev", "q2")], "is repeated"),
-        ([small("../up")], "is not a file name"),
-        ([dev, replace(train, sources=(Source("p1", "T"),))], "has other sources"),
-        ([replace(dev, qrels=Qrels())], "differ from its"),
-        ([replace(dev, qrels=Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}))], "does not have"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            write_beir(parts, tmp_path / "set")
-    assert not list(tmp_path.iterdir())
