@@ -52,17 +52,11 @@ class JsonLines(Records):
         for line, text in text_lines(self.path, self.problems):
             if text is not None and not text.strip():
                 continue
-            row = None if text is None else self._parsed(line, text)
+            row = None if text is None else _parsed_row(text, self.path, self.problems, line)
             if row is None:
                 self.complete = False
             else:
                 yield row
-
-    def _parsed(self, line: int, text: str) -> Row | None:
-        before = len(self.problems)
-        record = parse_json(text, self.path, self.problems, line)
-        broken = len(self.problems) > before
-        return None if broken else row_of(record, self.path, self.problems, line)
 
 
 def json_records(path: Path, problems: Problems) -> Iterator[Row]:
@@ -93,11 +87,14 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
         return
     for number, line in chain(begin, lines):
         if line is not None and line.strip():
-            before = len(problems)
-            record = parse_json(line, path, problems, number)
-            if len(problems) == before:
-                if (row := row_of(record, path, problems, number)) is not None:
-                    yield row
+            if (row := _parsed_row(line, path, problems, number)) is not None:
+                yield row
+
+
+def _parsed_row(text: str, path: Path, problems: Problems, line: int) -> Row | None:
+    before = len(problems)
+    record = parse_json(text, path, problems, line)
+    return None if len(problems) > before else row_of(record, path, problems, line)
 
 
 def row_of(record: object, path: Path, problems: Problems, line: int, name: str = "") -> Row | None:

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from claim2source.core.errors import InputError
 from claim2source.io.store import default_root
@@ -62,7 +60,7 @@ def default_answers() -> Path:
     return default_root() / ANSWERS
 
 
-class AnswerStore:
+class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
     """Store replies in a file, or, without one, as long as the object lives.
 
     Raises `InputError` where the file is no store of answers or cannot be written.
@@ -136,15 +134,7 @@ class AnswerStore:
         """Close the file; safe to call twice."""
         self._base.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextlib.contextmanager

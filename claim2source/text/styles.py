@@ -17,7 +17,8 @@ from typing import Literal, Self, get_args
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import atomic_path, why_not_file, write_json
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
+from claim2source.core.validate import read_json, validated
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text import style_rules
 from claim2source.text.language import detect, why_bad_reply
@@ -30,7 +31,6 @@ ClaimText = Literal["original", "translation"]
 INFO = "styles.json"
 RULES = "rules"  # what made rule-made texts
 LISTED = 5  # of the texts that failed
-_FORMAT = 1
 # Words of an abstract of C3: "about 150".
 _MIN_WORDS, _MAX_WORDS = 100, 200
 # A formal rewriting may spell things out; what is longer is no rewriting of the text.
@@ -155,13 +155,12 @@ def originals(dataset: Dataset, side: Side, claims: ClaimText = "original") -> l
             for source in dataset.sources
             if source.abstract.strip()
         ]
-    return [_of_claim(claim, claims) for claim in dataset.claims]
-
-
-def _of_claim(claim: Claim, which: ClaimText) -> Original:
-    if which == "translation" and claim.lang != "en" and claim.translation:
-        return Original(claim.id, claim.translation, "en")
-    return Original(claim.id, claim.text, claim.lang)
+    return [
+        Original(claim.id, claim.translation, "en")
+        if claims == "translation" and claim.lang != "en" and claim.translation
+        else Original(claim.id, claim.text, claim.lang)
+        for claim in dataset.claims
+    ]
 
 
 @dataclass(frozen=True)
@@ -203,6 +202,12 @@ class StyleOrigin:
         )
 
 
+@dataclass(frozen=True)
+class _Info:
+    format: Literal[1]
+    styles: dict[str, StyleOrigin]
+
+
 def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""
     if style.rule is None:
@@ -222,19 +227,13 @@ def write_style(
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for rewrite in rewrites:
-                row: dict[str, object] = {
-                    "_id": rewrite.id,
-                    "version": rewrite.version,
-                    "text": rewrite.text,
-                }
-                for key in ("title", "failure", "of"):
-                    if (value := getattr(rewrite, key)) is not None:
-                        row[key] = value
+                named = {"_id": rewrite.id, **asdict(rewrite)}
+                row = {k: v for k, v in named.items() if k != "id" and v is not None}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     failures = sum(rewrite.failure is not None for rewrite in rewrites)
     made_before[style.name] = replace(origin, texts=len(rewrites), failures=failures)
     entries = {name: asdict(made_before[name]) for name in STYLES if name in made_before}
-    write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
+    write_json(folder / INFO, {"format": 1, "styles": entries})
 
 
 def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewrite]) -> list[str]:
@@ -259,15 +258,11 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
     path = folder / INFO
     if not path.exists():
         return {}
-    if why := why_not_file(path):
-        raise InputError(path, why=why)
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format"] != _FORMAT:
-            raise InputError(path, field="format", why=f"is not {_FORMAT}")
-        return {STYLES[name].name: StyleOrigin(**entry) for name, entry in values["styles"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-        raise InputError(path, why="does not say how styles were made") from None
+    origins = validated(_Info, read_json(path), path).styles
+    for name in origins:
+        if name not in STYLES:
+            raise InputError(path, field=f"styles.{name}", why="no such style")
+    return origins
 
 
 def require_texts(folder: Path | None, names: Iterable[str]) -> None:

@@ -107,8 +107,8 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
     main([str(papers), "--columns", "id=pmid", "--out", out, "--model", first, *store])
     watch = tmp_path / "watch.csv"
     watch.write_text(
-        "RetractionDate,OriginalPaperDOI,OriginalPaperPubMedID,RetractionNature\n"
-        "5/12/2020,,3,Retraction\n"
+        "RetractionDate,RetractionDOI,OriginalPaperDOI,OriginalPaperPubMedID,RetractionNature\n"
+        "5/12/2020,,,3,Retraction\n"
     )
     main(["--out", out, "--retractions", str(watch)])
     assert "1 papers have another state" in output(capsys)
