@@ -148,7 +148,7 @@ def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     kinds = {name: pa.string() for name in kinds} | {
         "authors": pa.list_(pa.string()),
         "day": pa.int32(),
-        # LanceDB compares numbers of 32 bits several at a time, of 16 bits one by one.
+        # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
         "vector": pa.list_(pa.float32(), dimensions),
     }
     kinds |= {SENTENCES: pa.binary()} if sentences else {}

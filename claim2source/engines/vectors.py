@@ -1,7 +1,4 @@
-"""Hold the vectors of a small index in memory: a product compares all of them in no time.
-
-LanceDB computes inner products of float16 a number at a time on most processors.
-"""
+"""Hold the vectors of a small index in memory: LanceDB would read them for each search."""
 
 from __future__ import annotations
 
