@@ -91,7 +91,7 @@ SOURCES = (
 )
 
 
-@pytest.mark.parametrize("pickled", ["pandas1_whole_p2", "pandas2_whole_p5"])
+@pytest.mark.parametrize("pickled", ["pandas1_whole_p2", "pandas3_arrow_whole_p5"])
 def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
     splits = prepare(task(tmp_path / "in", pickled), tmp_path / "out").splits
     train, dev, test = (load(tmp_path / "out", split) for split in ("train", "dev", "test"))
