@@ -113,8 +113,7 @@ class StyleViews:
             name: style_texts(STYLES[name], dataset, read, options.texts)
             for name in options.rewritten
         }
-        views = cls(texts, {CLAIM: [dataset.claims]}, {SOURCE: [dataset.sources]})
-        claims, sources = {**views.claims}, {**views.sources}
+        claims, sources = {CLAIM: [dataset.claims]}, {SOURCE: [dataset.sources]}
         for name, style in texts.items():
             if name in CLAIM_STYLES:
                 claims[name] = [with_claim_texts(dataset.claims, v, form) for v in style.versions]

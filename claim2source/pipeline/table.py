@@ -14,7 +14,7 @@ from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
-from claim2source.io.wandb import Tracking, log_tables, require_tracking
+from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
@@ -201,10 +201,8 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     )
     if deeper := [metric for metric in config.metrics if metric not in config.scoring.metrics]:
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
-    output = Output(config.out, config.submit, config.wandb, as_plain(config))
-    runner, scoring = SystemRunner(dataset, settings), config.scoring
-    evaluation = Evaluation(plans, runner, scoring, notes, config.styles, output, training)
-    return evaluation.write()
+    runner = SystemRunner(dataset, settings)
+    return Evaluation(plans, runner, config.scoring, notes, config, training).write()
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -218,30 +216,19 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return None  # it has not ended, or an older version wrote it
 
 
-@dataclass(frozen=True)
-class Output:
-    """Name the folder of an evaluation, its zipped submission, and the settings that it logs."""
-
-    folder: Path
-    submit: Path | None
-    wandb: Tracking
-    settings: Mapping[str, object]
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Run planned systems on one split, score and test their rows, and report them.
 
-    With an `output` each row is written to a folder there, and read from it where it was made
-    alike; `styles` adds their cells; `training` is that of the checkpoints.
+    With a `config` each row is written to a folder of its `out`, and read from there where it was
+    made alike, and its `styles` add their cells; `training` is that of the checkpoints.
     """
 
     plans: Sequence[RowPlan]
     runner: SystemRunner
     scoring: Scoring
     notes: Sequence[str] = ()
-    styles: StyleOptions | None = None
-    output: Output | None = None
+    config: EvaluateConfig | None = None
     training: TrainingReport | None = None
 
     def rows(self) -> tuple[list[Row], list[NotRun]]:
@@ -251,11 +238,11 @@ class Evaluation:
         for number in watched(by_model(self.plans), "systems", len(self.plans)):
             plan = self.plans[number]
             try:
-                if self.output is None:
+                if self.config is None:
                     rows[number] = run_row(plan, self.runner, self.scoring)
                 else:
-                    folder = self.output.folder
-                    rows[number] = read_or_run(folder, plan, self.runner, self.scoring, PROGRAM)
+                    out = self.config.out
+                    rows[number] = read_or_run(out, plan, self.runner, self.scoring, PROGRAM)
             except (UserError, MemoryError, RuntimeError) as error:
                 # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
                 form = form_of_failed(plan.system, self.runner.runtime, plan.form)
@@ -270,7 +257,7 @@ class Evaluation:
         main_names = [rows[0].name] if len(rows) == 1 and not not_run else main_names
         reports = {name: system.report for name, system in scored.items()}
         main = main_names[0] if len(main_names) == 1 else None
-        name, program = (self.runner.settings.dataset, PROGRAM) if self.output else (None, "")
+        name, program = (self.runner.settings.dataset, PROGRAM) if self.config else (None, "")
         report = make_report(dataset, reports, main, name=name, program=program)
         # First stages are asked for more than any metric needs; later ones may cut the lists.
         with_stages = scored_rows([row for row in rows if row.plan.system.stages])
@@ -289,8 +276,8 @@ class Evaluation:
 
     def write(self) -> str:
         """Run, score and test everything, write the output's files, return the tables as text."""
-        output, scoring, dataset = self.output, self.scoring, self.runner.reported
-        assert output is not None
+        config, scoring, dataset = self.config, self.scoring, self.runner.reported
+        assert config is not None
         rows, not_run = self.rows()
         report = self.report(rows, not_run)
         if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
@@ -300,25 +287,24 @@ class Evaluation:
             report = replace(report, notes=(*report.notes, *untested))
         parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
         details = list(rows[0].parts) if len(rows) == 1 else []
-        if self.styles is not None:
+        if config.styles is not None:
             report, style_parts, grids = add_styles(
-                report, rows, self.runner, self.styles, scoring, output.folder
+                report, rows, self.runner, config.styles, scoring, config.out
             )
             details, tables = details + style_parts, tables | grids
         if rows:
-            details += submit(output.submit, rows[0].stages[rows[0].name].run, dataset)
+            details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
         title = f"{report.dataset}, {report.split}"
-        write_markdown(output.folder, title, parts + details)
+        write_markdown(config.out, title, parts + details)
         # Last: when it lies there, all that it names does too.
-        report.write(output.folder)
+        report.write(config.out)
         program = Path(PROGRAM).stem
-        log_tables(
-            output.wandb, tables, folder=output.folder, program=program, config=output.settings
-        )
-        if output.submit is not None and report.not_run:
+        settings = as_plain(config)
+        log_tables(config.wandb, tables, folder=config.out, program=program, config=settings)
+        if config.submit is not None and report.not_run:
             name, why = self.plans[0].name, report.not_run[0].reason
             raise UserError(f"submit: {name} did not run: {why}")
-        return f"{title}\n{render(summary_parts(report, output.folder, details))}"
+        return f"{title}\n{render(summary_parts(report, config.out, details))}"
 
 
 def evaluate_systems(
