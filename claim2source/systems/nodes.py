@@ -219,16 +219,16 @@ class DenseNode(Node):
     def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
         self.require_supported()
         if self.rendering is not None:
-            own = runtime.pool.load(self.model).rendering_for(self.rendering)
+            own = runtime.load(self.model).rendering_for(self.rendering)
         else:
-            rendering = runtime.pool.rendering(self.model)
+            rendering = runtime.rendering(self.model)
             own = rendering or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        encoder = runtime.pool.load(self.model).encoder
+        encoder = runtime.load(self.model).encoder
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
             encoder,
@@ -495,7 +495,7 @@ def _unnamed(node: AnyNode) -> AnyNode:
 
 def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
     model = node.main_model
-    return None if model is None else runtime.pool.facts(model).record
+    return None if model is None else runtime.facts(model).record
 
 
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:

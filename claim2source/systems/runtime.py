@@ -25,17 +25,22 @@ class ModelFacts:
     untrained_base: str | None
 
 
-class ModelPool:
-    """Hold one dense model at a time, and the facts of all that were loaded."""
+@dataclass(eq=False)
+class SystemRuntime:
+    """Hold the store, the device, one dense model at a time, and the facts of all that were loaded.
 
-    def __init__(self, device: str | None = None) -> None:
-        self.device = device
-        self._loaded: tuple[ModelConfig, Resolved] | None = None
-        self._facts: dict[str, ModelFacts] = {}
-        self._refused: dict[str, str] = {}
+    Raises `UserError` where a model cannot be loaded.
+    """
+
+    store: Store | None = None
+    device: str | None = None
+    progress: bool = True
+    _loaded: tuple[ModelConfig, Resolved] | None = field(default=None, init=False)
+    _facts: dict[str, ModelFacts] = field(default_factory=dict, init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)
 
     def load(self, model: ModelConfig) -> Resolved:
-        """Return a model, letting go of the one before. Raises `UserError` where it cannot load."""
+        """Return a model, letting go of the one before."""
         key = repr(model)
         if key in self._refused:
             raise UserError(self._refused[key])
@@ -68,16 +73,3 @@ class ModelPool:
         if repr(model) not in self._facts:
             self.load(model)
         return self._facts[repr(model)]
-
-
-@dataclass(frozen=True)
-class SystemRuntime:
-    """Hold the store, the device and the models of systems."""
-
-    store: Store | None = None
-    device: str | None = None
-    progress: bool = True
-    pool: ModelPool = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", ModelPool(self.device))

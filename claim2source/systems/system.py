@@ -290,8 +290,8 @@ class SystemIndex:
             tuple(StageResult(*stage) for stage in stages),
             cost,
             fitted.choices,
-            sum(runtime.pool.facts(model).parameters for model in models) or None,
-            None if main is None else runtime.pool.facts(main).untrained_base,
+            sum(runtime.facts(model).parameters for model in models) or None,
+            None if main is None else runtime.facts(main).untrained_base,
         )
 
 
@@ -387,7 +387,7 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
 
     Raises `NothingToChooseOn` where there are none.
     """
-    manifests = [runtime.pool.facts(model).record for model in system.dense_models]
+    manifests = [runtime.facts(model).record for model in system.dense_models]
     of_stages = map(manifest_of, system.models())
     try:
         return held_out.claims([*manifests, *of_stages])
