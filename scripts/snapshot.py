@@ -308,8 +308,11 @@ def number_or_text(value: str) -> float | str:
 def leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield paths, and numbers or single words, of a JSON value: sentences may be reworded."""
     if isinstance(value, dict):
+        # What was chosen is a result; other settings are what was asked for.
+        chosen = {"choice", "choices"} & {*path}
         for key, inner in value.items():
-            yield from () if key in IGNORED else leaves(inner, (*path, key))
+            if key not in IGNORED and (key != "settings" or chosen):
+                yield from leaves(inner, (*path, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from leaves(inner, (*path, str(number)))
