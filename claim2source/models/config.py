@@ -74,10 +74,6 @@ class EncoderSettings(Settings):
     lower_case: bool = False
     truncate_dim: Annotated[int, Between(1, 10**6)] | None = None
 
-    def check(self) -> None:
-        for key in ("normalize", "bidirectional", "own_code", "lower_case"):
-            require(isinstance(getattr(self, key), bool), key, getattr(self, key), "true or false")
-
 
 @dataclass(frozen=True)
 class ModelConfig(Settings):

@@ -210,11 +210,6 @@ def _with_checkpoint(
     routes: Mapping[str, str] | None = None,
     read_as: DenseNode | None = None,
 ) -> AnyNode:
-    """Replace a node's dense models by a checkpoint, for some languages by another.
-
-    `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where the
-    node has no dense model, or where val chooses among several.
-    """
     # With another model it is no longer what its label says.
     unlabelled = replace(node, label=None, unsupported=None, advice=None)
     if isinstance(unlabelled, HybridNode):
