@@ -16,7 +16,7 @@ from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
-from claim2source.datasets.lenient import Kind, Traits, is_lenient
+from claim2source.datasets.lenient import Kind, Traits
 from claim2source.io.jsonl import JsonLines, Records, Row
 from claim2source.io.text_files import first_cells, text_lines, tsv_rows, why_not_id
 from claim2source.io.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
@@ -87,7 +87,7 @@ def read_beir(
     folder = Path(folder)
     if why := why_not_folder(folder):
         raise InputError(folder, why=why)
-    problems = Traits(folder, is_lenient(folder, lenient))
+    problems = Traits(folder, lenient)
     for name in (CORPUS, QUERIES):
         if why := why_not_file(folder / name):
             problems.add(folder / name, None, None, why)
@@ -97,32 +97,37 @@ def read_beir(
     read = read_claims(queries)
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    parts = DatasetParts(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
-    return assembled(parts, split, folder.resolve().name, problems, languages)
-
-
-class DatasetParts(NamedTuple):
-    """Hold the parts of a data set: claims, judgements (None: there are none), the corpus.
-
-    `judged` names where the judgements are, `columns` what their columns are called.
-    """
-
-    queries: Records
-    read: list[Query]
-    corpus: Records
-    judged: Path
-    judgements: list[Judgement] | None
-    columns: Sequence[str] = BEIR_COLUMNS
+    return assembled(
+        queries,
+        read,
+        corpus,
+        folder / QRELS / f"{split}.tsv",
+        judgements,
+        split=split,
+        name=folder.resolve().name,
+        problems=problems,
+        languages=languages,
+    )
 
 
 def assembled(
-    parts: DatasetParts, split: str, name: str, problems: Traits, languages: Sequence[str] | None
+    queries: Records,
+    read: list[Query],
+    corpus: Records,
+    path: Path,
+    judgements: list[Judgement] | None,
+    columns: Sequence[str] = BEIR_COLUMNS,
+    *,
+    split: str,
+    name: str,
+    problems: Traits,
+    languages: Sequence[str] | None,
 ) -> Dataset:
-    """Read the corpus, and put claims, sources and judgements together; see `load`.
+    """Read the corpus, and put claims, sources and judgements (None: there are none) together.
 
-    Raises `InputError` and `ConfigError` as `load` does.
+    `path` names where the judgements are, `columns` what their columns are called. Raises
+    `InputError` and `ConfigError` as `load` does.
     """
-    queries, read, corpus, path, judgements, columns = parts
     longest: dict[str, Source] = {}
     for record in map(source_of, corpus.rows(repeated=True)):
         if record.id not in longest or text_length(record) > text_length(longest[record.id]):

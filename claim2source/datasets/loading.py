@@ -13,7 +13,6 @@ from claim2source.datasets.beir import (
     OF_CLAIMS,
     OF_SOURCES,
     QRELS,
-    DatasetParts,
     assembled,
     folder_of,
     read_beir,
@@ -30,6 +29,7 @@ from claim2source.io.frames import (
     FrameRecords,
     cell_text,
 )
+from claim2source.io.trec import BEIR_COLUMNS
 
 PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
 # Keys of a BEIR file with the columns that are read as them, the first that is there.
@@ -76,11 +76,11 @@ def load(
     `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
     pairs no post has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
 
-    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
-    empty or repeated are left out, as are judgements of claims that are not there and metadata
-    that mean something else. Golds that are not there stay in the judgements, as never found.
-    Of a source judged twice for a claim the highest grade counts, of a decimal grade its whole
-    part. What was left out or changed is logged and stands in the data set's `notes`.
+    With `lenient`, sources and claims that are empty or repeated are left out, as are judgements of
+    claims that are not there and metadata that mean something else. Golds that are not there stay
+    in the judgements, as never found. Of a source judged twice for a claim the highest grade
+    counts, of a decimal grade its whole part. What was left out or changed is logged and stands in
+    the data set's `notes`.
 
     Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
     no claim of the split has.
@@ -153,17 +153,26 @@ def _load_tables(
     read = read_claims(queries)
     if not read and queries.complete:
         problems.add(queries.path, None, None, "holds no claims")
+    judgements, names = None, BEIR_COLUMNS
     if judged is None:
         # There is no other split that they could belong to.
         read = [query._replace(split=query.split or split) for query in read]
-        data = DatasetParts(queries, read, corpus, Path(PAIRS), None)
     else:
         ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
         names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
-        rows = _judged_rows(judged, *ids)
-        judgements = read_judgements(rows, Path(PAIRS), problems, names)
-        data = DatasetParts(queries, read, corpus, Path(PAIRS), judgements, names)
-    return assembled(data, split, TABLES, problems, languages)
+        judgements = read_judgements(_judged_rows(judged, *ids), Path(PAIRS), problems, names)
+    return assembled(
+        queries,
+        read,
+        corpus,
+        Path(PAIRS),
+        judgements,
+        names,
+        split=split,
+        name=TABLES,
+        problems=problems,
+        languages=languages,
+    )
 
 
 def _grades(pairs: Frame) -> str | None:

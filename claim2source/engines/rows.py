@@ -15,8 +15,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.engines.names import names_of
-from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings
+from claim2source.text.clean import findings, sentences_of
 
 if TYPE_CHECKING:
     import pyarrow

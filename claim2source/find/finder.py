@@ -29,8 +29,7 @@ from claim2source.find.rankings import (
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import ENGLISH
-from claim2source.text.clean import sentences_of
-from claim2source.text.findings import with_numbers_of
+from claim2source.text.clean import sentences_of, with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:

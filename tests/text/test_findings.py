@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings, with_numbers_of
+from claim2source.text.clean import findings, sentences_of, with_numbers_of
 from tests.shared_data import shared
 
 _HEADING = re.compile(
