@@ -97,6 +97,7 @@ class Trial:
     score: float
     scores: Table = field(default_factory=dict)
     verdict: str = ""
+    cost: SystemCost | None = None
 
 
 @dataclass(frozen=True)
