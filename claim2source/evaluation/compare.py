@@ -25,7 +25,7 @@ from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.families import Family, compare_families, family_parts
+from claim2source.evaluation.families import Family, compare_families, tests_parts
 from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
@@ -266,7 +266,7 @@ class Leaderboard:
 
     def markdown(self) -> str:
         """Write scores, costs, and the tests of each language."""
-        tests = (part for test in self.results for part in family_parts(test, self.scored.metric))
+        tests = tests_parts(self.results, self.scored.metric)
         parts: list[Part] = [self.title, *self.tables(), *self.scored.notes, *tests]
         return f"# Comparison\n\n{render(parts, 'markdown')}"
 
@@ -319,8 +319,8 @@ class ComparisonReport:
             [name, *(self._cell(name, lang) for lang in languages)] for name in self.scores
         ]
         table = TextTable(["system", *languages], rows, numeric=[False, *[True] * len(languages)])
-        tests = (part for test in self.tests for part in family_parts(test, self.metric))
-        return [f"{self.metric} with 95 % intervals by gold paper", table, *self.notes, *tests]
+        head = f"{self.metric} with 95 % intervals by gold paper"
+        return [head, table, *self.notes, *tests_parts(self.tests, self.metric)]
 
     def _cell(self, system: str, language: str) -> str:
         low, high = self.intervals[system][language]

@@ -223,13 +223,16 @@ def family_note(result: FamilyResult) -> str:
     )
 
 
-def family_parts(result: FamilyResult, metric: str) -> list[Part]:
-    """Describe a family: heading, table and note."""
-    baselines = {c.baseline for c in result.comparisons}
-    against = f" against {next(iter(baselines))}" if len(baselines) == 1 else ""
-    return [
-        f"{result.family}: {metric} ({result.average}){against}; "
-        f"{result.claims} claims of {result.groups} papers",
-        family_table(result),
-        family_note(result),
-    ]
+def tests_parts(results: Iterable[FamilyResult], metric: str) -> list[Part]:
+    """Describe families of tests: a heading, a table and a note of each."""
+    parts: list[Part] = []
+    for result in results:
+        baselines = {c.baseline for c in result.comparisons}
+        against = f" against {next(iter(baselines))}" if len(baselines) == 1 else ""
+        parts += [
+            f"{result.family}: {metric} ({result.average}){against}; "
+            f"{result.claims} claims of {result.groups} papers",
+            family_table(result),
+            family_note(result),
+        ]
+    return parts

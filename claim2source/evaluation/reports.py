@@ -12,7 +12,7 @@ from pathlib import Path
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.records import Dataset
-from claim2source.core.report import FILE, Report, SystemReport
+from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
 from claim2source.io.trec import read_run
@@ -92,11 +92,6 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     ]
 
 
-def files_of_report(folder: Path) -> list[Path]:
-    """List the files of a report's folder that are read: the report and the runs."""
-    return [folder / FILE, *folder.rglob("*.trec")]
-
-
 def distinct_ends(folders: Sequence[Path]) -> list[str]:
     """Shorten paths to the last parts that tell them apart: a/x/c and b/x/c to a and b."""
     if len(folders) < 2:
@@ -139,38 +134,31 @@ def common_data(
 
     Raises `UserError` naming what differs where the reports are of several.
     """
-
-    def common(key: str, values: Sequence[str], option: str | None) -> str:
-        names: dict[str, list[str]] = {}
-        for system, value in zip(systems, values, strict=True):
-            # Two spellings of a path, or a path and a name, are one data set.
-            folders = [name for name in names if key == "dataset" and _one_folder(name, value)]
-            names.setdefault(folders[0] if folders else value, []).append(system.name)
-        if option is None and len(names) != 1:
-            listed = "; ".join(
-                f"{value!r} ({_shortened(systems)})" for value, systems in names.items()
-            )
-            raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
-        return option if option is not None else next(iter(names))
-
-    return (
-        common("dataset", [system.dataset for system in systems], dataset),
-        common("split", [system.split for system in systems], split),
-    )
+    if dataset is None:
+        dataset = _common("dataset", [(system.dataset, system.name) for system in systems])
+    if split is None:
+        split = _common("split", [(system.split, system.name) for system in systems])
+    return dataset, split
 
 
 def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
     """Return the languages that all were scored on. Raises `UserError` where these differ."""
-    names: dict[frozenset[str], list[str]] = {}
-    for system in systems:
-        names.setdefault(frozenset(system.report.languages), []).append(system.name)
+    languages = list(systems[0].report.languages)
+    _common("languages", [(" ".join(sorted(s.report.languages)), s.name) for s in systems])
+    return languages
+
+
+def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
+    """Return the one value of all (value, system)."""
+    names: dict[str, list[str]] = {}
+    for value, system in values:
+        # Two spellings of a path, or a path and a name, are one data set.
+        folders = [name for name in names if key == "dataset" and _one_folder(name, value)]
+        names.setdefault(folders[0] if folders else value, []).append(system)
     if len(names) != 1:
-        listed = "; ".join(
-            f"{', '.join(sorted(languages))} ({_shortened(systems)})"
-            for languages, systems in names.items()
-        )
-        raise UserError(f"languages: the reports differ: {listed}; name some with --languages")
-    return list(systems[0].report.languages)
+        listed = "; ".join(f"{value!r} ({_shortened(own)})" for value, own in names.items())
+        raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
+    return next(iter(names))
 
 
 def _one_folder(a: str, b: str) -> bool:

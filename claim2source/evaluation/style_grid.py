@@ -18,7 +18,6 @@ from claim2source.core.report import (
     SystemReport,
 )
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.evaluation.families import family_parts
 from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
 
@@ -219,11 +218,6 @@ def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
     kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
     # Where no cell has scores there is no table of them.
     return dict(zip(kinds if tables else [], tables, strict=True))
-
-
-def comparison_parts(grid: StyleGrid) -> list[Part]:
-    """Describe the paired tests of every cell against the texts as they are."""
-    return [part for test in grid.report.tests for part in family_parts(test, MAIN_METRIC)]
 
 
 def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:

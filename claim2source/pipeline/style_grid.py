@@ -10,10 +10,10 @@ from claim2source.core.config import Settings, require_one_of
 from claim2source.core.errors import UserError
 from claim2source.core.progress import watched
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.core.report import NotRun, Report, SystemCost
+from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
-from claim2source.evaluation.families import Family, score_intervals
+from claim2source.evaluation.families import Family, score_intervals, tests_parts
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.style_grid import (
     BY_RULES,
@@ -21,7 +21,6 @@ from claim2source.evaluation.style_grid import (
     SOURCE,
     StyleGrid,
     cell_name,
-    comparison_parts,
     grid_parts,
     grid_tables,
     mean_scores,
@@ -199,7 +198,8 @@ def add_styles(
     if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    parts = [*notes, *grid_parts(grid, wide=True), *comparison_parts(grid)]
+    tests_of_cells = tests_parts(grid.report.tests, MAIN_METRIC)
+    parts = [*notes, *grid_parts(grid, wide=True), *tests_of_cells]
     write_markdown(out / FOLDER, title, parts)
     tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
     return report, ["Styles:", *notes, *grid_parts(grid)], tables

@@ -20,7 +20,7 @@ from claim2source.core.report import (
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import printable_line
 from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
-from claim2source.evaluation.families import family_parts, family_table
+from claim2source.evaluation.families import family_table, tests_parts
 from claim2source.evaluation.published.scores import published_parts
 
 
@@ -114,8 +114,7 @@ def remaining_parts(report: Report) -> list[Part]:
         parts += [TWINS, twins]
     if (not_run := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", not_run]
-    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
-    return [*parts, *tests, *published_parts(report.systems)]
+    return [*parts, *tests_parts(report.tests, MAIN_METRIC), *published_parts(report.systems)]
 
 
 def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:

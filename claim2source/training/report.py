@@ -19,7 +19,7 @@ from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
-from claim2source.evaluation.families import Family, family_parts, family_table
+from claim2source.evaluation.families import Family, family_table, tests_parts
 from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import (
@@ -263,7 +263,7 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
 def run_parts(report: Report, training: TrainingReport) -> list[Part]:
     """Describe a run: its epochs on val, the scores on the report split, tests and warnings."""
     parts: list[Part] = [history_table(report, training), *run_scores(report).values()]
-    parts += [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
+    parts += tests_parts(report.tests, MAIN_METRIC)
     if notes := choice_notes(training.choice) if training.choice else []:
         parts.append(f"Chosen on val: {'; '.join(notes)}.")
     if training.skipped_steps:

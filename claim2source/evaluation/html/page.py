@@ -13,7 +13,7 @@ from claim2source.core.config import as_plain
 from claim2source.core.files import refuse_input, write_text
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO
+from claim2source.core.report import FILE, MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import TextTable, text_of
 from claim2source.datasets import files_of
@@ -30,7 +30,7 @@ from claim2source.evaluation.html.sections import DEPTHS, PageData, published_se
 from claim2source.evaluation.html.verdict import verdict
 from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.ranks import gold_moves
-from claim2source.evaluation.reports import files_of_report, named_reports
+from claim2source.evaluation.reports import named_reports
 from claim2source.io.wandb import log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
@@ -43,7 +43,7 @@ _LONG = 40  # letters of a cell that wraps
 def require_page(config: ReportConfig) -> Path:
     """Return the page's file; raise `UserError` where it would replace what is not ours."""
     out = Path(config.html or "")
-    inputs = [file for path in config.reports for file in files_of_report(path)]
+    inputs = [file for path in config.reports for file in (path / FILE, *path.rglob("*.trec"))]
     inputs += files_of(config.dataset) if config.dataset else []
     refuse_input(out, inputs, "--html")
     require_output_file(out, GENERATOR, option="--html")
