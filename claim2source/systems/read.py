@@ -235,7 +235,8 @@ class _Reader:
             unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
             first = self._first_stage(name, entry)
-        stages = (*stages, *read_stages(entry.stages, is_first=not stages))
+        for number, own in enumerate(entry.stages, 1):
+            stages = (*stages, read_stage(own, f"stages.{number}", is_first=not stages))
         return System(name, first, stages, claims, depth, label, unsupported, advice)
 
     def _first_stage(self, name: str, entry: SystemEntry) -> AnyNode:
@@ -380,23 +381,13 @@ def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     return value
 
 
-def read_stages(
-    entries: Sequence[Mapping[str, Any]], *, is_first: bool = True
-) -> list[SystemStage]:
-    """Make stages of what YAML says of them; `is_first`: no others stand before them.
-
-    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
-    """
-    return [
-        read_stage(entry, f"stages.{number}", is_first=is_first and number == 1)
-        for number, entry in enumerate(entries, 1)
-    ]
-
-
 def read_stage(
     entry: Mapping[str, Any], key: str = "stage", *, is_first: bool = False
 ) -> SystemStage:
-    """Make a stage of what YAML says of it, under `key`, by which errors name it."""
+    """Make a stage of what YAML says of it, under `key`; `is_first`: no other stands before it.
+
+    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
+    """
     kinds = [kind for kind in STAGE_KINDS if kind in entry]
     if len(kinds) != 1:
         raise ConfigError(key, entry, f"one of {', '.join(STAGE_KINDS)}")

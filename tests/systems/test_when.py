@@ -15,7 +15,7 @@ from claim2source.core.run import Failure, Result, Run
 from claim2source.io.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
 from claim2source.systems.conditions import WhenConfig, margin_of, share_asked
-from claim2source.systems.read import read_stage, read_stages
+from claim2source.systems.read import make_system, read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import StageResult, apply_stage
 
@@ -116,10 +116,11 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
 )
 def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
     stage = {"verify": f"{__name__}.Last"}
+    system = {"retrieve": {"bm25": {}}}
     with pytest.raises(ConfigError, match=problem):
-        read_stages([stage, {**stage, "when": when}])
+        make_system("A", {**system, "stages": [stage, {**stage, "when": when}]})
     with pytest.raises(ConfigError, match="stages.1.when.disagree: .*no stage is before"):
-        read_stages([{**stage, "when": {"disagree": True}}])
+        make_system("A", {**system, "stages": [{**stage, "when": {"disagree": True}}]})
 
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
