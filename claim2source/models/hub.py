@@ -112,12 +112,6 @@ def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
 
 
-def _did_you_mean(name: str) -> str:
-    short = _by_short_name()
-    near = get_close_matches(name.rpartition("/")[2].lower(), short, 1, 0.7)
-    return f"did you mean {short[near[0]]}? " if near else ""
-
-
 def packaged_files(name: str) -> tuple[Path, Base] | None:
     """Find a packaged model's files and verify their hash; None where it is not installed."""
     if name not in PACKAGED:
@@ -170,7 +164,9 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             )
         else:
             why = f"and the hub did not give it: {one_line(error).replace(address, host)}"
-        hint = _did_you_mean(config.name)
+        short = _by_short_name()
+        near = get_close_matches(config.name.rpartition("/")[2].lower(), short, 1, 0.7)
+        hint = f"did you mean {short[near[0]]}? " if near else ""
         raise _NotGivenError(
             f"model {config.name!r}: {hint}no such folder, not packaged, {why}"
         ) from None
