@@ -93,11 +93,15 @@ class LLMConfig(Settings):
 
 
 def check_server(group: str, url: str, key_env: str) -> None:
-    """Refuse an invalid address or key of a server; keys of the config begin with `group`."""
+    """Refuse an invalid address or key of a server; keys of the config begin with `group`.
+
+    The key's variable is none of another service's.
+    """
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        good = good and is_plain(url)
+        # Spaces and signs within are taken differently by readers.
+        good = good and url.strip().isprintable() and not any(map(str.isspace, url.strip()))
     except ValueError:
         parts, good = urlsplit(""), False
     secret = parts.username or parts.password or parts.query or parts.fragment
@@ -105,18 +109,13 @@ def check_server(group: str, url: str, key_env: str) -> None:
     # An address with a password is not shown.
     require(not secret, f"{group}url", "..", why)
     require(good, f"{group}url", url, "an address such as http://localhost:8000")
-    require_key_env(f"{group}key_env", key_env)
-
-
-def require_key_env(key: str, name: str) -> None:
-    """Raise `ConfigError` where a variable's name is none, or is that of another service."""
-    require(_NAME.fullmatch(name) is not None, key, name, "a variable's name")
-    upper = name.upper().lstrip("_")
+    name = f"{group}key_env"
+    require(_NAME.fullmatch(key_env) is not None, name, key_env, "a variable's name")
+    upper = key_env.upper().lstrip("_")
     foreign = upper.startswith(_FOREIGN_KEYS) or upper.endswith(_SECRETS)
     foreign |= not _WITHIN.isdisjoint(upper.split("_"))
-    require(
-        not foreign, key, name, "a variable for this server's key, not another service's secret"
-    )
+    allowed = "a variable for this server's key, not another service's secret"
+    require(not foreign, name, key_env, allowed)
 
 
 def read_key(name: str, url: str) -> str:
@@ -143,11 +142,6 @@ def is_safe(url: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
-
-
-def is_plain(url: str) -> bool:
-    """Tell whether an address has no spaces and signs within, which readers take differently."""
-    return url.strip().isprintable() and not any(map(str.isspace, url.strip()))
 
 
 def may_use_proxy(url: str) -> bool:
