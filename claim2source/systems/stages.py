@@ -219,10 +219,15 @@ def apply_stages(
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
+    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[StageResult]:
-    """Apply stages one after another to the last result of `before`; return each with its name."""
+    """Apply stages one after another to the last result of `before`; return each with its name.
+
+    `on_stage` is called with the name of each before it is applied.
+    """
     results = [StageResult(*result) for result in before]
     for stage in stages:
+        on_stage(stage.name)
         result = stage.apply(claims, sources, results, runtime)
         results.append(StageResult(stage.name, result))
     return results[len(before) :]
