@@ -52,7 +52,7 @@ from claim2source.pipeline.files import require_submittable, submit, write_runs,
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.rows import FIRST_STAGE
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.stages.learned import Learned, LearnedFusion
+from claim2source.stages.learned import Learned
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
@@ -199,11 +199,12 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         write_runs(scored_system.run, reported, config.out / scored_system.report.runs)
     write_submissions(scored[LEARNED].run, reported, config.out)
     table = rows_table(config, fitting, rows, speed)
+    weights: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]
     parts: list[Part] = [
         f"{config.dataset}, {config.split}: a learned fusion over the first {config.depth} of "
         f"{config.system}",
         *train_parts(fitting, table, [name for name in config.against if name not in rows]),
-        fusion_table(fusion),
+        TextTable(["view", "weight", "scale"], weights),
         f"Chosen on train, then looked at once on {config.split}:",
         *report_parts(report),
         *submit(config.submit, scored[LEARNED].run, reported),
@@ -356,11 +357,6 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
     if gathered.constant:
         parts.append(f"Left out, equal for all candidates: {', '.join(gathered.constant)}.")
     return [*parts, f"Scores of trained encoders: {gathered.note}."] if gathered.note else parts
-
-
-def fusion_table(fusion: LearnedFusion) -> TextTable:
-    rows: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]
-    return TextTable(["view", "weight", "scale"], rows)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,65 @@ def scalable_checkpoint(name: str | Path) -> Path:
     return run_folder.checkpoint(run_folder.best_epoch(trained=True))
 
 
+class Comparison:
+    """Score models on the data that a manifest names, choose among them, and report them."""
+
+    def __init__(self, config: MergeConfig, manifest: Manifest) -> None:
+        self.config, self.manifest = config, manifest
+        self.dataset = config.dataset or manifest.data.dataset or "demo"
+        self.store = config.open_store()
+
+    def selection(self) -> SelectionData:
+        """Find the claims to choose on. Raises `NothingToChooseOn` where there are none."""
+        on = ChoosingOn(val="carved", lenient=self.config.lenient)
+        return HeldOut(self.dataset, self.config.split, on).claims([self.manifest])
+
+    def reported(self) -> Dataset:
+        """Load the split that the report is of."""
+        data = load(self.dataset, self.config.split, lenient=self.config.lenient)
+        require_golds(data, self.dataset)
+        return data
+
+    def score(self, encoder: Encoder, data: Dataset, settings: Settings) -> ScoredSystem:
+        """Score a model as its manifest says."""
+        rendering, scoring = self.manifest.rendering, Scoring(repeats=0)
+        scored = score_encoder(encoder, data, rendering, scoring, store=self.store, progress=True)
+        texts = {"claims": rendering.claims, "sources": rendering.sources}
+        return scored.with_report(**texts, settings=settings)
+
+    def choose(
+        self,
+        key: str,
+        on_val: Mapping[Option, ScoredSystem],
+        selection: SelectionData,
+        distance: Callable[[Option], float],
+        floor: Option | None = None,
+    ) -> tuple[Option, Choice]:
+        """Choose a setting by its scores on val."""
+        weighing = selection.weighing()
+        return choose(
+            key,
+            {option: weighing.of(scored.run) for option, scored in on_val.items()},
+            weighing,
+            settings=lambda option: {key: option},
+            distance=distance,
+            rule=self.config.rule,
+            floor=floor,
+            tables={option: scored.report.table for option, scored in on_val.items()},
+            trials=True,
+            note=selection.note,
+        )
+
+    def report(
+        self, data: Dataset, systems: Mapping[str, SystemReport], main: str, choice: Choice | None
+    ) -> Report:
+        """Report the systems, with the choice at the main one."""
+        choices = () if choice is None else (choice,)
+        systems = {**systems, main: replace(systems[main], choices=choices)}
+        report = make_report(data, systems, main, name=self.dataset, program="train/merge.py")
+        return replace(report, chosen=main)
+
+
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float]:
     """Score every scale on val, choose one, and report it beside both ends.
 
@@ -234,24 +293,24 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
     """
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     require_scalable(scaled, 1.0)
-    manifest = scaled.manifest
-    selection, reported = _selection(config, manifest), _reported(config, manifest)
-    scales = sorted({float(scale) for scale in config.scales or ()})
+    comparison = Comparison(config, scaled.manifest)
+    selection, reported = comparison.selection(), comparison.reported()
 
     def scored(scale: float, dataset: Dataset) -> ScoredSystem:
         scaled.set(scale)
         settings = {"checkpoint": str(scaled.folder), "kind": scaled.kind, "scale": scale}
-        return _score(config, scaled.encoder, manifest, dataset, settings)
+        return comparison.score(scaled.encoder, dataset, settings)
 
+    scales = sorted({float(scale) for scale in config.scales or ()})
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
-    picked, choice = _choose(
-        config, selection, "scale", on_val, lambda scale: abs(1 - scale), floor
+    picked, choice = comparison.choose(
+        "scale", on_val, selection, lambda scale: abs(1 - scale), floor
     )
     scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: picked}
     reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
-    return _report(config, manifest, reported, systems, PICKED, choice), picked
+    return comparison.report(reported, systems, PICKED, choice), picked
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
@@ -259,26 +318,25 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
     folders = [checkpoint_folder(name) for name in config.checkpoints]
     models = {SUM: checkpoint, **dict(zip(_short_names(config), folders, strict=True))}
     # As the first says where its data lie; the sum lies elsewhere.
-    manifest, note, selection = Manifest.read(folders[0]), "", None
+    comparison = Comparison(config, Manifest.read(folders[0]))
+    note, selection, choice = "", None, None
     try:
-        selection = _selection(config, manifest)
+        selection = comparison.selection()
     except NothingToChooseOn as error:
         note = f"Not scored on val: {error}"
-    reported = _reported(config, manifest)
+    reported = comparison.reported()
     on_val: dict[str, ScoredSystem] = {}
     systems: dict[str, SystemReport] = {}
     for name, folder in models.items():
         encoder = resolve(config.model.for_checkpoint(folder), config.device).encoder
         settings = {"checkpoint": _formula(config) if name == SUM else str(folder)}
         if selection is not None:
-            on_val[name] = _score(config, encoder, manifest, selection.val, settings)
-        scored = _score(config, encoder, manifest, reported, settings)
-        systems[name] = replace(scored.report, name=name)
-    choice = None
+            on_val[name] = comparison.score(encoder, selection.val, settings)
+        systems[name] = replace(comparison.score(encoder, reported, settings).report, name=name)
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
-        _, choice = _choose(config, selection, "checkpoint", on_val, lambda name: name != SUM)
-    report = _report(config, manifest, reported, systems, SUM, choice)
+        _, choice = comparison.choose("checkpoint", on_val, selection, lambda name: name != SUM)
+    report = comparison.report(reported, systems, SUM, choice)
     return replace(report, notes=(*report.notes, note)) if note else report
 
 
@@ -290,73 +348,6 @@ def _formula(config: MergeConfig) -> str:
 
 def _short_names(config: MergeConfig) -> list[str]:
     return distinct_ends([checkpoint_folder(name).resolve() for name in config.checkpoints])
-
-
-def _dataset(config: MergeConfig, manifest: Manifest) -> str:
-    return config.dataset or manifest.data.dataset or "demo"
-
-
-def _selection(config: MergeConfig, manifest: Manifest) -> SelectionData:
-    on = ChoosingOn(val="carved", lenient=config.lenient)
-    return HeldOut(_dataset(config, manifest), config.split, on).claims([manifest])
-
-
-def _reported(config: MergeConfig, manifest: Manifest) -> Dataset:
-    name = _dataset(config, manifest)
-    reported = load(name, config.split, lenient=config.lenient)
-    require_golds(reported, name)
-    return reported
-
-
-def _score(
-    config: MergeConfig,
-    encoder: Encoder,
-    manifest: Manifest,
-    dataset: Dataset,
-    settings: Settings,
-) -> ScoredSystem:
-    rendering, store = manifest.rendering, config.open_store()
-    scoring = Scoring(repeats=0)
-    scored = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
-    return scored.with_report(claims=rendering.claims, sources=rendering.sources, settings=settings)
-
-
-def _choose(
-    config: MergeConfig,
-    selection: SelectionData,
-    key: str,
-    on_val: Mapping[Option, ScoredSystem],
-    distance: Callable[[Option], float],
-    floor: Option | None = None,
-) -> tuple[Option, Choice]:
-    weighing = selection.weighing()
-    return choose(
-        key,
-        {option: weighing.of(scored.run) for option, scored in on_val.items()},
-        weighing,
-        settings=lambda option: {key: option},
-        distance=distance,
-        rule=config.rule,
-        floor=floor,
-        tables={option: scored.report.table for option, scored in on_val.items()},
-        trials=True,
-        note=selection.note,
-    )
-
-
-def _report(
-    config: MergeConfig,
-    manifest: Manifest,
-    reported: Dataset,
-    systems: Mapping[str, SystemReport],
-    main: str,
-    choice: Choice | None,
-) -> Report:
-    if choice is not None:
-        systems = {**systems, main: replace(systems[main], choices=(choice,))}
-    name = _dataset(config, manifest)
-    report = make_report(reported, systems, main, name=name, program="train/merge.py")
-    return replace(report, chosen=main)
 
 
 if __name__ == "__main__":

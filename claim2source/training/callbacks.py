@@ -13,6 +13,7 @@ from signal import SIGTERM
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from lightning_fabric.plugins import CheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
@@ -33,7 +34,7 @@ from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import log_negatives, mine_again, mined_state, mines_after
+from claim2source.training.negatives import log_negatives, mine_again, mines_after
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -283,7 +284,10 @@ class StateFile(CheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         self.wait()
-        snapshot = apply_to_collection(checkpoint, Tensor, _cpu_copy)
+        # On the CPU: a GPU has no room for another optimizer state.
+        snapshot = apply_to_collection(
+            checkpoint, Tensor, lambda t: t.detach().to("cpu", copy=True)
+        )
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "state")
         self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
@@ -310,12 +314,6 @@ class StateFile(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         Path(path).unlink(missing_ok=True)
-
-
-def _cpu_copy(tensor: Tensor) -> Tensor:
-    """Copy a tensor to the CPU: a GPU has no room for another optimizer state."""
-    tensor = tensor.detach()
-    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
 
 
 class KeepState(Checkpoint):
@@ -383,12 +381,13 @@ class KeepState(Checkpoint):
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         assert isinstance(module, TrainingModule)
+        mined = torch.frombuffer(bytearray(self.run.mined.read_bytes()), dtype=torch.uint8)
         checkpoint[OURS] = {
             "batches_done": module.batches_done,
             "steps_done": module.steps_done,
             "losses": list(module.losses),
             "world_size": self.world.size,
-            "mined": mined_state(self.run),
+            "mined": {"file": self.run.mined.name, "content": mined},
             "random": gather_values(random_state(), self.world),
             "epoch_open": self.epoch_open,
             "ended": self._ended,

@@ -19,7 +19,6 @@ from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import barrier, encode_shares, gather_values
 from claim2source.training.resume import MinedFile
-from claim2source.training.run_folder import RunFolder
 from claim2source.training.session import Session
 from claim2source.training.teacher import teachers_rows
 
@@ -74,12 +73,6 @@ def first_loss_sentences(loss: float, candidates: int, temperature: float) -> li
 
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
-
-
-def mined_state(run: RunFolder) -> MinedFile:
-    """Return the mined file's name and bytes, for the state a run resumes from."""
-    content = bytearray(run.mined.read_bytes())
-    return {"file": run.mined.name, "content": torch.frombuffer(content, dtype=torch.uint8)}
 
 
 def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[MinedRow]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +147,9 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     model = load_export(Theirs, folder)
     names = " ".join(model.tokenizer.all_special_tokens)
     pairs = [*_PAIRS, Pair(*(text.format(names) for text in _SPECIAL))]
-    ours = _logits(stage, pairs)
+    ours = np.zeros(len(pairs))
+    for scored in stage.score(pairs):
+        ours[list(scored.positions)] = scored.scores
     theirs = np.asarray(model.predict([tuple(pair) for pair in pairs])).reshape(len(pairs), -1)
     theirs = theirs[:, -1] - (theirs[:, 0] if theirs.shape[1] == 2 else 0)
     differences, tolerance = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
@@ -160,10 +161,3 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     if differences[-1] > tolerance:
         return ["the name of a special token in a text is special in sentence-transformers"]
     return []
-
-
-def _logits(stage: LocalReranker, pairs: Sequence[Pair]) -> np.ndarray:
-    logits = np.zeros(len(pairs))
-    for scored in stage.score(pairs):
-        logits[list(scored.positions)] = scored.scores
-    return logits

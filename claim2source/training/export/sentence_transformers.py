@@ -60,7 +60,11 @@ def export(
     scaled.set(applied)
     claims_only = weights.trained == "query_only"
     lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
-    base = _check_base(scaled)
+    base = "not read: the checkpoint holds every weight"
+    if (base_folder := scaled.base_folder) is not None:
+        base = "unchanged: hashed again after the export was written"
+        if weights_hash(base_folder) != manifest.base.sha256:
+            raise UserError(f"{base_folder}: the base's weights changed while they were exported")
     if claims_only:
         model, base_name = manifest.source_model, f"the base, {manifest.base.name}"
         lines.append(
@@ -82,15 +86,6 @@ def export(
     ]
     write_card(folder, manifest, lines, card or Card(folder.name))
     return lines
-
-
-def _check_base(scaled: ScaledCheckpoint) -> str:
-    folder = scaled.base_folder
-    if folder is None:
-        return "not read: the checkpoint holds every weight"
-    if weights_hash(folder) != scaled.manifest.base.sha256:
-        raise UserError(f"{folder}: the base's weights changed while they were exported")
-    return "unchanged: hashed again after the export was written"
 
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
@@ -262,7 +257,8 @@ def write_modules(
         "pooling_mode_max_tokens": False,
         "pooling_mode_mean_sqrt_len_tokens": False,
         "pooling_mode_weightedmean_tokens": False,
-        "include_prompt": not _masks_prefix(settings),
+        # Only a mean can leave out the prefix.
+        "include_prompt": settings.pooling != "mean" or bool(settings.template.pool_prefix),
     }
     write_json(folder / "1_Pooling" / "config.json", pooling)
     length = {
@@ -278,8 +274,3 @@ def write_modules(
         "truncate_dim": settings.truncate_dim,
     }
     write_json(folder / "config_sentence_transformers.json", values)
-
-
-def _masks_prefix(settings: EncoderSettings) -> bool:
-    """Tell whether the pooling leaves out the prefix, which only a mean can do."""
-    return settings.pooling == "mean" and not settings.template.pool_prefix
