@@ -1,26 +1,29 @@
-"""Gradients of an optimizer step over several batches, as Lightning accumulates them."""
+"""Gradients of an optimizer step over several batches, as Lightning accumulates them, and their tensors."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
+from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
-from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
 from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule, rate_at
+from claim2source.training.module import CollatedBatch, RetrieverModule, rate_at
 from tests.training.small import small_encoder, small_setup
 
 
@@ -154,3 +157,59 @@ def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:
     sampler = BatchSampler(pairs.groups(), 10, epochs=1)
     with pytest.raises(UserError, match="out of memory"):
         trainer.fit(module, BatchLoader(sampler, module.collate))
+
+
+PLAN = BatchPlan(tuple(range(12)), 0, 0, 1)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors(item)]
+    return []
+
+
+def test_a_batch_made_during_a_forward_pass_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed texts replace the model's attention meanwhile, which says whether it can pack."""
+    _, module = small_pairs(tmp_path)
+    first, batches = module.collate(PLAN), []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(*arguments: Any, **options: Any) -> Tensor:
+        thread = threading.Thread(target=lambda: batches.append(module.collate(PLAN)))
+        thread.start()
+        thread.join()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    module.forward_pass(first)
+    during: CollatedBatch = batches[0]
+    assert isinstance(during.parts[0], PackedBatch) and during.chunks == first.chunks
+    pairs = zip(tensors(during), tensors(first), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
+
+
+@pytest.mark.parametrize("settings", [{"chunk_size": 5}, {"chunk_tokens": 60}, {}])
+def test_every_tensor_is_pinned_once_for_a_gpu(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = small_pairs(tmp_path, **settings)[1].collate(PLAN)
+    assert (len(batch.chunks) > 1) is bool(settings)
+    pinned: list[int] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        copy = tensor.clone()
+        pinned.append(id(copy))
+        return copy
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    copied = batch.pin_memory()
+    assert sorted(id(tensor) for tensor in tensors(copied)) == sorted(pinned)
+    assert len(pinned) == len(tensors(batch)) > 10
+    pairs = zip(tensors(copied), tensors(batch), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
