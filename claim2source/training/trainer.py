@@ -78,7 +78,6 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     import pytorch_lightning as pl
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-    check_names(settings)
     hints = get_type_hints(pl.Trainer.__init__)
     names = hints.keys() - REFUSED.keys() - {"return"}
     loose = ConfigDict(arbitrary_types_allowed=True)
