@@ -23,7 +23,6 @@ from torch import Tensor
 from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
-from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import Encoder, Manifest
@@ -103,32 +102,6 @@ class StepLog(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
     ) -> None:
         self.progress.close()
-
-
-class Remine(pl.Callback):
-    """Mine again before an epoch, every `optimisation.remine_every` epochs (ANCE).
-
-    The weights are named as the checkpoint of the epoch before: what was encoded to score it is
-    not encoded again.
-    """
-
-    def __init__(self, session: Session, base: LoadedBase, train: Dataset) -> None:
-        self.session, self.base, self.train = session, base, train
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Mine where it is due after the last epoch, and train on the new negatives."""
-        assert isinstance(module, RetrieverModule)
-        epoch, session = trainer.current_epoch, self.session
-        recipe, encoder = self.base.recipe, self.base.encoder
-        if not mines_after(recipe.optimisation, epoch):
-            return
-        with module.stop.after_step(waits=False):
-            with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
-                rows, lines = mine_again(session, recipe, self.train, encoder, epoch)
-            module.pairs.use(rows)
-        log_negatives(session, module.pairs.rows, self.train, recipe.optimisation.seed)
-        if lines:
-            say("\n".join(lines))
 
 
 class GatherWeights(pl.Callback):
@@ -253,9 +226,29 @@ class EvaluateOnVal(pl.Callback, ABC):
 
 
 class RetrieverOnVal(EvaluateOnVal):
-    """Score a retriever: every process encodes a share of val."""
+    """Score a retriever, of which every process encodes a share of val, and mine again with it.
+
+    Negatives are mined before an epoch, every `optimisation.remine_every` epochs (ANCE). The
+    weights are named as the checkpoint of the epoch before: what was encoded to score it is not
+    encoded again.
+    """
 
     model: LoadedBase
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Mine where it is due after the last epoch, and train on the new negatives."""
+        assert isinstance(module, RetrieverModule)
+        epoch, session, train = trainer.current_epoch, self.session, self.data.train
+        recipe, encoder = self.model.recipe, self.model.encoder
+        if not mines_after(recipe.optimisation, epoch):
+            return
+        with module.stop.after_step(waits=False):
+            with self.model.as_checkpoint(self.run.checkpoint(epoch), self.world):
+                rows, lines = mine_again(session, recipe, train, encoder, epoch)
+            module.pairs.use(rows)
+        log_negatives(session, module.pairs.rows, train, recipe.optimisation.seed)
+        if lines:
+            say("\n".join(lines))
 
     def score(self, epoch: int) -> ValScores | None:
         base, val, store, world = self.model, self.data.val, self.session.store, self.world

@@ -13,7 +13,7 @@ from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.batches import BatchLoader
-from claim2source.training.callbacks import Remine, RetrieverOnVal
+from claim2source.training.callbacks import RetrieverOnVal
 from claim2source.training.config import Choosing, FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import Splits, TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.fit import (
@@ -105,8 +105,7 @@ def set_up(splits: Splits, recipe: RetrieverRecipe, choosing: Choosing, session:
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(recipe, data, session))
     evaluation = RetrieverOnVal(session, manifest, data, choosing, base)
-    remine = Remine(session, base, data.train)
-    trainer = lightning_trainer(recipe, evaluation, base.encoder.device, [remine])
+    trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
     return Setup(data, base, evaluation, trainer)
 
 

@@ -64,12 +64,9 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
 
 
 def lightning_trainer(
-    recipe: TrainingRecipe,
-    evaluation: EvaluateOnVal,
-    device: torch.device,
-    first: Sequence[pl.Callback] = (),
+    recipe: TrainingRecipe, evaluation: EvaluateOnVal, device: torch.device
 ) -> pl.Trainer:
-    """Make Lightning's trainer, with the `first` callbacks before the evaluation and all others.
+    """Make Lightning's trainer, with the evaluation before all other callbacks.
 
     Raises `ConfigError` for settings that Lightning, or the run, refuses.
     """
@@ -84,7 +81,6 @@ def lightning_trainer(
     session, optimisation, world = evaluation.session, recipe.optimisation, evaluation.world
     # Lightning calls the last one last, after those of the config.
     callbacks: list[pl.Callback] = [
-        *first,
         evaluation,
         StepLog(),
         KeepState(evaluation, optimisation.save_every),
