@@ -223,7 +223,7 @@ def scalable_checkpoint(name: str | Path) -> Path:
         unscaled = RunFolder(run).checkpoint(manifest.epoch)
         return unscaled if manifest.weights.scale != 1 and unscaled.is_dir() else folder
     run_folder = RunFolder(run, list(read_run_file(run).history))
-    return run_folder.checkpoint(run_folder.best_epoch(trained=True))
+    return run_folder.checkpoint(run_folder.best_trained())
 
 
 class Comparison:

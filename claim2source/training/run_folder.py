@@ -225,18 +225,15 @@ class RunFolder:
         """Return the settings with a recipe's numbers in place of `auto`."""
         return replace(self.config, optimisation=recipe.optimisation)
 
-    def best_epoch(self, *, trained: bool = False) -> int:
-        """Find the epoch with the best score on val; the earliest of equals.
-
-        `trained` leaves out the model before training.
-        """
-        among = [entry for entry in self.history if entry.epoch or not trained]
+    def best_trained(self) -> int:
+        """Find the trained epoch with the best score on val; the earliest of equals."""
 
         def score(entry: Epoch) -> float:
             # In 0.1.0 the macro average.
             return score_of(entry.val) if entry.score is None else entry.score
 
-        return max(among or self.history, key=lambda entry: (score(entry), -entry.epoch)).epoch
+        among = [entry for entry in self.history if entry.epoch] or self.history
+        return max(among, key=lambda entry: (score(entry), -entry.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
         """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
@@ -266,7 +263,7 @@ class RunFolder:
 
         They are epoch 0, the best trained one, the last one, and `chosen_epoch`.
         """
-        epochs = {0, chosen_epoch, self.best_epoch(trained=True), self.history[-1].epoch}
+        epochs = {0, chosen_epoch, self.best_trained(), self.history[-1].epoch}
         for entry in self.history:
             if entry.epoch not in epochs:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)

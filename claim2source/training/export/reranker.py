@@ -42,9 +42,9 @@ def export_reranker(
     checkpoint: Path,
     manifest: RerankerManifest,
     folder: Path,
-    dtype: Dtype | None = None,
-    model: ModelConfig | None = None,
-    card: Card | None = None,
+    dtype: Dtype | None,
+    model: ModelConfig,
+    card: Card,
 ) -> list[str]:
     """Write a tuned re-ranker as a plain model with its card; return notes on it.
 
@@ -53,8 +53,8 @@ def export_reranker(
     Raises `UserError` where the folder would give other logits, or the base's weights changed.
     """
     kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
-    allowed = (model or ModelConfig()).allow_remote_code
-    stage: Any = kind(model=str(checkpoint), allow_remote_code=allowed).with_runtime(None, "cpu")
+    stage: Any = kind(model=str(checkpoint), allow_remote_code=model.allow_remote_code)
+    stage = stage.with_runtime(None, "cpu")
     base, _, settings = stage.files
     settings = replace(settings, dtype="float32")
     stage.__dict__["files"] = (base, {}, settings)
@@ -76,7 +76,7 @@ def export_reranker(
         "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
         f"trained on {rendering.claims} claims and {rendering.sources} sources",
     ]
-    write_card(folder, manifest, lines, card or Card(folder.name))
+    write_card(folder, manifest, lines, card)
     return lines
 
 

@@ -32,10 +32,10 @@ _ROUNDING, _LEAST_COSINE = 1e-4, 0.98
 def export(
     scaled: ScaledCheckpoint,
     folder: Path,
-    scale: float | None = None,
-    dtype: Dtype | None = None,
-    name: str | None = None,
-    card: Card | None = None,
+    scale: float | None,
+    dtype: Dtype | None,
+    name: str | None,
+    card: Card,
 ) -> list[str]:
     """Write a checkpoint at a scale as a plain model with its card; return notes on it.
 
@@ -84,7 +84,7 @@ def export(
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
     ]
-    write_card(folder, manifest, lines, card or Card(folder.name))
+    write_card(folder, manifest, lines, card)
     return lines
 
 
