@@ -47,10 +47,6 @@ class LoadedBase:
     def recipe(self) -> RetrieverRecipe:
         return self.plan.recipe
 
-    @property
-    def kind(self) -> Literal["full", "lora"]:
-        return "full" if self.recipe.tuning == "full" else "lora"
-
     @contextmanager
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
         """Name the weights in the store as the checkpoint in `folder`, while the body runs.
@@ -67,7 +63,9 @@ class LoadedBase:
             self.encoder.weights = before
 
     def save(self, folder: Path, manifest: Manifest) -> Manifest:
-        kind = self.kind if manifest.epoch else "base"
+        kind: Literal["base", "full", "lora"] = "base"
+        if manifest.epoch:
+            kind = "full" if self.recipe.tuning == "full" else "lora"
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:

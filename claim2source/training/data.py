@@ -62,11 +62,6 @@ class TrainingData:
     def val(self) -> Dataset:
         return self.selection.val
 
-    @property
-    def seen_share(self) -> float | None:
-        """Return the share of claims of seen papers that is chosen for."""
-        return self.selection.seen_share
-
     @cached_property
     def weighing(self) -> Weighing:
         return self.selection.weighing()

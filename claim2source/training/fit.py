@@ -53,7 +53,7 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
         val_sha256=data.val.fingerprint,
         mined_sha256=session.run.mined_sha256,
         val_seen_share=settings.val_seen_share,
-        seen_share_expected=data.seen_share,
+        seen_share_expected=data.selection.seen_share,
     )
     return {
         "data": record,
@@ -193,7 +193,11 @@ def plan_batches(
     batches: BatchesConfig | None = None,
     remine_every: int = 0,
 ) -> tuple[BatchSampler, int]:
-    """Deal the pairs to the batches of all epochs; count the optimizer steps."""
+    """Deal the pairs to the batches of all epochs; count the optimizer steps.
+
+    Epochs and the training end where the trainer's limits do.
+    """
+    overfits = bool(vars(trainer)["overfit_batches"])
     sampler = BatchSampler(
         pairs.groups(),
         optimisation.batch_size,
@@ -207,22 +211,13 @@ def plan_batches(
         languages=pairs.languages,
         repeat=repeat,
         remine_every=remine_every,
-        fixed=is_overfitting(trainer),
+        fixed=overfits,
     )
-    return sampler, limit_batches(sampler, trainer)
-
-
-def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
-    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
     limit, total = trainer.limit_train_batches, sampler.batches
     count = int(limit * total) if isinstance(limit, float) else int(limit or 0)
     if count == 0:
-        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
+        key = "overfit_batches" if overfits else "limit_train_batches"
         raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
     sampler.limit_batches(count)
     steps = sampler.optimizer_steps
-    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
-
-
-def is_overfitting(trainer: pl.Trainer) -> bool:
-    return bool(vars(trainer)["overfit_batches"])
+    return sampler, steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)

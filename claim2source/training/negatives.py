@@ -140,7 +140,7 @@ def mine_again(
     Returns the rows, and how they were mined in lines.
     """
     run, counts = session.run, None
-    before, run.mined = run.mined, run.mined_after(epoch)
+    before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
     # An existing file is from a run that was killed after mining: the same weights mined it.
     if not gather_values(run.mined.is_file(), session.world)[0]:
         counts = _mine_pairs(session, recipe, train, encoder, before)

@@ -214,9 +214,6 @@ class RunFolder:
         """Hash the negatives that are trained on, once there are any."""
         return file_hash(self.mined) if self.mined.is_file() else None
 
-    def mined_after(self, epoch: int) -> Path:
-        return self.path / f"mined-epoch-{epoch}.jsonl"
-
     def checkpoint(self, epoch: int) -> Path:
         """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
         return self.path / CHECKPOINTS / f"epoch-{epoch}"
