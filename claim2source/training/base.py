@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 
@@ -19,7 +19,7 @@ from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.checkpoint import PART, adapt, check_model, save_checkpoint
+from claim2source.training.checkpoint import PART, Kind, adapt, check_model, save_checkpoint
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import World, barrier, gather_values
@@ -63,7 +63,7 @@ class LoadedBase:
             self.encoder.weights = before
 
     def save(self, folder: Path, manifest: Manifest) -> Manifest:
-        kind: Literal["base", "full", "lora"] = "base"
+        kind: Kind = "base"
         if manifest.epoch:
             kind = "full" if self.recipe.tuning == "full" else "lora"
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)

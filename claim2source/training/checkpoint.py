@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -18,6 +18,7 @@ from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.projection import save_projection
+from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.export.weighted_sum import ONE_SHARD
@@ -27,53 +28,61 @@ from claim2source.training.resume import require_finite_weights
 PART = "projection"
 
 
+Kind = Literal["base", "lora", "full"]
+Saved = TypeVar("Saved", Manifest, RerankerManifest)
+
+
 def save_checkpoint(
-    folder: Path,
-    encoder: Encoder,
-    base_folder: Path,
-    manifest: Manifest,
-    kind: Literal["base", "lora", "full"],
+    folder: Path, encoder: Encoder, base_folder: Path, manifest: Manifest, kind: Kind
 ) -> Manifest:
+    """Write a retriever's checkpoint, with the tokenizer of its base where it is `full`."""
+
+    def write_full(temporary: Path) -> None:
+        options: dict[str, Any] = {}
+        if encoder.dense is not None:
+            state = encoder.model.state_dict()
+            options["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+        encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **options)
+        for file in tokenizer_files(base_folder):
+            shutil.copyfile(file, temporary / file.name)
+
+    return write_checkpoint(folder, encoder.model, manifest, kind, write_full, encoder.dense)
+
+
+def write_checkpoint(
+    folder: Path,
+    model: Any,
+    manifest: Saved,
+    kind: Kind,
+    write_full: Callable[[Path], None],
+    dense: torch.nn.Module | None = None,
+) -> Saved:
     """Write a checkpoint atomically; returns its manifest with the hashes of the weights.
 
-    `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (weights, config and
-    tokenizer); a projection has a file of its own. The files of the base are not touched. Raises
-    `UserError` for weights that are not finite.
+    `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (what `write_full` writes);
+    a projection has a file of its own. The files of the base are not touched. Raises `UserError`
+    for weights that are not finite.
     """
+    trained = manifest.weights.trained
     with atomic_folder(folder) as temporary:
-        trained = manifest.weights.trained
-        weights = Weights(trained=trained) if encoder.dense else Weights()
+        weights = Weights(trained=trained) if dense is not None else Weights()
         if kind != "base":
-            require_finite_weights(saved_weights(encoder.model, kind), folder)
+            names = ADAPTER_FILE, ADAPTER_CONFIG_FILE
+            parameters = model.named_parameters()
+            saved = {n: p.detach() for n, p in parameters if kind == "full" or p.requires_grad}
+            require_finite_weights(saved, folder)
             if kind == "lora":
-                save_adapter(encoder.model, temporary, manifest.base.name)
+                save_adapter(model, temporary, manifest.base.name)
             else:
-                state = encoder.model.state_dict()
-                encoder_state = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-                options: dict[str, Any] = (
-                    {} if encoder.dense is None else {"state_dict": encoder_state}
-                )
-                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **options)
-                for file in tokenizer_files(base_folder):
-                    shutil.copyfile(file, temporary / file.name)
-            weights = replace(written_weights(temporary, kind), trained=trained)
-        if encoder.dense is not None:
-            weights = replace(weights, projection=save_projection(encoder.dense, temporary))
+                names = "model.safetensors", "config.json"
+                write_full(temporary)
+            content, settings = (file_hash(temporary / name) for name in names)
+            weights = Weights(kind, content, config_sha256=settings, trained=trained)
+        if dense is not None:
+            weights = replace(weights, projection=save_projection(dense, temporary))
         manifest = replace(manifest, weights=weights)
         manifest.write(temporary)
     return manifest
-
-
-def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict[str, torch.Tensor]:
-    """Select the weights that a checkpoint holds: those of the adapter, or all."""
-    parameters = model.named_parameters()
-    return {name: p.detach() for name, p in parameters if kind == "full" or p.requires_grad}
-
-
-def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
-    adapter, full = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
-    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else full))
-    return Weights(kind, content, config_sha256=settings)
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:

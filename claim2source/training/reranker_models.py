@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.files import atomic_folder
 from claim2source.models import Weights, tokenizer_files
 from claim2source.models.manifest import Base
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
@@ -24,16 +23,9 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import keep_head, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.checkpoint import (
-    check_layers,
-    make_trainable,
-    save_adapter,
-    saved_weights,
-    written_weights,
-)
+from claim2source.training.checkpoint import Kind, check_layers, make_trainable, write_checkpoint
 from claim2source.training.export.weighted_sum import ONE_SHARD
 from claim2source.training.reranker_config import RerankerRecipe
-from claim2source.training.resume import require_finite_weights
 
 # Tensors by name; a kind's own.
 Features = Mapping[str, Any]
@@ -158,25 +150,11 @@ class TrainedReranker(ABC):
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
-        """Write a checkpoint atomically: the adapter, the whole model, or the base's manifest.
-
-        Returns its manifest with the hashes of the weights. Raises `UserError` for weights that are
-        not finite.
-        """
-        is_base = manifest.epoch == 0
-        with atomic_folder(folder) as temporary:
-            weights = Weights()
-            if not is_base or self.headless:
-                kind: Literal["full", "lora"] = "full" if is_base else self.recipe.tuning
-                require_finite_weights(saved_weights(self.model, kind), folder)
-                if kind == "full":
-                    self.write_full(temporary)
-                else:
-                    save_adapter(self.model, temporary, manifest.base.name)
-                weights = written_weights(temporary, kind)
-            manifest = replace(manifest, weights=weights)
-            manifest.write(temporary)
-        return manifest
+        """Write a checkpoint: of a headless base its random head too."""
+        kind: Kind = self.recipe.tuning
+        if manifest.epoch == 0:
+            kind = "full" if self.headless else "base"
+        return write_checkpoint(folder, self.model, manifest, kind, self.write_full)
 
 
 class CrossEncoderToTrain(TrainedReranker):
