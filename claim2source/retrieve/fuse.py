@@ -260,6 +260,7 @@ def _scaled(
     return shares
 
 
+@dataclass(frozen=True)
 class Hybrid:
     """Rank sources by two retrievers and fuse their rankings.
 
@@ -271,21 +272,22 @@ class Hybrid:
         ('0',)
     """
 
-    def __init__(
-        self, first: Retriever, second: Retriever, fusion: FusionConfig | None = None
-    ) -> None:
-        self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
+    first: Retriever
+    second: Retriever
+    fusion: FusionConfig = FusionConfig()
 
     def index(self, sources: Sequence[Source]) -> HybridIndex:
         """Return the index of these sources: one of each retriever."""
         return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
 
 
+@dataclass(frozen=True, eq=False)
 class HybridIndex:
     """Search two indexes of the same sources and fuse their rankings."""
 
-    def __init__(self, first: Index, second: Index, fusion: FusionConfig | None = None) -> None:
-        self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
+    first: Index
+    second: Index
+    fusion: FusionConfig
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from claim2source.core.errors import ConfigError
+from claim2source.core.config import require
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
 from claim2source.evaluation.published.scores import Cells, our_scores
@@ -27,7 +27,11 @@ class PublishedTables:
     @classmethod
     def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
         """Find our scores for the cells of these tables or papers, by default of all."""
-        tables = selected_tables(names)
+        tables = load_published()
+        papers, ids = dict.fromkeys(t.paper for t in tables), [t.id for t in tables]
+        for name in names or ():
+            require(name in (*papers, *ids), "tables", name, ", ".join((*papers, *ids)))
+        tables = tuple(t for t in tables if not names or {t.id, t.paper} & set(names))
         cells = {table.id: our_scores(table, systems) for table in tables}
         used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
         return cls(tables, cells, [system for system in systems if id(system) not in used_ids])
@@ -57,16 +61,6 @@ class PublishedTables:
                 lines = [str(source), *(part for part in rest if isinstance(part, str))]
                 rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
         return rows
-
-
-def selected_tables(names: Sequence[str] | None) -> list[Table]:
-    """Read the tables of these ids or papers; without any, all tables."""
-    tables = load_published()
-    for name in names or ():
-        if not any(name in (table.id, table.paper) for table in tables):
-            allowed = [*dict.fromkeys(t.paper for t in tables), *(t.id for t in tables)]
-            raise ConfigError("tables", name, ", ".join(allowed))
-    return [t for t in tables if not names or {t.id, t.paper} & set(names)]
 
 
 def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
