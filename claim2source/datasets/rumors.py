@@ -27,8 +27,6 @@ Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
 LABELS: tuple[Label, ...] = get_args(Label)
 SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
 MAX_TWEETS = 5
-# The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
-NOTHING = "-1"
 _ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
 Language = Literal["en", "ar"]
 Verdicts = Mapping[str, Label | None]
@@ -227,8 +225,8 @@ def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str |
 def read_evidence(path: str | Path, rumors: Rumors) -> Run:
     """Read a run of evidence; its sources are named as `Rumors.dataset` does.
 
-    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line for each
-    problem: a rumour that is not there, more than five tweets, one that is not in its timeline.
+    Raises `InputError` with a line for each problem: a rumour that is not there, more than five
+    tweets, one that is not in its timeline.
     """
     path, problems = Path(path), Problems()
     file = read_run(path)
@@ -278,8 +276,6 @@ def _checked(
             problems.add(path, None, claim, f"no such rumour in {rumors.name}")
             continue
         ids = [tweet for tweet, _ in tweets]
-        if ids == [NOTHING]:
-            continue
         if len(ids) > MAX_TWEETS:
             problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
         for tweet in dict.fromkeys(ids):

@@ -119,8 +119,6 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
         with pytest.raises(InputError) as error_info:
             read_evidence(path, rumors)
         assert error in str(error_info.value) and len(error_info.value.lines) == 1
-    path.write_text("r1 Q0 -1 1 1.0 t\n")
-    assert read_evidence(path, rumors).sources("r1") == []
     many = rumor("r1", "text", {str(i): f"tweet {i}" for i in range(6)})
     path.write_text("".join(f"r1\tQ0\t{i}\t{i + 1}\t{9 - i}\tt\n" for i in range(6)))
     with pytest.raises(InputError, match="r1: 6 tweets; 5 at most"):
