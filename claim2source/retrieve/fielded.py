@@ -20,7 +20,7 @@ from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.retrieve.bm25 import NO_TERM, SPELLERS, BM25Config, BM25Index, Language
-from claim2source.text.clean import TweetFields, tweet_fields
+from claim2source.text.clean import tweet_fields
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,22 @@ class Timeline:
         self.source_ids = [source.id for source in sources]
         fields = [self._fields(source.abstract) for source in sources]
         self.text, self.hashtags = (
-            BM25Index(list(map(_source, self.source_ids, texts)), config.of_field(language))
-            for texts in ([field.text for field in fields], [_joined(field) for field in fields])
+            BM25Index(
+                [
+                    Source(source, abstract=texts[field])
+                    for source, texts in zip(self.source_ids, fields, strict=True)
+                ],
+                config.of_field(language),
+            )
+            for field in (0, 1)
         )
 
-    def _fields(self, tweet: str) -> TweetFields:
+    def _fields(self, tweet: str) -> tuple[str, str]:
         # First: to a regular expression, an accent or a vowel sign ends a word or a hashtag.
         spelled = SPELLERS.get(self.language, str)(nfkc(tweet))
-        return tweet_fields(
-            spelled, keep_words=self.config.hashtag_words, shortest=self.config.shortest
-        )
+        config = self.config
+        fields = tweet_fields(spelled, keep_words=config.hashtag_words, shortest=config.shortest)
+        return fields.text, " ".join(fields.hashtags)
 
     def reweighted(self, k1: float, b: float) -> Timeline:
         copied = copy.copy(self)
@@ -116,9 +122,8 @@ class Timeline:
     def field_scores(self, claim: Claim) -> np.ndarray:
         """Score every source by either field, [2, sources] float64; 0: no term in common."""
         totals = np.zeros((2, len(self.source_ids)))
-        query = self._fields(claim.text)
-        parts = (self.text, query.text), (self.hashtags, _joined(query))
-        for row, (index, text) in zip(totals, parts, strict=True):
+        indexes, texts = (self.text, self.hashtags), self._fields(claim.text)
+        for row, index, text in zip(totals, indexes, texts, strict=True):
             (positions,), (scores,) = index.top([Claim(claim.id, text, claim.lang)], len(row))
             row[positions[positions >= 0]] = scores[positions >= 0]
         return totals
@@ -138,11 +143,3 @@ def ranked(
     scores = (field_scores[0] + boost * field_scores[1]).astype(np.float32)
     best = sorted(zip(scores.tolist(), source_ids, strict=True), reverse=True)[:k]
     return [(source, score) for score, source in best if score > 0]
-
-
-def _source(source_id: str, text: str) -> Source:
-    return Source(source_id, abstract=text)
-
-
-def _joined(fields: TweetFields) -> str:
-    return " ".join(fields.hashtags)
