@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from claim2source.retrieve import BM25 as BM25
     from claim2source.retrieve import Dense as Dense
     from claim2source.retrieve import Hybrid as Hybrid
+    from claim2source.retrieve import load_index as load_index
     from claim2source.retrieve.fuse import fuse as fuse
     from claim2source.systems.read import make_system as make_system
     from claim2source.systems.system import System as System
@@ -63,6 +64,7 @@ _MODULES = {
     "Dense": "retrieve",
     "Hybrid": "retrieve",
     "fuse": "retrieve",
+    "load_index": "retrieve",
     "compare": "evaluation.compare",
     "evaluate": "pipeline.evaluate",
     "Evaluator": "pipeline.evaluator",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, Union, cast
 
 import numpy as np
 
+from claim2source.core.errors import UserError
+from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
@@ -21,6 +24,7 @@ from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.faiss_index import VectorIndex
+from claim2source.retrieve.index_folder import IndexFolder, write_folder
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -98,19 +102,47 @@ class Dense:
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Return the index of these sources; its first search encodes them."""
-        return DenseIndex(self, sources)
+        return DenseIndex(
+            sources,
+            self.encoder,
+            self.rendering,
+            store=self.store,
+            progress=self.progress,
+            model=self.model,
+        )
 
 
 class DenseIndex:
-    """Search sources by the vectors of an encoder."""
+    """Search sources by the vectors of an encoder.
 
-    def __init__(self, dense: Dense, sources: Sequence[Source]) -> None:
-        self.encoder, self.rendering = dense.encoder, dense.rendering
-        self._sources, self._store, self._progress = sources, dense.store, dense.progress
+    `encoder` may be a function that loads it when it is first needed. `model` names it, so that
+    a written index can load it again.
+    """
+
+    kind = "dense"
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        encoder: TextEncoder | Callable[[], TextEncoder],
+        rendering: Rendering | None = None,
+        *,
+        store: Store | None = None,
+        progress: bool = False,
+        model: object = None,
+    ) -> None:
+        self.rendering = rendering or Rendering()
+        self._sources, self._encoder, self._model = sources, encoder, model
+        self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
         # The vectors of the last search's claims, by text: a fusion asks again for some of them.
         self._last: tuple[dict[str, int], np.ndarray] | None = None
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The encoder of claims and sources."""
+        return self._encoder() if callable(self._encoder) else self._encoder
 
     def _built(self) -> tuple[VectorIndex, Cost]:
         """Return the index of the vectors, and the cost of building it just now."""
@@ -186,6 +218,61 @@ class DenseIndex:
             },
         }
 
+    def save(self, folder: str | Path) -> None:
+        """Write the index, sources encoded, to a folder that `load_index` opens.
+
+        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        """
+        write_folder(folder, self.kind, self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
+        encoders = encoder_keys(self.encoder)
+        if encoders is None:
+            raise UserError("weights in training have no name: their index cannot be saved")
+        index, _ = self._built()
+        index.write(folder)
+        return {
+            "model": self._model,
+            "encoders": encoders,
+            "rendering": self.rendering,
+            "sources": len(index.ids),
+            "dimensions": index.vectors.shape[1],
+        }
+
+    @classmethod
+    def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:
+        """Open a saved index; vectors are memory-mapped.
+
+        The first search loads the encoder, and raises `InputError` if it is another one than
+        made the vectors, or runs with other versions of its libraries. An index of version
+        0.1.0 does not state those.
+        """
+        made_by = folder.values.get("encoders")
+        states_libraries = of_model(made_by) != made_by
+
+        def checked() -> TextEncoder:
+            loaded = encoder()
+            keys = encoder_keys(loaded)
+            if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
+                why = "this model is not the one that made the index: weights or settings differ"
+                raise folder.wrong("encoders", why)
+            if states_libraries and content_hash(keys) != content_hash(made_by):
+                why = "other versions of the model's libraries made the index; build it again"
+                raise folder.wrong("encoders", why)
+            return loaded
+
+        rendering = folder.settings("rendering", Rendering)
+        if isinstance(search := folder.values.get("search"), Mapping):
+            if search.get("kind", "exact") != "exact" or search.get("dimensions") is not None:
+                why = "approximate or by cut vectors: no longer read; build it again"
+                raise folder.wrong("search", why)
+        if folder.values.get("passages") is not None:
+            raise folder.wrong("passages", "papers in passages are no longer read; build it again")
+        model = folder.values.get("model")
+        index = cls((), checked, rendering, model=model)
+        index._vectors = VectorIndex.read(folder)
+        return index
+
 
 def of_model(keys: object) -> object:
     """Return the keys of encoders without the versions of libraries."""
@@ -214,3 +301,21 @@ def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:
         "template": asdict(encoder.settings.template),
         "source_template": asdict(sources.settings.template),
     }
+
+
+def load_dense(
+    folder: IndexFolder, device: str | None = None, model: Model | None = None
+) -> DenseIndex:
+    """Open a written index of `Dense`; `model` replaces the one that the manifest names."""
+    recorded = None
+    if model is None and folder.values.get("model") is not None:
+        recorded = folder.settings("model", ModelConfig)
+
+    def encoder() -> TextEncoder:
+        config = model or recorded
+        if config is None:
+            why = "the index was made by an encoder without a name: give load_index its model"
+            raise folder.wrong("model", why)
+        return Dense(config, device=device).encoder
+
+    return DenseIndex.load(folder, encoder)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share, require
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims
+from claim2source.retrieve.index_folder import SavableIndex, write_folder
 
+# The folders of a hybrid index's two parts.
+PARTS = ("first", "second")
 Ranking = TypeVar("Ranking", Run, Result)
 
 
@@ -303,3 +307,15 @@ class HybridIndex:
                 score_missing(self.second, claims, second.run, first.run),
             )
         return fuse(first, second, self.fusion, k=k, scored=scored)
+
+    def save(self, folder: str | Path) -> None:
+        """Write both indexes to a folder that `load_index` opens."""
+        write_folder(folder, "hybrid", self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
+        for name, part in zip(PARTS, (self.first, self.second), strict=True):
+            if not isinstance(part, SavableIndex):
+                allowed = "BM25, dense indexes and their hybrids are"
+                raise UserError(f"{folder}: {type(part).__name__} is not written; {allowed}")
+            part.save(folder / name)
+        return {"fusion": self.fusion}

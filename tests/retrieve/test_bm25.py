@@ -24,7 +24,7 @@ from rank_bm25 import BM25Okapi
 
 from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
-from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
+from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM, Analyser
 from claim2source.retrieve.terms import Analysis
@@ -350,6 +350,8 @@ def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
     found = index.search("#Masks, of @x tea").scored("0")
     expected = {str(i): score for i, score in enumerate(scores) if score}
     assert found == pytest.approx(expected, rel=1e-5) and len(found) == 3
+    index.save(tmp_path / "index")
+    assert load_index(tmp_path / "index").search("#Masks, of @x tea").scored("0") == found
     # Another pipeline is another run in the store.
     store = Store(tmp_path / "store")
     for folder in (pipeline, write_pipeline(tmp_path / "other")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.datasets.news import names_one
 from claim2source.io.store import Store
-from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25
+from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve.bm25 import Analyser
 from claim2source.retrieve.fielded import FieldedConfig, Timeline
 from claim2source.stages.facts import matched
@@ -95,7 +97,7 @@ def test_the_fusions_words_match_in_any_spelling(terms: str) -> None:
     assert first[0] > 0 and np.array_equal(first, second)
 
 
-def test_another_analysis_is_not_read_from_the_store(
+def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path / "store")
@@ -108,6 +110,17 @@ def test_another_analysis_is_not_read_from_the_store(
     result = BM25(store=store).index(sources).search(claims)
     assert result.run.sources("c") == ["p"] and not result.stored
     assert before != Analyser(BM25Config()).versions
+    for name, config in (("terms", BM25Config()), ("whitespace", BM25Config("whitespace"))):
+        folder = tmp_path / name
+        BM25Index(sources, config).save(folder)
+        assert load_index(folder).search(claims).run.sources("c") == ["p"] * (name == "terms")
+        manifest = folder / "manifest.json"
+        record = json.loads(manifest.read_text())
+        del record["analysis"]  # a folder of version 0.2
+        manifest.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="analysis: .*index again"):
+        load_index(tmp_path / "terms")
+    assert load_index(tmp_path / "whitespace").search([Claim("c", "ﬁbrosis")]).run.sources("c")
 
 
 def test_other_comparisons_of_words_know_the_spellings_too() -> None:

@@ -105,7 +105,8 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     shutil.copytree(folder / "checkpoints" / "epoch-4", copy)
     shutil.move(teacher, moved_teacher)
     try:
-        result = Dense(str(copy), store=Store(store)).index(dev.sources).search(dev.claims)
+        dense = Dense(str(copy), store=Store(store)).index(dev.sources)
+        result = dense.search(dev.claims)
         scores = evaluate(result.run, dev.qrels, ["mrr@5"], [c.id for c in dev.claims])["mrr@5"]
         by_language = [
             np.mean([s for s, c in zip(scores, dev.claims, strict=True) if c.lang == lang])
@@ -124,6 +125,12 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     # A store of its own: the teacher is loaded, and gives the same ranking.
     rerun = Dense(str(copy)).index(dev.sources).search(dev.claims)
     assert ranking(rerun.run) == ranking(result.run)
+    # An index is read with the student alone.
+    dense.save(tmp_path / "index")
+    from claim2source.retrieve import load_index
+
+    index = load_index(tmp_path / "index")
+    assert ranking(index.search(dev.claims).run) == ranking(result.run)
 
 
 @pytest.mark.slow
