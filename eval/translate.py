@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from claim2source.core.config import Settings, flag, list_field, read_config
+from claim2source.core.config import flag, list_field, read_config
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import write_json
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
+from claim2source.models.local import ModelOptions, with_local_models
+from claim2source.models.seq2seq import Seq2SeqConfig, translations
 from claim2source.text.quality import first_lines
 from claim2source.text.translate import (
     Translated,
@@ -31,7 +33,7 @@ MAX_LINES = 10
 
 
 @dataclass(frozen=True)
-class TranslateConfig(Settings):
+class TranslateConfig(ModelOptions):
     """Settings of `eval/translate.py`.
 
     Args:
@@ -41,6 +43,7 @@ class TranslateConfig(Settings):
         prompt: a prompt's name (translate_generic, translate_scientific, translate_german) or a
             YAML file; auto: German by its own prompt, other languages by the scientific one.
         llm: the language model and how it is asked.
+        seq2seq: a translation model that runs here, in place of a language model.
         answers: file of stored answers, from which a run goes on; none: in the user's store.
         report: JSON file that gets what failed or is doubtful, all of it.
     """
@@ -50,6 +53,7 @@ class TranslateConfig(Settings):
     split: str | None = None
     prompt: str = AUTO
     llm: LLMConfig = field(default_factory=LLMConfig)
+    seq2seq: Seq2SeqConfig = field(default_factory=Seq2SeqConfig)
     answers: Path | None = None
     report: Path | None = None
     languages: list[str] | None = list_field(help="translate only these languages")
@@ -69,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     translate(read_config(TranslateConfig, argv, program="eval/translate.py", description=__doc__))
 
 
+@with_local_models
 def translate(config: TranslateConfig) -> None:
     """Translate and write; raise `UserError` last where texts were left over."""
     folder = require_translatable(config.dataset, config.out, config.report)
@@ -84,16 +89,22 @@ def translate(config: TranslateConfig) -> None:
         say(f"{folder}: nothing to translate: all texts in other languages have a translation")
         if config.out is not None and not config.dry_run:
             write(config, folder, [])
-        return
-    tasks = translation_tasks(texts, config.prompt)
-    with AnswerStore(config.answers or default_answers()) as store:
-        llm = LLM(config.llm, store)
-        if config.dry_run:
-            say(str(llm.plan([task.request for task in tasks])))
-            return
-        results, answers = write_texts(llm, tasks, "translations")
-    write(config, folder, [*zip(texts, results, strict=True)])
-    require_answers(answers, "texts")
+    elif config.seq2seq.name is not None:
+        if not config.dry_run:
+            replies = translations(config.seq2seq, texts)
+            pairs = zip(texts, replies, strict=True)
+            judged = [reply if reply.kind else text.judge(reply.text) for text, reply in pairs]
+            write(config, folder, [*zip(texts, judged, strict=True)])
+    else:
+        tasks = translation_tasks(texts, config.prompt)
+        with AnswerStore(config.answers or default_answers()) as store:
+            llm = LLM(config.llm, store)
+            if config.dry_run:
+                say(str(llm.plan([task.request for task in tasks])))
+                return
+            results, answers = write_texts(llm, tasks, "translations")
+        write(config, folder, [*zip(texts, results, strict=True)])
+        require_answers(answers, "texts")
 
 
 def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:

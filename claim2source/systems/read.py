@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
+import yaml
+
 from claim2source.core.config import Between, Settings, make, options_of, require, require_one_of
 from claim2source.core.config_yaml import Location, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
@@ -24,6 +26,7 @@ from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
     NO_CHECKPOINT,
+    RETRIEVE,
     AnyNode,
     BM25Node,
     DenseNode,
@@ -49,6 +52,8 @@ STAGE_KINDS = ("rerank", "verify")
 WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
 KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 DEEPEST = 10**6
+_OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
+_OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
 
 @dataclass(frozen=True)
@@ -115,14 +120,14 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
     """
     entries: Entries = {}
     for path in shipped_files() if files is None else files:
-        for name, (entry, values) in _read_named(SystemEntry, path).items():
+        for name, (entry, values) in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
                 raise InputError(path, field=name, why="a name must be fit for a folder")
             if entries.setdefault(name, (entry, values))[0] != entry:
                 raise InputError(path, field=name, why="is another system in another file")
     mine = list(entries)
     for path in beside:
-        entries = _read_named(SystemEntry, path) | entries
+        entries = _entries(path) | entries
     reader = _Reader(entries)
     return {name: reader.system(name) for name in mine}
 
@@ -166,9 +171,7 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     return {name: entry for name, (entry, _) in _read_named(kind, path, folder).items()}
 
 
-def _read_named(
-    kind: type[Entry], path: Path, folder: str = "systems"
-) -> dict[str, tuple[Entry, YamlMapping]]:
+def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
     """Read entries as `read_entries` does, each with the values and lines that it was made of."""
     path = shipped(path, folder)
     raw, keys = read_yaml(path), options_of(kind)
@@ -189,6 +192,42 @@ def _read_named(
             why = f"{error.key}: {error.why}".partition("; give --")[0]
             raise ConfigError(name, values, "", why).at(raw.locations[name]) from None
     return entries
+
+
+def _entries(path: Path) -> Entries:
+    try:
+        return _read_named(SystemEntry, path, "systems")
+    except InputError as error:
+        if not _is_old(path):
+            raise
+        why = "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
+        raise InputError(path, why=why) from error
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    if not isinstance(values, Mapping):
+        return False
+    is_single = isinstance(values.get("stages"), list) or isinstance(values.get("name"), str)
+    is_single |= bool(_OLD_RUMORS & {*values})
+
+    def old(entry: Any) -> bool:
+        if not isinstance(entry, Mapping):
+            return False
+        routes, stages = entry.get("routes"), entry.get("stages")
+        first = stages[0] if isinstance(stages, list) and stages else None
+        defaults = isinstance(routes, Mapping) and DEFAULT in routes
+        return (
+            bool((_OLD | _OLD_RUMORS) & {*entry})
+            or defaults
+            or isinstance(first, Mapping)
+            and RETRIEVE in first
+        )
+
+    return any(old(entry) for entry in ([values] if is_single else values.values()))
 
 
 class _Reader:

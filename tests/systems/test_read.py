@@ -173,6 +173,19 @@ KINDS = "one of bm25, fielded, dense, run"
             r":7: A: stages\.2\.dept: no such key; did you mean depth",
         ),
         ("A:\n  retrieve: {bm25: {}}\n  stages: [{rerank: no}]", r":3: A: stages\.1\.rerank: 'no'"),
+        *(
+            (text, r"0\.2: scripts/upgrade_systems\.py FILE")
+            for text in (
+                "A: {bm25: {}}",
+                "name: System 0\nbm25: {boost: 1.1}\n",
+                "rerank: {by: cosine}\nstance: {by: llm}\n",
+                "A:\n  model: {name: m}\n  tune: true\n",
+                "A: {hybrid: {sparse: B, dense: C}}",
+                "A: {stages: [{retrieve: bm25}]}",
+                "stages: [{retrieve: bm25}]",
+                "A: {routes: {default: B}}",
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_with_file_name_key_and_what_is_allowed(

@@ -1,0 +1,179 @@
+"""Translate texts with an encoder-decoder model that runs here: Opus-MT, NLLB, M2M100, T5."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from claim2source.core.config import Between, Settings
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.text.quality import WrittenText
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# NLLB's names of languages.
+_NLLB = dict(
+    pair.split(":")
+    for pair in (
+        "ar:arb_Arab bg:bul_Cyrl cs:ces_Latn da:dan_Latn de:deu_Latn el:ell_Grek en:eng_Latn "
+        "es:spa_Latn fi:fin_Latn fr:fra_Latn hu:hun_Latn it:ita_Latn ja:jpn_Jpan ko:kor_Hang "
+        "nl:nld_Latn no:nob_Latn pl:pol_Latn pt:por_Latn ro:ron_Latn ru:rus_Cyrl sv:swe_Latn "
+        "tr:tur_Latn uk:ukr_Cyrl zh:zho_Hans"
+    ).split()
+)
+FIELD = "{language}"
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(Settings):
+    """Choose a translation model and how it runs.
+
+    Args:
+        name: a folder or a name on the Hugging Face hub; {language} in it stands for the texts'
+            language: Helsinki-NLP/opus-mt-{language}-en. None: a language model translates.
+        revision: commit of the hub repository; none takes the newest.
+        prefix: text before every text, such as "translate German to English: " for T5.
+        batch_size: texts at once, which are of like length.
+        max_length: most tokens of a text; a longer one is a failure, as is a translation that
+            is cut there.
+        beams: 1 is greedy.
+        device: none takes a GPU where the machine has one.
+        allow_bin: names of models whose weights may be read from .bin files, tensors only; on the
+            hub such a model needs `revision`, the full commit.
+    """
+
+    name: str | None = None
+    revision: str | None = None
+    prefix: str = ""
+    batch_size: Annotated[int, Between(1, 4096)] = 16
+    max_length: Annotated[int, Between(8, 8192)] = 512
+    beams: Annotated[int, Between(1, 64)] = 1
+    device: Literal["cpu", "cuda"] | None = None
+    allow_bin: tuple[str, ...] = ()
+
+
+class Text(Protocol):
+    """Hold a text and its language."""
+
+    @property
+    def text(self) -> str:
+        """Return the text."""
+
+    @property
+    def language(self) -> str:
+        """Return its language, ISO 639-1."""
+
+
+def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[WrittenText]:
+    """Translate texts to English, in their order. Raises `UserError` where a model is none."""
+    from claim2source.core.progress import Progress
+
+    by_language: dict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(texts):
+        by_language[text.language.partition("-")[0]].append(row)
+    by_row: dict[int, WrittenText] = {}
+    with Progress("translations", len(texts)) as progress:
+        for language, rows in by_language.items():
+            model = Seq2Seq(config, language)
+            own = [texts[row].text for row in rows]
+            for row, result in model.translated(own):
+                by_row[rows[row]] = result
+                progress.update()
+    return [by_row[row] for row in range(len(texts))]
+
+
+class Seq2Seq:
+    def __init__(self, config: Seq2SeqConfig, language: str) -> None:
+        import torch
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        from claim2source.models.hub import base_files, one_line, uses_bin
+
+        self.config, self.language = config, language
+        name = (config.name or "").replace(FIELD, language)
+        folder = self._files(name, base_files)
+        self.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("seq2seq.device", "cuda", "cpu: this machine has no GPU")
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model: Any = AutoModelForSeq2SeqLM.from_pretrained(
+                folder,
+                trust_remote_code=False,
+                use_safetensors=not uses_bin(folder),
+                weights_only=True,
+            )
+        except Exception as error:  # libraries raise anything for files that are damaged
+            raise UserError(f"model {name}: {one_line(error)}") from None
+        self.model = model.to(self.device).eval()
+        self.forced = self._set_languages(name)
+
+    def _files(self, name: str, base_files: Any) -> Path:
+        from claim2source.models.config import ModelConfig
+
+        # One list of allowed names serves all languages.
+        allowed = tuple(pattern.replace(FIELD, self.language) for pattern in self.config.allow_bin)
+        config = ModelConfig(name=name, revision=self.config.revision, allow_bin=allowed)
+        folder: Path = base_files(config)[0]
+        return folder
+
+    def _set_languages(self, name: str) -> int | None:
+        """Set a multilingual model's two languages; return the first token of English."""
+        if not hasattr(self.tokenizer, "src_lang"):
+            return None
+        vocabulary = self.tokenizer.get_vocab()
+        for codes in (_NLLB, {key: key for key in _NLLB}):
+            english = codes["en"]
+            tokens = [token for token in (english, f"__{english}__") if token in vocabulary]
+            if tokens:
+                if self.language not in codes:
+                    raise UserError(f"model {name}: does not know the language {self.language!r}")
+                self.tokenizer.src_lang = codes[self.language]
+                return int(vocabulary[tokens[0]])
+        raise UserError(f"model {name}: has no token that stands for English")
+
+    def translated(self, texts: Sequence[str]) -> Any:
+        """Yield position and `WrittenText` of every text, those of like length at once."""
+        import torch
+
+        limit = self.config.max_length
+        rows = [self.tokenizer(self.config.prefix + text)["input_ids"] for text in texts]
+        fitting = []
+        for position, row in enumerate(rows):
+            if len(row) > limit:
+                yield (
+                    position,
+                    WrittenText(kind="failed", why=f"too long for the model: {len(row)} tokens"),
+                )
+            else:
+                fitting.append(position)
+        fitting.sort(key=lambda position: len(rows[position]))
+        size = self.config.batch_size
+        for start in range(0, len(fitting), size):
+            batch = fitting[start : start + size]
+            inputs = self.tokenizer.pad(
+                {"input_ids": [rows[position] for position in batch]}, return_tensors="pt"
+            ).to(self.device)
+            with torch.inference_mode():
+                generated = self.model.generate(
+                    input_ids=inputs["input_ids"],
+                    attention_mask=inputs["attention_mask"],
+                    max_new_tokens=limit,
+                    num_beams=self.config.beams,
+                    do_sample=False,
+                    **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
+                )
+            for position, row in zip(batch, generated.tolist(), strict=True):
+                yield position, self._decode(row)
+
+    def _decode(self, row: list[int]) -> WrittenText:
+        ends = self.model.generation_config.eos_token_id
+        ends = set(ends) if isinstance(ends, list) else {ends}
+        count = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
+        if count >= self.config.max_length:
+            return WrittenText(kind="failed", why="cut off by max_length")
+        text = self.tokenizer.decode(row, skip_special_tokens=True)
+        return WrittenText(" ".join(text.split()))
