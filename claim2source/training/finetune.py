@@ -12,7 +12,6 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
-from claim2source.training.batches import BatchLoader
 from claim2source.training.callbacks import RetrieverOnVal
 from claim2source.training.config import Choosing, FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import Splits, TrainingData, TrainingPairs, load_data, unused_data
@@ -173,7 +172,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         *([] if data.teacher is None else data.teacher.sentences()),
     ]
     log_negatives(session, pairs.rows, data.train, optimisation.seed)
-    fit(session, trainer, module, BatchLoader(sampler, module.collate), summary)
+    fit(session, trainer, module, sampler, summary)
 
 
 def choose(setup: Setup) -> tuple[int, Choice]:

@@ -122,11 +122,11 @@ def fit(
     session: Session,
     trainer: pl.Trainer,
     module: TrainingModule,
-    loader: BatchLoader[Any],
+    sampler: BatchSampler,
     summary: Sequence[str],
 ) -> None:
     """Train all remaining epochs, and score one that was left open."""
-    run, first, sampler, state = session.run, session.world.is_first, loader.plans, session.state
+    run, first, state = session.run, session.world.is_first, session.state
     (keep_state,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
@@ -153,6 +153,7 @@ def fit(
     module.model.train()
     with session.stop.after_step():
         resumed = None if state is None else run.state
+        loader = BatchLoader(sampler, module.collate)
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
         # Where it was the last epoch, Lightning trained nothing.
         keep_state.close_epoch(trainer)

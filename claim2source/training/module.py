@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,7 @@ class TrainingModule(pl.LightningModule):
 
     measures: frozenset[str] = frozenset()
     pairs: TrainingPairs | RerankerPairs
+    collate: Callable[[BatchPlan], Any]
 
     def __init__(
         self,

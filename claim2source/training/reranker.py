@@ -14,7 +14,6 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.batches import BatchLoader
 from claim2source.training.config import Choosing
 from claim2source.training.data import Splits, TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
@@ -167,7 +166,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
         *([] if teacher is None else teacher.sentences()),
     ]
     log_negatives(session, pairs.rows, data.train, optimisation.seed)
-    fit(session, setup.trainer, module, BatchLoader(sampler, module.collate), summary)
+    fit(session, setup.trainer, module, sampler, summary)
 
 
 def choose(setup: Setup) -> tuple[int, Choice]:
