@@ -87,7 +87,9 @@ class AblateConfig(Settings):
     out: Path = Path("checkpoints/ablate")
     seed: Seed = 42
     tables: list[str] | None = list_field(help="make only these tables")
-    rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
+    rows: list[str] | None = list_field(
+        help="run these rows only; finished trainings are shown too"
+    )
 
     def check(self) -> None:
         names = self.tables or list(TABLES)
@@ -163,6 +165,8 @@ class Ablation:
             history = {entry.epoch: entry for entry in training.history}
             scored = history[training.chosen_epoch].val["macro"][METRIC]
             val = scored if training.choice is None else training.choice.score
+        elif self.config.rows is not None and row not in self.config.rows:
+            return None
         elif own.against is None:
             length = int(str(settings["model.max_length"]))
             model = resolve(ModelConfig(name=str(settings["model.name"]), max_length=length))

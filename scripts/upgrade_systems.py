@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 BESIDE = ("sources", "rendering")
-FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
+FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", "index", *BESIDE)
 RUMORS = {"rerank", "stance", "verdict", "choose"}
 Values = Mapping[str, Any]
 
@@ -52,6 +52,8 @@ def upgrade(text: str) -> str:
             else {name: _system(value) for name, value in values.items()}
         )
     comments = [f"{comment.strip()}\n" for comment in re.findall(r"(?m)(?:^|\s)#.*$", text)]
+    if re.search(r"\bindex:", text):
+        comments.append("# index: is gone: all vectors are compared, with all their numbers\n")
     return yaml.safe_dump(systems, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
         comments
     )

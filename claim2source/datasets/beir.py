@@ -16,7 +16,7 @@ from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
-from claim2source.datasets.lenient import Kind, Traits
+from claim2source.datasets.lenient import Kind, Traits, is_lenient
 from claim2source.io.jsonl import JsonLines, Records, Row
 from claim2source.io.text_files import first_cells, text_lines, tsv_rows, why_not_id
 from claim2source.io.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
@@ -87,7 +87,7 @@ def read_beir(
     folder = Path(folder)
     if why := why_not_folder(folder):
         raise InputError(folder, why=why)
-    problems = Traits(folder, lenient)
+    problems = Traits(folder, is_lenient(folder, lenient))
     for name in (CORPUS, QUERIES):
         if why := why_not_file(folder / name):
             problems.add(folder / name, None, None, why)

@@ -307,7 +307,7 @@ def prepare_2025(
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
-    table = read_frame(path, COLUMNS)
+    table = read_frame(path)
     for column in COLUMNS:
         if column not in table:
             problems.add(path, None, column, "the column is missing")

@@ -1,17 +1,19 @@
-"""Read columns of a pickled pandas DataFrame without running anything in it.
+"""Read a pickled pandas DataFrame of plain columns without running anything in it.
 
-Names in a pickle are never imported: those that a frame of text, numbers and times needs stand for
-records of what it would call and set, and any other name or opcode is refused. Of the records the
-wanted columns are checked and read.
+Names in a pickle are never imported: those that such a frame needs stand for records of what it
+would call and set, and any other name or opcode is refused. The records are then checked, and
+become columns.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import re
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ Cell = str | int | float | bool | None
 
 # Bytes of a file: an opcode of one byte can make a list of 64.
 MAX_BYTES = 2**28
-_DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8")
+_DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
+_UNITS = ("s", "ms", "us", "ns")
+_RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
 # A regular file holds every cell once; reading shared buffers many times over is an attack.
 _MOST_READ = 4
 # What libraries raise for bytes that are no pickle, or no frame.
@@ -31,23 +35,26 @@ _DAMAGED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError),
     *(pickle.UnpicklingError, struct.error),
 )
-# What a name stands for: exact pairs of module and name, as pandas 1.5, 2 and 3 write them for such
-# a frame, with numpy 1 or 2, with or without pyarrow.
+# What a name stands for: exact pairs of module and name, as pandas 1.5, 2 and 3 write them for a
+# frame of plain columns, with numpy 1 or 2, with or without pyarrow.
 _NAMES = """
 frame: pandas.DataFrame pandas.core.frame.DataFrame
 manager: pandas.core.internals.managers.BlockManager
 block: pandas._libs.internals._unpickle_block pandas.core.internals.blocks.new_block
 new index: pandas.core.indexes.base._new_Index
 index: pandas.Index pandas.core.indexes.base.Index pandas.core.indexes.numeric.Int64Index
-index: pandas.RangeIndex pandas.core.indexes.range.RangeIndex
+range index: pandas.RangeIndex pandas.core.indexes.range.RangeIndex
 backed: pandas._libs.arrays.__pyx_unpickle_NDArrayBacked
-string array: pandas.arrays.StringArray pandas.core.arrays.string_.StringArray
+array class: pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray
+array class: pandas.arrays.TimedeltaArray pandas.core.arrays.timedeltas.TimedeltaArray
+array class: pandas.arrays.StringArray pandas.core.arrays.string_.StringArray
 string dtype: pandas.StringDtype pandas.core.arrays.string_.StringDtype
 arrow strings: pandas.arrays.ArrowStringArray pandas.core.arrays.string_arrow.ArrowStringArray
 missing: pandas.NA pandas._libs.missing.NA
-time: pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray
-time: pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle
-time: pandas._libs.tslibs.timestamps._unpickle_timestamp datetime.date datetime.datetime
+not a time: pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle
+timestamp: pandas._libs.tslibs.timestamps._unpickle_timestamp
+date: datetime.date
+datetime: datetime.datetime
 ndarray: numpy.ndarray
 dtype: numpy.dtype
 array: numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct
@@ -147,20 +154,21 @@ _Restricted.dispatch |= {
 }
 
 
-def read_frame(path: str | Path, wanted: Collection[str]) -> dict[str, list[Cell]]:
-    """Read those of the wanted columns that a frame has: name -> [rows] cells; no row labels.
+def read_frame(path: str | Path) -> dict[str, list[Cell]]:
+    """Read the columns of a pickled DataFrame: column name -> [rows] cells; no row labels.
 
-    Cells are str, int, float, bool or, where the value is missing, None. Raises `InputError` naming
-    the file and the (module, name) that is refused, or what makes the file unreadable. Memory stays
-    proportional to the size of the file, at most `MAX_BYTES` bytes.
+    Cells are str, int, float, bool or None; None, NaN, NA and NaT all become None. Dates are
+    ISO 8601 text (`2020-01-31` at midnight, else `2020-01-31T12:00:00`), durations seconds.
+    Raises `InputError` naming the file and the (module, name) that is refused, or what makes
+    the file unreadable. Memory stays proportional to the size of the file, at most
+    `MAX_BYTES` bytes.
     """
     try:
         size = Path(path).stat().st_size
         if size > MAX_BYTES:
             raise InputError(path, why=f"{size} bytes; a pickle is read up to {MAX_BYTES}")
         data = Path(path).read_bytes()
-        frame = _Restricted(io.BytesIO(data)).load()
-        return _Reader(_MOST_READ * len(data)).frame(frame, wanted)
+        return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except FileNotFoundError:
         why = "no such file"
     except OSError as error:
@@ -178,11 +186,6 @@ def _need(holds: bool, why: str) -> None:
         raise pickle.UnpicklingError(why)
 
 
-def _built(value: Any, *kinds: str) -> RecordedCall:
-    _need(isinstance(value, RecordedCall) and value.kind in kinds, f"no {' or '.join(kinds)}")
-    return value
-
-
 class _Reader:
     """Turn the description of a DataFrame into columns; `budget` is in bytes or cells."""
 
@@ -193,53 +196,60 @@ class _Reader:
         self.budget -= amount
         _need(self.budget >= 0, "it claims more data than the file holds")
 
-    def frame(self, top: Any, wanted: Collection[str]) -> dict[str, list[Cell]]:
-        state = _built(top, "frame").state
+    def built(self, value: Any, *kinds: str) -> RecordedCall:
+        _need(isinstance(value, RecordedCall) and value.kind in kinds, f"no {' or '.join(kinds)}")
+        return value
+
+    def frame(self, top: Any) -> dict[str, list[Cell]]:
+        state = self.built(top, "frame").state
         _need(type(state) is dict and "_mgr" in state, "its blocks are missing")
-        blocks, axes = _built(state["_mgr"], "manager").args[:2]
+        blocks, axes = self.built(state["_mgr"], "manager").args[:2]
         _need(len(axes) == 2, "it does not have two axes")
         names = self.labels(axes[0])
-        table: dict[str, list[Cell]] = {}
+        columns: list[list[Cell] | None] = [None] * len(names)
         for block in blocks:
-            values, placement = _built(block, "block").args[:2]
-            positions = self.positions(placement, len(names))
-            rows = {row: names[at] for row, at in enumerate(positions) if names[at] in wanted}
-            columns = self.columns(values) if rows else []
-            _need(not rows or len(columns) == len(positions), "a block and its columns differ")
-            for row, name in rows.items():
-                _need(name not in table, "a column is there twice")
-                table[name] = [_cell(value) for value in columns[row]]
+            values, placement = self.built(block, "block").args[:2]
+            block_columns, positions = self.columns(values), self.positions(placement, len(names))
+            _need(len(block_columns) == len(positions), "a block and its columns differ in number")
+            for position, column in zip(positions, block_columns, strict=True):
+                _need(0 <= position < len(names) and columns[position] is None, "columns overlap")
+                columns[position] = column
+        table = {n: c for n, c in zip(names, columns, strict=True) if c is not None}
+        _need(len(table) == len(names), "a column is missing or named twice")
         _need(len({len(column) for column in table.values()}) <= 1, "columns differ in length")
         return table
 
     def labels(self, index: Any) -> list[str]:
-        args = _built(index, "new index").args
+        args = self.built(index, "new index").args
         _need(args[0].kind == "index", "its columns have no names")
         columns = self.columns(args[1]["data"])
         _need(len(columns) == 1, "it has several levels of column names")
         for label in columns[0]:
-            _need(isinstance(label, str), "a column's name is not text")
-        return columns[0]
+            _need(isinstance(label, str), f"column name {label!r} is not text")
+        return [str(label) for label in columns[0]]
 
     def positions(self, placement: Any, limit: int) -> list[int]:
-        positions: Sequence[int]
         if isinstance(placement, RecordedCall) and placement.kind == "slice":
             positions = range(*placement.args)
             _need(len(positions) <= limit, "a block has more columns than the frame")
-        else:
-            (positions,) = self.columns(placement)
-        _need(all(0 <= position < limit for position in positions), "a column is not there")
-        return list(positions)
+            return list(positions)
+        columns = self.columns(placement)
+        _need(len(columns) == 1, "a placement is not a list of columns")
+        return [int(position) for position in columns[0] if position is not None]
 
-    def columns(self, values: Any) -> list[list[Any]]:
+    def columns(self, values: Any) -> list[list[Cell]]:
         """Read the columns of a block's values, [columns][rows]."""
-        node = _built(values, "array", "array of buffer", "backed", "arrow strings")
+        node = self.built(values, "array", "array of buffer", "backed", "arrow strings")
         if node.kind == "arrow strings":
-            return [self.arrow(node.state["_pa_array" if "_pa_array" in node.state else "_data"])]
+            array = node.state["_pa_array"] if "_pa_array" in node.state else node.state["_data"]
+            return [self.arrow(array)]
         if node.kind == "backed":
-            _need(node.args[0].kind == "string array", f"an array of {node.args[0].kind}")
-            parts = [part for part in node.state if isinstance(part, RecordedCall)]
-            arrays = [part for part in parts if part.kind in ("array", "array of buffer")]
+            _need(node.args[0].kind == "array class", "an array of an unknown class")
+            arrays = [
+                part
+                for part in node.state
+                if isinstance(part, RecordedCall) and part.kind in ("array", "array of buffer")
+            ]
             _need(len(arrays) == 1, "an extension array without its data")
             node = arrays[0]
         if node.kind == "array":
@@ -251,26 +261,73 @@ class _Reader:
         _need(all(type(n) is int and n >= 0 for n in shape), "an array has an impossible shape")
         count, width = (1, shape[0]) if len(shape) == 1 else shape
         self.spend(count + count * width)
-        code, state = _built(dtype, "dtype").args[0], dtype.state
-        _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
-        _need(state[2] is None and state[3] is None and state[4] is None, "a structured array")
-        if code == "O8":
+        kind = self.dtype(dtype)
+        if kind.kind == "O":
             # numpy lists objects row by row even where the array is stored column by column.
             _need(type(data) is list and len(data) == count * width, "an array lacks cells")
-            return [data[i * width : (i + 1) * width] for i in range(count)]
-        flat = np.frombuffer(self.bytes(data), (">" if state[1] == ">" else "<") + code)
+            return [[self.cell(c) for c in data[i * width : (i + 1) * width]] for i in range(count)]
+        flat = np.frombuffer(self.bytes(data), kind)
         _need(flat.size == count * width, "an array is not as long as its shape says")
-        columns: list[list[Any]] = flat.reshape(
-            (count, width), order="F" if fortran else "C"
-        ).tolist()
-        return columns
+        return list(map(_cells, flat.reshape((count, width), order="F" if fortran else "C")))
 
-    def arrow(self, node: Any) -> list[Any]:
+    def dtype(self, node: Any) -> np.dtype[Any]:
+        built = self.built(node, "dtype")
+        code, state = built.args[0], built.state
+        _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
+        _need(state[2] is None and state[3] is None and state[4] is None, "a structured array")
+        order = ">" if state[1] == ">" else "<"
+        if code[0] not in "Mm":
+            return np.dtype("O" if code == "O8" else order + code)
+        unit = self.bytes(state[8][1][0]).decode("ascii")
+        _need(unit in _UNITS and state[8][1][1] == 1, f"a time unit {unit!r}")
+        return np.dtype(f"{order}{code}[{unit}]")
+
+    def bytes(self, value: Any) -> bytes:
+        """Read bytes, in any of the protocols' forms."""
+        if type(value) in (bytes, bytearray):
+            self.spend(len(value))
+            return bytes(value)
+        args = self.built(value, "bytes").args
+        if not args:
+            return b""
+        if type(args[0]) is str:
+            _need(args[1] in ("latin1", "latin-1"), "bytes in an unknown encoding")
+            self.spend(len(args[0]))
+            return args[0].encode("latin-1")
+        return self.bytes(args[0])
+
+    def cell(self, value: Any) -> Cell:
+        if type(value) in (str, int, float, bool) or value is None:
+            return _plain_value(value)
+        if value is _KINDS["missing"]:
+            return None
+        _need(isinstance(value, RecordedCall), f"a cell is a {type(value).__name__}")
+        if value.kind == "not a time":
+            return None
+        if value.kind == "timestamp":
+            ticks, _, zone, *resolution = value.args
+            _need(zone is None, "a time with a time zone")
+            unit = _RESOLUTIONS[resolution[0] if resolution else 10]
+            return _cells(np.array([ticks], f"M8[{unit}]"))[0]
+        if value.kind == "scalar":
+            kind = self.dtype(value.args[0])
+            _need(kind.kind != "O", "a scalar of objects")
+            return _cells(np.frombuffer(self.bytes(value.args[1]), kind, 1))[0]
+        _need(value.kind in ("date", "datetime"), f"a cell is a {value.kind}")
+        raw = self.bytes(*value.args)
+        year = int.from_bytes(raw[:2], "big")
+        if value.kind == "date":
+            return date(year, *raw[2:]).isoformat()
+        month, day, hour, minute, second = raw[2:7]
+        micro = int.from_bytes(raw[7:], "big")
+        return _plain_value(datetime(year, month, day, hour, minute, second, micro))
+
+    def arrow(self, node: Any) -> list[Cell]:
         import pyarrow
 
-        (parts,) = _built(node, "arrow array").args
+        (parts,) = self.built(node, "arrow array").args
         kind, length, _, offset, buffers, *_ = parts
-        alias = _built(kind, "arrow type").args[0]
+        alias = self.built(kind, "arrow type").args[0]
         _need(alias in ("string", "large_string"), f"an arrow array of {alias!r}")
         _need(type(length) is int and length >= 0, "arrow text of an impossible length")
         _need(type(offset) is int and 0 <= offset <= self.budget, "arrow text lacks rows")
@@ -283,27 +340,23 @@ class _Reader:
         array = make.from_buffers(length, pyarrow.py_buffer(ends), *arguments, -1, offset)
         # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
         array.validate(full=True)
-        texts: list[Any] = array.to_pylist()
-        return texts
-
-    def bytes(self, value: Any) -> bytes:
-        """Read bytes, in any of the protocols' forms."""
-        if type(value) in (bytes, bytearray):
-            self.spend(len(value))
-            return bytes(value)
-        args = _built(value, "bytes").args
-        if not args:
-            return b""
-        if type(args[0]) is str:
-            _need(args[1] in ("latin1", "latin-1"), "bytes in an unknown encoding")
-            self.spend(len(args[0]))
-            return args[0].encode("latin-1")
-        return self.bytes(args[0])
+        return array.to_pylist()
 
 
-def _cell(value: Any) -> Cell:
-    if value is _KINDS["missing"]:
-        return None
-    kind = value.kind if isinstance(value, RecordedCall) else type(value).__name__
-    _need(value is None or type(value) in (str, int, float, bool), f"a cell is a {kind}")
-    return None if value != value else value
+def _cells(values: np.ndarray) -> list[Cell]:
+    if values.dtype.kind == "m":
+        values = values / np.timedelta64(1, "s")
+    elif values.dtype.kind == "M":
+        years = values.astype("M8[Y]").astype(np.int64) + 1970
+        is_date = (years > 0) & (years < 10_000) | np.isnat(values)
+        _need(bool(is_date.all()), "a time outside the years 1 to 9999")
+        values = values.astype("M8[us]")
+    return [_plain_value(value) for value in values.tolist()]
+
+
+def _plain_value(value: Any) -> Cell:
+    if isinstance(value, datetime):
+        midnight = value.time() == datetime.min.time()
+        return value.date().isoformat() if midnight else value.isoformat()
+    missing = isinstance(value, float) and math.isnan(value)
+    return None if missing else value

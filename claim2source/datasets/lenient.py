@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from claim2source.core.config import flag, read_config
 from claim2source.core.errors import CountedProblems, InputError
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
+SETTINGS = "dataset.yaml"
 TABLES = "tables"  # the name of a data set of tables
 HELP = "load whatever is readable; omissions are counted and reported"
 # Said of judgements; those of records are `EMPTY` and `REPEATED`.
@@ -31,6 +34,25 @@ _MESSAGES = {
     "cut": "fractional grades, cut to whole numbers",
     "header": "files of judgements with another header or none, read",
 }
+
+
+@dataclass(frozen=True)
+class DatasetFile:
+    """Hold the settings in a data set's own folder, `dataset.yaml`."""
+
+    lenient: bool = flag(HELP)
+
+
+def is_lenient(folder: Path, lenient: bool) -> bool:
+    """Tell whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
+
+    Raises `UserError` naming the key for anything else in that file.
+    """
+    path = folder / SETTINGS
+    if not path.exists():
+        return lenient
+    words = [f"--config={path}"]
+    return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or lenient
 
 
 class Traits(CountedProblems):
@@ -65,7 +87,8 @@ class Traits(CountedProblems):
                 raise
             hint = (
                 f"{self.folder}: {sum(self.counts.values())} of {error.total} would be left out, "
-                "counted and said with --lenient (in training --data.lenient)"
+                f"counted and said with --lenient (in training --data.lenient), or `lenient: true` "
+                f"in {self.folder / SETTINGS}"
             )
             raise InputError.of(error.problems, error.total, hint) from None
 

@@ -76,7 +76,8 @@ def load(
     `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
     pairs no post has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
 
-    With `lenient`, sources and claims that are empty or repeated are left out, as are judgements of
+    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
+    empty or repeated are left out, as are judgements of
     claims that are not there and metadata that mean something else. Golds that are not there stay
     in the judgements, as never found. Of a source judged twice for a claim the highest grade
     counts, of a decimal grade its whole part. What was left out or changed is logged and stands in

@@ -14,6 +14,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import CountedProblems, InputError
 from claim2source.core.files import why_not_file
 from claim2source.datasets.beir import CORPUS, OF_SOURCES, folder_of, text_length
+from claim2source.datasets.lenient import is_lenient
 from claim2source.datasets.paper_json import paper_of_row, read_json
 from claim2source.datasets.paper_xml import read_xml
 from claim2source.datasets.papers import Paper, clean, first_day
@@ -128,6 +129,7 @@ class PaperFiles:
             else:
                 folder = folder_of(source)
             if (folder / CORPUS).is_file():
+                lenient = is_lenient(folder, lenient)
                 return cls([folder / CORPUS], columns or {}, format or "beir", lenient)
         if not path.is_dir():
             if why := why_not_file(path):

@@ -14,7 +14,7 @@ from claim2source.datasets.papers import (
     paper_of_texts,
     plain_doi,
 )
-from claim2source.datasets.retractions import NOTICE, state_of, state_of_cell, worst
+from claim2source.datasets.retractions import notice_of, state_of, state_of_cell, worst
 from claim2source.io.jsonl import Row, json_records, row_of
 
 ADDRESS = "https://openalex.org/"
@@ -191,7 +191,7 @@ def _updates(record: Mapping[str, object]) -> str:
             plain_doi(_text_of(update, "DOI")),
         )
         if state and doi:
-            return f"{state}{NOTICE}{doi}"
+            return notice_of(state, doi)
     return ""
 
 

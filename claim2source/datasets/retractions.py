@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from claim2source.datasets.papers import (
     first_day,
     plain_doi,
 )
-from claim2source.io.text_files import any_lines, tsv_rows
+from claim2source.io.text_files import any_lines
 
 # What registries call a notice; the first that fits counts, and others say nothing of the paper.
 _KINDS = (
@@ -31,10 +32,7 @@ _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
 # Between the state and the DOI that a notice, which is itself a paper, is about.
 NOTICE = " notice of "
 # Columns of Retraction Watch's file.
-_WATCH = (
-    *("RetractionNature", "RetractionDate", "RetractionDOI"),
-    *("OriginalPaperDOI", "OriginalPaperPubMedID"),
-)
+_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
 _REINSTATED = "reinstatement"
 
 
@@ -62,15 +60,23 @@ def state_of_cell(text: str) -> str:
     return state_of(line, line) or f"{RETRACTED}, {line}"
 
 
+def notice_of(state: str, doi: str) -> str:
+    """Describe a paper that is itself a notice of another one."""
+    return f"{state}{NOTICE}{doi}"
+
+
 @dataclass(frozen=True)
 class Notices:
-    """Hold states by DOI and PubMed's id, which differ; "" where a paper was reinstated."""
+    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
 
-    states: Mapping[str, str]
+    by_doi: Mapping[str, str]
+    by_pmid: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
         """Return the state of a paper; None where nothing is said about it."""
-        return self.states.get(doi, self.states.get(id.lower()))
+        notice = self.by_doi.get(doi) if doi else None
+        notice = self.by_doi.get(id.lower()) if notice is None else notice
+        return self.by_pmid.get(id) if notice is None else notice
 
 
 def read_notices(path: Path) -> Notices:
@@ -80,20 +86,38 @@ def read_notices(path: Path) -> Notices:
     """
     problems = CountedProblems()
     lines = (line for _, line in any_lines(path, problems))
-    rows = [cells for _, cells in tsv_rows(path, _WATCH, problems, lines=lines, delimiter=",")]
+    csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.DictReader(lines)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        for name in _WATCH:
+            if name not in header:
+                columns = ", ".join(header[:8]) or "none"
+                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
+                raise InputError(path, field=name, why=why)
+        rows.fieldnames = header
+        listed = [
+            (
+                day,
+                kind.strip(),
+                state_of(kind, _day(day), plain_doi(row.get("RetractionDOI") or "")),
+                row,
+            )
+            for row in rows
+            for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
+        ]
+    except csv.Error as error:
+        raise InputError(path, why=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
-    if not rows:
-        raise InputError(path, why="holds no notices of Retraction Watch")
-    states: dict[str, str] = {}
-    for kind, day, notice, paper, pmid in sorted(rows, key=lambda cells: _day_number(cells[1])):
-        state = state_of(kind, _day(day), plain_doi(notice))
-        if not state and kind.strip().lower() != _REINSTATED:
+    dois, pmids = dict[str, str](), dict[str, str]()
+    for _, kind, state, row in sorted(listed, key=lambda entry: _day_number(entry[0])):
+        if not state and kind.lower() != _REINSTATED:
             continue
-        if doi := plain_doi(paper):
-            states[doi] = state
-        if pmid.strip().strip("0"):
-            states[pmid.strip()] = state
-    return Notices(states)
+        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
+            dois[doi] = state
+        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
+            pmids[pmid] = state
+    return Notices(dois, pmids)
 
 
 def _day_number(date: str) -> int:

@@ -7,26 +7,34 @@ rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicte
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import write_json
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.core.validate import read_json, validated
-from claim2source.io.jsonl import json_records
-from claim2source.io.text_files import why_not_id
+from claim2source.io.jsonl import Row, parse_json
+from claim2source.io.text_files import read_lines
 from claim2source.io.trec import read_run, write_trec_run
 
 Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
 LABELS: tuple[Label, ...] = get_args(Label)
 SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
+TWEET = ("account", "id", "text")
 MAX_TWEETS = 5
+# The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
+NOTHING = "-1"
+_KEYS = ("id", "rumor", "timeline", "label", "evidence")
+_GIVEN_WITH_LABELS = _KEYS[3:]
+_OF_OUTPUT = ("id", "predicted_label", "predicted_evidence")
+_EVIDENCE = (*TWEET, "score")
 _ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
 Language = Literal["en", "ar"]
 Verdicts = Mapping[str, Label | None]
@@ -114,75 +122,46 @@ def tweet_id(source: str) -> str:
     return source.rpartition("/")[2]
 
 
-@dataclass(frozen=True)
-class _Record:
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    id: str
-    rumor: str
-    timeline: list[Tweet]
-    label: Label | None = None
-    evidence: list[Tweet] | None = None
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Yield the fields that are wrong, and why."""
-        if why := "holds a /" if "/" in self.id else why_not_id(self.id):
-            yield "id", f"{self.id!r} {why}"
-        if not self.rumor.strip():
-            yield "rumor", "is empty"
-        if not self.timeline:
-            yield "timeline", "is empty"
-        by_id: dict[str, Tweet] = {}
-        for number, tweet in enumerate(self.timeline):
-            if why := why_not_id(tweet.id):
-                yield f"timeline.{number}.id", why
-            if by_id.setdefault(tweet.id, tweet) is not tweet:
-                yield f"timeline.{number}.id", f"{tweet.id!r} is there already"
-        if (self.label is None) != (self.evidence is None):
-            yield ("evidence" if self.evidence is None else "label"), "is missing beside the other"
-        elif self.evidence is not None and bool(self.evidence) == (self.label == UNVERIFIABLE):
-            has = "has evidence" if self.evidence else "has no evidence"
-            yield "label", f"{self.label}, but the rumour {has}"
-        for number, tweet in enumerate(self.evidence or ()):
-            if tweet.id not in by_id:
-                yield f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline"
-            elif by_id[tweet.id].account != tweet.account:
-                why = f"{tweet.account!r} is not the account of this tweet in the timeline"
-                yield f"evidence.{number}.account", why
-
-
 def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
     """Read a file of the organisers: a JSON list of rumours, or one rumour on each line.
 
     Labels and evidence are in all rumours or in none. Without a `split` it is what the file's
-    name ends with (`English_dev.json`: dev). Raises `InputError`, which names the rumour's place,
-    from 0, and the field (`7.timeline.3.id`).
+    name ends with (`English_dev.json`: dev). Raises `InputError` with a line for each problem,
+    which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
     """
     path, problems = Path(path), Problems()
-    values = [row.record for row in json_records(path, problems)]
-    problems.raise_if_any()
-    records = validated(list[_Record], values, path)
-    if not records:
-        raise InputError(path, why="holds no rumours")
+    records = _read_list(path, problems)
+    rumors: list[Rumor] = []
     place_of: dict[str, int] = {}
+    labelled: int | None = None
     for number, record in enumerate(records):
-        for field, why in record.faults():
-            raise InputError(path, field=f"{number}.{field}", why=why)
-        if place_of.setdefault(record.id, number) != number:
-            why = f"{record.id!r} is rumour {place_of[record.id]} already"
-            raise InputError(path, field=f"{number}.id", why=why)
-        if (record.label is None) != (records[0].label is None):
-            raise InputError(path, field=f"{number}.label", why="is in some rumours, not in all")
-    rumors = [
-        Rumor(
-            record.id,
-            record.rumor,
-            tuple(record.timeline),
-            record.label,
-            tuple(tweet.id for tweet in record.evidence or ()),
-        )
-        for record in records
-    ]
+        row = _object_row(record, path, problems, str(number), _KEYS)
+        if row is None:
+            continue
+        keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
+        if len(keys) == 1:
+            missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
+            row.complain(missing_key, f"is missing beside {keys[0]}")
+        elif keys and labelled is None and rumors:
+            row.complain("label", "is there, but not in the rumours before")
+        elif not keys and labelled is not None:
+            row.complain("label", f"is missing, but rumour {labelled} has one")
+        if keys and labelled is None:
+            labelled = number
+        key = row.as_id("id", row.record.get("id"))
+        if key is not None and "/" in key:
+            row.complain("id", f"{key!r} holds a /")
+        if key is not None and place_of.setdefault(key, number) != number:
+            row.complain("id", f"{key!r} is rumour {place_of[key]} already")
+        text = row.require_text("rumor")
+        timeline = _tweets(row, "timeline")
+        if not timeline and isinstance(row.record.get("timeline"), list):
+            row.complain("timeline", "is empty")
+        label, evidence = _judgement(row, timeline) if len(keys) == 2 else (None, ())
+        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence))
+    if not records and not len(problems):
+        problems.add(path, None, None, "holds no rumours")
+    problems.raise_if_any()
     return Rumors(tuple(rumors), path.stem, split or split_of(path), _language(rumors))
 
 
@@ -190,6 +169,77 @@ def split_of(path: Path) -> str:
     """Read the split from a file's name, else take the whole stem."""
     match = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
     return match[1].lower() if match else path.stem
+
+
+def _read_list(path: Path, problems: Problems) -> Sequence[object]:
+    lines = read_lines(path)
+    if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
+        objects = [
+            parse_json(line, path, problems, number)
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+        problems.raise_if_any()
+        return objects
+    records = parse_json("".join(lines), path, problems)
+    problems.raise_if_any()
+    if not isinstance(records, list):
+        problems.add(path, None, None, "is not a JSON list")
+        problems.raise_if_any()
+    return cast(list[object], records)
+
+
+def _object_row(
+    record: object, path: Path, problems: Problems, location: str, keys: Sequence[str]
+) -> Row | None:
+    def complain(field: str, why: str, kind: str = "", /) -> None:
+        problems.add(path, None, f"{location}.{field}", why)
+
+    if not isinstance(record, dict):
+        problems.add(path, None, location, "is not an object")
+        return None
+    for key in record:
+        if key not in keys:
+            complain(str(key), f"no such field; there are: {', '.join(keys)}")
+    return Row(record, 0, complain)
+
+
+def _tweets(row: Row, field: str) -> list[Tweet]:
+    listed = row.record.get(field)
+    if not isinstance(listed, list):
+        row.complain(field, "is missing" if listed is None else "is not a list of tweets")
+        return []
+    tweets: list[Tweet] = []
+    seen: dict[str, int] = {}
+    for number, cells in enumerate(listed):
+        location = f"{field}.{number}"
+        if not isinstance(cells, list) or len(cells) != len(TWEET):
+            row.complain(location, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
+            continue
+        key = row.as_id(f"{location}.id", cells[1])
+        if key is not None and seen.setdefault(key, number) != number:
+            row.complain(f"{location}.id", f"{key!r} is {field}.{seen[key]} already")
+        account = row.as_text(f"{location}.account", cells[0])
+        tweets.append(Tweet(account, key or "", row.as_text(f"{location}.text", cells[2])))
+    return tweets
+
+
+def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple[str, ...]]:
+    label = row.record["label"]
+    evidence = _tweets(row, "evidence")
+    if label not in LABELS:
+        row.complain("label", f"{str(label)[:40]!r} is not one of {', '.join(LABELS)}")
+    elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
+        has = "has evidence" if evidence else "has no evidence"
+        row.complain("label", f"{label}, but the rumour {has}")
+    by_id = {tweet.id: tweet for tweet in timeline}
+    for number, tweet in enumerate(evidence if by_id else ()):
+        if tweet.id and tweet.id not in by_id:
+            row.complain(f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline")
+        elif tweet.id and by_id[tweet.id].account != tweet.account:
+            why = f"{tweet.account!r} is not the account of this tweet in the timeline"
+            row.complain(f"evidence.{number}.account", why)
+    return cast(Label, label), tuple(tweet.id for tweet in evidence)
 
 
 def _language(rumors: Iterable[Rumor]) -> Language:
@@ -225,8 +275,8 @@ def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str |
 def read_evidence(path: str | Path, rumors: Rumors) -> Run:
     """Read a run of evidence; its sources are named as `Rumors.dataset` does.
 
-    Raises `InputError` with a line for each problem: a rumour that is not there, more than five
-    tweets, one that is not in its timeline.
+    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line for each
+    problem: a rumour that is not there, more than five tweets, one that is not in its timeline.
     """
     path, problems = Path(path), Problems()
     file = read_run(path)
@@ -236,34 +286,62 @@ def read_evidence(path: str | Path, rumors: Rumors) -> Run:
     return _checked(ranked, path, rumors, problems)
 
 
-@dataclass(frozen=True)
-class _Output:
-    id: str
-    predicted_label: Label | None
-    predicted_evidence: list[tuple[str, str, str, float]]  # a tweet and its score
-
-
 def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label | None], Run]:
     """Read the verdict of every rumour, and the evidence that it names.
 
-    A system without verdicts has null in all entries. Raises `InputError` for a rumour that is
-    missing, twice or not there, another label, evidence as for `read_evidence`.
+    A system without verdicts has null in all entries. Raises `InputError` with a line for each
+    problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
+    or not there, another label, evidence as for `read_evidence`.
     """
-    path = Path(path)
-    entries = validated(list[_Output], read_json(path), path)
-    labels = {entry.id: entry.predicted_label for entry in entries}
-    if len(labels) < len(entries):
-        raise InputError(path, field="id", why="a rumour is there twice")
-    if None in labels.values() and any(labels.values()):
-        raise InputError(path, field="predicted_label", why="must be null in all entries or none")
+    path, problems = Path(path), Problems()
+    labels: dict[str, Label | None] = {}
+    silent: list[Row] = []
+    ranked: dict[str, list[tuple[str, float]]] = {}
+    for position, record in enumerate(_read_list(path, problems)):
+        row = _object_row(record, path, problems, str(position), _OF_OUTPUT)
+        if row is None:
+            continue
+        key = row.as_id("id", row.record.get("id")) or ""
+        if key in labels:
+            row.complain("id", f"{key!r} is there already")
+        label = row.record.get("predicted_label")
+        if "predicted_label" not in row.record:
+            row.complain("predicted_label", "is missing")
+        elif label is None:
+            silent.append(row)
+        elif label not in LABELS:
+            row.complain(
+                "predicted_label", f"{_value_text(label)} is not one of {', '.join(LABELS)}"
+            )
+        labels[key] = cast("Label | None", label)
+        evidence = row.record.get("predicted_evidence")
+        if not isinstance(evidence, list):
+            row.complain("predicted_evidence", "is missing or not a list of tweets")
+            evidence = []
+        ranked[key] = []
+        for number, cells in enumerate(evidence):
+            location = f"predicted_evidence.{number}"
+            if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
+                row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+                continue
+            tweet, score = row.as_id(f"{location}.id", cells[1]), cells[3]
+            if type(score) not in (int, float) or not math.isfinite(score):
+                row.complain(f"{location}.score", f"{_value_text(score)} is not a number")
+            elif tweet is not None:
+                ranked[key].append((tweet, float(score)))
+    if any(label is not None for label in labels.values()):
+        for row in silent:
+            why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            row.complain("predicted_label", why)
+    problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
         raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
-    ranked = {
-        entry.id: [(tweet, score) for _, tweet, _, score in entry.predicted_evidence]
-        for entry in entries
-    }
-    return labels, _checked(ranked, path, rumors, Problems())
+    return labels, _checked(ranked, path, rumors, problems)
+
+
+def _value_text(value: object) -> str:
+    return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
 
 
 def _checked(
@@ -276,6 +354,8 @@ def _checked(
             problems.add(path, None, claim, f"no such rumour in {rumors.name}")
             continue
         ids = [tweet for tweet, _ in tweets]
+        if ids == [NOTHING]:
+            continue
         if len(ids) > MAX_TWEETS:
             problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
         for tweet in dict.fromkeys(ids):

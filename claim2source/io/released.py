@@ -13,16 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Interval
 
 from claim2source.core.errors import FileProblems, InputError, Problems
 from claim2source.core.run import Run
-from claim2source.core.validate import validated
-from claim2source.io.jsonl import parse_json
-from claim2source.io.text_files import read_lines, why_not_id
+from claim2source.io.jsonl import Row, parse_json
+from claim2source.io.text_files import read_lines
 
 RankedBy = Literal["reranker", "embedding"]
 # Claim id -> source id -> score, best first.
@@ -31,41 +29,16 @@ _Lists = dict[str, dict[str, float]]
 Selections = Mapping[str, Mapping[int, int | None]]
 
 _SELECTION = re.compile(r"([^_\s]+)_([0-9]{1,9})")
-_Rank = Annotated[int, Interval(ge=1, le=10**9)]
-# float32 has room above it for ties.
-_Score = Annotated[float, Interval(ge=-1e37, le=1e37)]
+_LARGEST = 1e37  # float32 has room above it for ties
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    pubkey: str | int
-    rank: _Rank | None = None
-    embedding_score: _Score | None = None
-    reranker_rank: _Rank | None = None
-    reranker_score: _Score | None = None
+class ReleasedScores:
+    """Hold a score file's lists, the golds that it names, and the count of repeated sources."""
 
-    def ranked(self, reranked: bool) -> tuple[int | None, float | None]:
-        """Return rank and score by one stage."""
-        if reranked:
-            return self.reranker_rank, self.reranker_score
-        return self.rank, self.embedding_score
-
-
-@dataclass(frozen=True)
-class _Selection:
-    selected_paper: _Rank | None
-
-
-@dataclass(frozen=True)
-class _Entry:
-    query_index: str | int
-    candidates: list[_Candidate]
-    ground_truth_pubkey: str | int | None = None
-
-    @property
-    def is_reranked(self) -> bool:
-        """Tell whether a re-ranker ran."""
-        return any(candidate.reranker_rank is not None for candidate in self.candidates)
+    ranked: _Lists
+    golds: dict[str, str]
+    repeated: int
 
 
 def is_json(lines: Sequence[str]) -> bool:
@@ -79,67 +52,24 @@ def is_json(lines: Sequence[str]) -> bool:
 
 def read_scores(
     lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
-) -> tuple[_Lists, dict[str, str], int]:
+) -> ReleasedScores:
     """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
-
-    Returns its lists, the golds that it names, and the count of repeated sources.
 
     Where no re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left
     out, as the authors' own evaluation does. Scores are the file's, where it has them; tied ones
     are lowered by as little as float32 can hold, since the file's order counts.
     """
     content = parse_json("".join(lines), problems.file, problems.collected)
-    ranked: _Lists = {}
-    golds: dict[str, str] = {}
-    repeated = 0
+    scored = ReleasedScores({}, {}, 0)
     if isinstance(content, dict):
         problems.add(None, None, _why_no_run(content))
-    if content == []:
-        problems.add(None, None, "no claims, only an empty list")
-    problems.collected.raise_if_any()
-    entries = validated(list[_Entry], content, problems.file)
-    reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
-    for number, entry in enumerate(entries):
-        claim, gold = str(entry.query_index), entry.ground_truth_pubkey
-        listed = _listed(entry, reranked, number, problems)
-        if why := f"{claim!r} is another entry's too" if claim in ranked else why_not_id(claim):
-            problems.add(None, f"{number}.query_index", why)
-        distinct: dict[str, float | None] = {}
-        for source, score in listed:
-            distinct.setdefault(source, score)
-        repeated += len(listed) - len(distinct)
-        ranked[claim] = _decreasing(distinct)
-        # Their code writes str(None) for a claim whose gold is not known.
-        golds |= {} if gold in (None, "", "None") else {claim: str(gold)}
-    return ranked, golds, repeated
-
-
-def _listed(
-    entry: _Entry, reranked: bool, number: int, problems: FileProblems
-) -> list[tuple[str, float | None]]:
-    """List the candidates by the ranks of one stage, with its scores (None: not given)."""
-    field = f"{number}.candidates"
-    by_rank: dict[int, tuple[str, float | None]] = {}
-    for i, candidate in enumerate(entry.candidates):
-        rank, score = candidate.ranked(reranked)
-        source = str(candidate.pubkey)
-        if why := why_not_id(source):
-            problems.add(None, f"{field}.{i}.pubkey", why)
-        if rank in by_rank:
-            problems.add(None, f"{field}.{i}", f"rank {rank} is another candidate's too")
-        elif rank is not None:
-            by_rank[rank] = source, score
-        elif not reranked:
-            problems.add(None, f"{field}.{i}.rank", "is missing")
-    if reranked and entry.candidates and not entry.is_reranked:
-        problems.add(None, field, "have no reranker_rank, which other entries have")
-    ordered = [by_rank[rank] for rank in sorted(by_rank)]
-    for (_, before), (source, after) in pairwise(ordered):
-        if before is not None and after is not None and after > before:
-            why = f"{source!r} scores higher than the candidate ranked before it"
-            problems.add(None, field, why)
-            break
-    return ordered
+    elif isinstance(content, list):
+        entries = [_Entry(i, entry, problems) for i, entry in enumerate(content, 1)]
+        reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
+        scored = _lists(entries, reranked)
+        if not content:
+            problems.add(None, None, "no claims, only an empty list")
+    return scored
 
 
 def _why_no_run(content: Mapping[str, object]) -> str:
@@ -149,6 +79,88 @@ def _why_no_run(content: Mapping[str, object]) -> str:
             "this file as its selections"
         )
     return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON, which is a list"
+
+
+class _Entry(Row):
+    def __init__(self, number: int, raw: object, problems: FileProblems) -> None:
+        def complain(field: str, why: str, kind: str = "", /) -> None:
+            problems.add(None, field or None, f"entry {number}: {why}")
+
+        is_object = isinstance(raw, dict)
+        super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
+        if not is_object:
+            complain("", "is not an object")
+        candidates = self.record.get("candidates")
+        if is_object and not isinstance(candidates, list):
+            complain("candidates", "is missing" if candidates is None else "is not a list")
+        listed = candidates if isinstance(candidates, list) else []
+        for position, value in enumerate(listed):
+            if not isinstance(value, dict):
+                complain(f"candidates[{position}]", "is not an object")
+        self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
+        self.is_reranked = any(
+            candidate.get("reranker_rank") is not None for _, candidate in self.candidates
+        )
+
+    def gold(self) -> str | None:
+        value = self.record.get("ground_truth_pubkey")
+        # Their code writes str(None) for a claim whose gold is not known.
+        return None if value in (None, "", "None") else self.as_id("ground_truth_pubkey", value)
+
+    def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
+        """List the candidates by the ranks of one stage, with its scores (None: not given)."""
+        stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
+        by_rank: dict[int, tuple[str, float | None]] = {}
+        for i, candidate in self.candidates:
+            label, rank = f"candidates[{i}]", candidate.get(stage[0])
+            if rank is None and reranked:
+                continue
+            source = self.as_id(f"{label}.pubkey", candidate.get("pubkey"))
+            score = self._score(f"{label}.{stage[1]}", candidate.get(stage[1]))
+            if type(rank) is not int or not 1 <= rank <= 10**9:
+                self.complain(f"{label}.{stage[0]}", "is not a rank: an integer from 1")
+            elif rank in by_rank:
+                self.complain(f"{label}.{stage[0]}", f"{rank} is another candidate's too")
+            elif source is not None:
+                by_rank[rank] = source, score
+        if reranked and self.candidates and not self.is_reranked:
+            self.complain("candidates", "have no reranker_rank, which other entries have")
+        ordered = [by_rank[rank] for rank in sorted(by_rank)]
+        for (_, before), (source, after) in pairwise(ordered):
+            if before is not None and after is not None and after > before:
+                why = f"{source!r} scores higher than the candidate ranked before it"
+                self.complain(stage[1], why)
+                break
+        return ordered
+
+    def _score(self, field: str, value: object) -> float | None:
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]
+            self.complain(field, "is not a finite number")
+            return None
+        return float(value)  # type: ignore[arg-type]
+
+
+def _lists(entries: Sequence[_Entry], reranked: bool) -> ReleasedScores:
+    ranked: _Lists = {}
+    golds: dict[str, str] = {}
+    repeated = 0
+    for entry in entries:
+        claim = (
+            entry.as_id("query_index", entry.record.get("query_index")) if entry.record else None
+        )
+        gold, listed = entry.gold(), entry.ranked(reranked)
+        if claim in ranked:
+            entry.complain("query_index", f"{claim!r} is another entry's too")
+        elif claim is not None:
+            distinct: dict[str, float | None] = {}
+            for source, score in listed:
+                distinct.setdefault(source, score)
+            repeated += len(listed) - len(distinct)
+            ranked[claim] = _decreasing(distinct)
+            golds |= {claim: gold} if gold is not None else {}
+    return ReleasedScores(ranked, golds, repeated)
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
@@ -167,16 +179,22 @@ def read_selections(path: Path) -> Selections:
     """Read the LLM's selections. Raises `InputError` with a line for each problem."""
     problems = Problems()
     content = parse_json("".join(read_lines(path)), path, problems)
-    problems.raise_if_any()
-    # Their older files hold the bare number.
-    values = validated(dict[str, _Selection | _Rank | None], content, path)
     selections: dict[str, dict[int, int | None]] = {}
-    for key, value in values.items():
-        selected = value.selected_paper if isinstance(value, _Selection) else value
-        if (name := _SELECTION.fullmatch(key)) is None:
+    if not isinstance(content, dict) and not len(problems):
+        problems.add(path, None, None, "is not a JSON object of selections")
+    for key, value in content.items() if isinstance(content, dict) else ():
+        field, name = f"{key[:60]}.selected_paper", _SELECTION.fullmatch(key)
+        if name is None:
             problems.add(path, None, key[:60], "is no <language>_<place of the claim>, as de_0")
-        else:
+            continue
+        if isinstance(value, dict) and "selected_paper" not in value:
+            problems.add(path, None, field, "is missing")
+        # Their older files hold the bare number.
+        selected = value.get("selected_paper") if isinstance(value, dict) else value
+        if selected is None or type(selected) is int and 1 <= selected <= 10**6:
             selections.setdefault(name[1], {})[int(name[2])] = selected
+        else:
+            problems.add(path, None, field, "is neither null nor a place, an integer from 1")
     problems.raise_if_any()
     if not selections:
         raise InputError(path, why="holds no selections")

@@ -89,7 +89,8 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
     golds: Mapping[str, str] = {}
     complete = True
     if is_json(lines):
-        ranked, golds, repeated = read_scores(lines, problems, ranked_by)
+        scored = read_scores(lines, problems, ranked_by)
+        ranked, golds, repeated = scored.ranked, scored.golds, scored.repeated
     elif is_submission(lines):
         ranked, repeated = read_submission(lines, problems)
     else:

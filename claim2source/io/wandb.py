@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import logging
@@ -12,6 +13,8 @@ import re
 import shlex
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -227,21 +230,28 @@ def why_not_reached(host: str) -> str:
 
     The key is not sent.
     """
-    import httpx2
-
-    address = host.rpartition("@")[2]  # without a user's name and password
+    try:
+        parts = urlsplit(host)
+        # Without a user's name and password.
+        address = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
+    except ValueError as error:
+        return f"WANDB_BASE_URL: {error}"
     reasons = [f"{address} gives no answer in {ANSWER_SECONDS:g} seconds"]
 
     def ask() -> None:
-        query = {"query": "{ viewer { id } }"}
+        body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
         try:
-            answer = httpx2.post(f"{host}/graphql", json=query, timeout=ANSWER_SECONDS)
+            request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
+            # An opener of its own: the shared one keeps the proxies of its first use.
+            with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
+                reasons[0] = ""
+        except urllib.error.HTTPError as error:
             # What it says of a question without a key does not matter.
-            reasons[0] = f"{address} answers {answer.status_code}" if answer.is_server_error else ""
-        except httpx2.TimeoutException:
-            pass
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reasons[0] = f"{address}: {error}"
+            reasons[0] = f"{address} answers {error.code}" if error.code >= 500 else ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if not isinstance(reason, TimeoutError):
+                reasons[0] = f"{address}: {getattr(reason, 'strerror', None) or reason}"
 
     # Looking up a host's name without a network has no time limit of its own.
     asking = threading.Thread(target=ask, daemon=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from claim2source.core.errors import InputError
 from claim2source.io.store import default_root
@@ -86,14 +87,19 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
     def _open(self) -> None:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
-        if version not in (0, VERSION) or version == 0 and tables:
+        if not 0 <= version <= VERSION or version == 0 and tables:
             raise InputError(str(self.path), why="is not a store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
-        if version == 0:
-            with self._writing():  # another process may have done so meanwhile
-                self._base.execute(_TABLE)
+        if version < VERSION:
+            with self._writing():
+                # Another process may have done so meanwhile.
+                (version,) = self._base.execute("PRAGMA user_version").fetchone()
+                if version == 1:
+                    self._base.execute("ALTER TABLE answers ADD COLUMN hash TEXT")
+                if version == 0:
+                    self._base.execute(_TABLE)
                 self._base.execute(f"PRAGMA user_version = {VERSION}")
 
     def get(self, key: str) -> StoredReply | None:
@@ -105,11 +111,13 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         if row is None:
             return None
         *values, digest = row
-        if digest != _hash(key, values):
+        # Without a hash: of the first version.
+        if digest is not None and digest != _hash(key, values):
             raise self._damaged("a reply differs from the written one")
-        raw, finish, prompt, completion, logprobs, *rest = values
-        tokens = tuple(Token(*token) for token in json.loads(logprobs))
-        return StoredReply(raw, finish, Usage(prompt, completion), tokens, *rest)
+        try:
+            return _reply_of_row(*values)
+        except (ValueError, TypeError, RecursionError):
+            raise self._damaged("a reply cannot be read") from None
 
     def put(self, key: str, reply: StoredReply) -> None:
         """Store a reply."""
@@ -171,3 +179,16 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
 def _hash(key: str, values: Sequence[object]) -> str:
     # `str`: what is damaged may be bytes.
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
+
+
+def _reply_of_row(
+    raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
+) -> StoredReply:
+    """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""
+    from pydantic import TypeAdapter
+
+    tokens = [dict(zip(("text", "logprob", "top"), t, strict=True)) for t in json.loads(logprobs)]
+    usage = {"prompt": prompt, "completion": completion}
+    names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
+    values = dict(zip(names, (raw, finish, usage, tokens, *rest), strict=True))
+    return TypeAdapter(StoredReply).validate_json(json.dumps(values), strict=True)

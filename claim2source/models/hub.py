@@ -314,10 +314,11 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError(folder / "modules.json", field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
-        why = (
-            "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
-            f"are read only with {_how_to_allow(config, 'allow_bin')}"
-        )
+        why = "no *.safetensors here, or none of a layer behind the pooling"
+        if any(folder.rglob("pytorch_model*.bin")):
+            why += (
+                f"; weights in .bin files are read only with {_how_to_allow(config, 'allow_bin')}"
+            )
         raise InputError(folder, why=why)
     return weights_hash(folder)
 

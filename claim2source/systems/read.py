@@ -62,8 +62,8 @@ class SystemEntry(Settings):
 
     Args:
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
-            training run's folder, a model's name, or its settings (beside it `sources`,
-            `rendering` and `index`); `{run: ..}`, files of another program;
+            training run's folder, a model's name, or its settings (beside it `sources` and
+            `rendering`); `{run: ..}`, files of another program;
             `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
             BM25 over text and hashtags of tweets; or the name of another system. A list of values
             of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands for the

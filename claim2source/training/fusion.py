@@ -180,6 +180,8 @@ def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recipe:
+    """Hold views by number, and the penalty of their weights."""
+
     views: tuple[int, ...]
     penalty: float
 

@@ -335,6 +335,8 @@ class Step:
 
 @dataclass
 class Window:
+    """Sum up what the micro-batches of an optimizer step measured."""
+
     started: float = field(default_factory=time.perf_counter)
     terms: list[dict[str, Tensor]] = field(default_factory=list)
     claims: int = 0

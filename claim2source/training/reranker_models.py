@@ -150,7 +150,7 @@ class TrainedReranker(ABC):
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
-        """Write a checkpoint: of a headless base its random head too."""
+        """Write a checkpoint; epoch 0 of a base without a head has its random head too."""
         kind: Kind = self.recipe.tuning
         if manifest.epoch == 0:
             kind = "full" if self.headless else "base"

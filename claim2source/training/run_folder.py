@@ -280,6 +280,8 @@ def resumable(config: RunConfig) -> bool:
 
 @dataclass(frozen=True)
 class RunFile:
+    """Hold what `run.json` says of a run."""
+
     chosen: str | None
     history: tuple[Epoch, ...]
     begun_with: dict[str, str | None] = field(default_factory=dict)

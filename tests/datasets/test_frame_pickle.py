@@ -23,13 +23,11 @@ from claim2source.datasets.frame_pickle import ADMITTED, MAX_BYTES, RecordedCall
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PICKLES = sorted(FIXTURES.glob("*.pkl"))
-TEXTS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time", "arxiv_id")
-WANTED = (*TEXTS, "pubmed_id", "label", "mag_id", "x", "y", "a", "c0", "c1")
 
 
 def refusal(path: Path) -> str:
     with pytest.raises(InputError) as error:
-        read_frame(path, WANTED)
+        read_frame(path)
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{path}: ")
     return line
@@ -44,13 +42,12 @@ def write(folder: Path, data: bytes) -> Path:
 @pytest.mark.parametrize("version", ["pandas1", "pandas2", "pandas3"])
 def test_reads_what_pandas_wrote(version: str) -> None:
     paths = [path for path in PICKLES if path.name.startswith(f"{version}_")]
-    assert len(paths) >= 8
+    assert len(paths) >= 12
     for path in paths:
         beside = path.with_name(path.stem.rsplit("_", 1)[0] + ".json")
-        columns = json.loads(beside.read_text("utf-8"))
-        expected = {name: cells for name, cells in columns.items() if name in WANTED}
-        table = read_frame(path, WANTED)
-        assert sorted(table) == sorted(expected), path
+        expected = json.loads(beside.read_text("utf-8"))
+        table = read_frame(path)
+        assert list(table) == list(expected), path
         # 1 == 1.0 == True: the kinds of the cells must agree as well.
         assert {k: [(c, type(c)) for c in v] for k, v in table.items()} == {
             k: [(c, type(c)) for c in v] for k, v in expected.items()
@@ -61,7 +58,7 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "pandas"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert len(read_frame(FIXTURES / "pandas3_arrow_whole_p5.pkl", TEXTS)) == len(TEXTS)
+    assert len(read_frame(FIXTURES / "pandas3_arrow_whole_p5.pkl")) == 17
     with pytest.raises(ImportError):
         pickle.loads((FIXTURES / "pandas3_arrow_whole_p5.pkl").read_bytes())
 
@@ -104,10 +101,8 @@ def test_calls_are_refused_and_nothing_runs(
     for attack in calls:
         # Inside an otherwise good frame, where a careless reader would already have begun.
         frame = pandas.DataFrame({"a": pandas.Series([attack, "x"], dtype=object)})
-        frame.columns = pandas.Index(["a"], dtype=object)
         for protocol in (2, 4, 5):
-            line = refusal(write(tmp_path, pickle.dumps(frame, protocol)))
-            assert "refused" in line and "StringDtype" not in line
+            assert "refused" in refusal(write(tmp_path, pickle.dumps(frame, protocol)))
     assert "refused 'touching.x'" in refusal(write(tmp_path, b"ctouching\nx\n)R."))
     assert not sentinel.exists()
     pickle.loads(pickle.dumps(calls[1]))
@@ -255,11 +250,15 @@ HARMFUL = {
 }
 
 
-def test_an_opcode_is_named_and_a_time_is_no_text(tmp_path: Path) -> None:
+def test_a_time_that_is_none_and_an_opcode_are_named(tmp_path: Path) -> None:
+    for year, fits in (("0001", True), ("9999", True), ("NaT", True), ("10000", False)):
+        times = numpy.array([year], "M8[s]")
+        path = write(tmp_path, pickle.dumps(pandas.DataFrame({"t": times}), 5))
+        if fits:
+            assert read_frame(path) == {"t": [None if year == "NaT" else f"{year}-01-01"]}
+        else:
+            assert "a time outside the years 1 to 9999" in refusal(path)
     assert "refused opcode 0x82" in refusal(write(tmp_path, b"\x80\x02\x82\x01."))
-    whole = FIXTURES / "pandas2_whole_p5.pkl"
-    with pytest.raises(InputError, match="an array of time"):
-        read_frame(whole, ["time"])
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
@@ -280,14 +279,14 @@ def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: s
 def test_hand_made_frame_is_good(tmp_path: Path) -> None:
     """The attacks below differ from this in one place only."""
     good = frame_of(array("i8", (1, 2), b"C\x10" + struct.pack("<2q", 4, 5)))
-    assert read_frame(write(tmp_path, good), WANTED) == {"c0": [4, 5]}
+    assert read_frame(write(tmp_path, good)) == {"c0": [4, 5]}
     real = good.replace(b"Ne\x86R", _range_axis(2) + b"e\x86R")
     assert pickle.loads(real)["c0"].tolist() == [4, 5]
     two = struct.pack("<4q", 1, 2, 3, 4)
     rowwise = frame_of(array("i8", (2, 2), b"C\x20" + two), 2)
     columnwise = frame_of(array("i8", (2, 2), b"C\x20" + two, b"\x88"), 2)
-    assert read_frame(write(tmp_path, rowwise), WANTED) == {"c0": [1, 2], "c1": [3, 4]}
-    assert read_frame(write(tmp_path, columnwise), WANTED) == {"c0": [1, 3], "c1": [2, 4]}
+    assert read_frame(write(tmp_path, rowwise)) == {"c0": [1, 2], "c1": [3, 4]}
+    assert read_frame(write(tmp_path, columnwise)) == {"c0": [1, 3], "c1": [2, 4]}
 
 
 def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
         (array("V8", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("O8", (1, 1), b"]]a"), "a cell is a list"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b")\x81a"), "a cell is a frame"),
-        (array("i8", (2, 1), b"C\x10" + bytes(16)), "a block and its columns differ"),
+        (array("i8", (2, 1), b"C\x10" + bytes(16)), "differ in number"),
         (b"N", "no array"),
     ]:
         assert message in refusal(write(tmp_path, frame_of(values)))
@@ -312,8 +311,8 @@ def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
 def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     size = 200_000
     data = array("i1", (1, size), b"B" + struct.pack("<I", size) + bytes(size))
-    assert len(read_frame(write(tmp_path, frame_of(data)), WANTED)["c0"]) == size
-    # Forty columns that all say to be the same 200 kB; of those not wanted none is read.
+    assert len(read_frame(write(tmp_path, frame_of(data)))["c0"]) == size
+    # Forty columns that all say to be the same 200 kB.
     pickled = short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
     slice_call = short("builtins") + short("slice") + b"\x93K"
     blocks = b"".join(
@@ -328,8 +327,7 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     bomb = FRAME + b")\x81}" + short("_mgr") + manager + b"(" + blocks + b"t](" + labels
     real = bomb.replace(b"Ne\x86R", _range_axis(size) + b"e\x86R")
     assert pickle.loads(real).shape == (size, 40)
-    with pytest.raises(InputError, match="more data than the file holds"):
-        read_frame(write(tmp_path, bomb), [f"c{i}" for i in range(40)])
+    assert "more data than the file holds" in refusal(write(tmp_path, bomb))
 
 
 def _range_axis(size: int) -> bytes:
@@ -344,7 +342,7 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
     ends = struct.pack("<4q", 0, 4, 8, 12)
     if ends not in data:
         pytest.skip("this pandas has no pyarrow")
-    assert read_frame(write(tmp_path, data), WANTED) == {"a": ["aaaa", "bbbb", "cccc"]}
+    assert read_frame(write(tmp_path, data)) == {"a": ["aaaa", "bbbb", "cccc"]}
     for bad in ((0, 12, 0, 12), (0, 4, 8, 13), (-4, 4, 8, 12), (0, 4, 8, 2**62)):
         hostile = data.replace(ends, struct.pack("<4q", *bad))
         message = refusal(write(tmp_path, hostile))
@@ -352,7 +350,7 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")
-@pytest.mark.parametrize("name", ["pandas1_filtered_p5", "pandas3_arrow_whole_p5"])
+@pytest.mark.parametrize("name", ["pandas1_corners_p2", "pandas3_arrow_whole_p5"])
 def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
     tmp_path: Path, name: str
 ) -> None:
@@ -363,6 +361,6 @@ def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
     for i in range(0, len(data), 5):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x15]) + data[i + 1 :])
         try:
-            read_frame(path, WANTED)
+            read_frame(path)
         except InputError as error:
             assert len(str(error).splitlines()) == 1

@@ -108,6 +108,25 @@ def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
     ]
 
 
+def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
+    folder = dirty(tmp_path / "set")
+    lenient = load(folder, "test", lenient=True)
+    (folder / "dataset.yaml").write_text("lenient: true\n")
+    assert load(folder, "test") == lenient
+    for text, message in [
+        ("lenent: true", r"dataset.yaml:1: lenent: no such key; did you mean lenient"),
+        ("lenient: [", r"dataset.yaml:\d: not YAML"),
+    ]:
+        (folder / "dataset.yaml").write_text(text)
+        with pytest.raises(UserError, match=message):
+            load(folder, "test", lenient=True)
+    for text in ("", "lenient: false\n", "# nothing\n"):
+        (folder / "dataset.yaml").write_text(text)
+        assert load(folder, "test", lenient=True) == lenient
+        with pytest.raises(InputError):
+            load(folder, "test")
+
+
 def test_a_clean_set_is_the_same_either_way(tmp_path: Path) -> None:
     for data in (load("demo", "dev"), load(make(tmp_path / "set"), "dev")):
         folder = "demo" if data.name == "demo" else tmp_path / "set"

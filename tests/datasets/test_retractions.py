@@ -94,5 +94,5 @@ def test_of_several_notices_of_retraction_watch_the_last_one_counts(tmp_path: Pa
     assert notices.of("88", "10.1000/c") == "corrected, 2021-01-03"
     assert notices.of("W9", "10.1000/c") is None and notices.of("0", "") is None
     path.write_text("DOI,Title\n")
-    with pytest.raises(InputError, match=r"watch.csv:1: RetractionNature: must be a column"):
+    with pytest.raises(InputError, match=r"watch.csv: RetractionNature: no such column"):
         read_notices(path)

@@ -55,10 +55,10 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "1.rumor: is missing": lambda r: r[1].pop("rumor"),
     "2.id: 'r1' is rumour 0 already": lambda r: r[2].update(id="r1"),
     "2.id: 'a/b' holds a /": lambda r: r[2].update(id="a/b"),
-    "0.label: 'FALSE' is not allowed; allowed: SUPPORTS, ": lambda r: r[0].update(label="FALSE"),
+    "0.label: 'FALSE' is not one of SUPPORTS, ": lambda r: r[0].update(label="FALSE"),
     "0.label: NOT ENOUGH INFO, but the rumour": lambda r: r[0].update(label="NOT ENOUGH INFO"),
     "0.timeline.2.id: holds white": lambda r: r[0]["timeline"][2].__setitem__(1, "1 2"),
-    "0.timeline.2.id: '11' is there already": lambda r: r[0]["timeline"][2].__setitem__(1, "11"),
+    "0.timeline.2.id: '11' is timeline.0": lambda r: r[0]["timeline"][2].__setitem__(1, "11"),
     "0.evidence.0.id: '99' is not in the": lambda r: r[0]["evidence"][0].__setitem__(1, "99"),
 }
 
@@ -119,6 +119,8 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
         with pytest.raises(InputError) as error_info:
             read_evidence(path, rumors)
         assert error in str(error_info.value) and len(error_info.value.lines) == 1
+    path.write_text("r1 Q0 -1 1 1.0 t\n")
+    assert read_evidence(path, rumors).sources("r1") == []
     many = rumor("r1", "text", {str(i): f"tweet {i}" for i in range(6)})
     path.write_text("".join(f"r1\tQ0\t{i}\t{i + 1}\t{9 - i}\tt\n" for i in range(6)))
     with pytest.raises(InputError, match="r1: 6 tweets; 5 at most"):
@@ -126,7 +128,7 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
 
 
 VERDICTS: dict[str, Callable[[list[dict[str, Any]]], object]] = {
-    "0.predicted_label: 'TRUE' is not allowed": lambda v: v[0].update(predicted_label="TRUE"),
+    "0.predicted_label: 'TRUE' is not one of": lambda v: v[0].update(predicted_label="TRUE"),
     "no entry for 1 rumours, such as 'r3'": lambda v: v.pop(),
     "r1: tweet '31' is not in its": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "31")),
     "tweet '11' is there 2 times": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "11")),

@@ -115,6 +115,15 @@ def test_what_changed_is_reported(
     assert snapshot.compare(folders[1], folders[0]) == (0 if case == "missing run" else 1)
 
 
+@pytest.mark.parametrize("printed", ["", "translate: 100 of 100\n", "[INFO] done\n"])
+def test_a_case_may_print_text_or_nothing(printed: str, folders: tuple[Path, Path]) -> None:
+    for folder in folders:
+        (folder / CASE / "stdout").write_text(printed)
+    assert snapshot.compare(*folders) == 0
+    (folders[1] / CASE / "exit_code").write_text("2\n")
+    assert snapshot.compare(*folders) == 1
+
+
 def test_weights_are_compared_by_value(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ PARTS = "P: {retrieve: {bm25: {k1: 1.0}}}\nM: {retrieve: {dense: org/m}}\n"
         ("A:\n  model: {name: org/x} # x", "{retrieve: {dense: org/x}}"),
         (
             "A:\n  advice: go\n  model:\n    name: org/x\n    # how\n    pooling: cls\n"
-            "  sources: title # less\n",
+            "  sources: title # less\n  index: {dimensions: 64}\n",
             "{retrieve: {dense: {name: org/x, pooling: cls}, sources: title}, advice: go}",
         ),
         (
@@ -69,6 +69,7 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
     files["A"].write_text(upgraded)
     for comment in re.findall(r"# .*", old):
         assert comment in upgraded
+    assert ("# index: is gone" in upgraded) == ("index:" in old)
     systems = read_systems([files["A"]], [files["parts"]])
     files["new"].write_text(f"A: {new}\n")
     new_systems = read_systems([files["new"]], [files["parts"]])
