@@ -24,7 +24,7 @@ from claim2source.evaluation.compare import Leaderboard
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.published.tables import load_published
-from claim2source.evaluation.published.text import PublishedTables
+from claim2source.evaluation.published.text import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.reports import named_reports, read_reports
 from claim2source.io.wandb import require_tracking
 
@@ -61,13 +61,15 @@ def beside_published(config: ReportConfig) -> PublishedTables:
     out = None if config.out is None else config.out / "published.md"
     if out is not None:
         require_output_file(out, *(f"[{table.id}]" for table in load_published()))
+        require_output_file(out.with_suffix(".csv"), ",".join(CSV_COLUMNS[:3]))
     published = PublishedTables.of(read_reports(config.reports), config.tables)
     text = published.text(markdown=out is not None)
     if out is None:
         say(text.rstrip("\n"))
     else:
         write_text(out, text)
-        say(f"{len(published.tables)} tables in {out}")
+        write_text(out.with_suffix(".csv"), published.csv())
+        say(f"{len(published.tables)} tables in {out}, their cells in {out.with_suffix('.csv')}")
     return published
 
 

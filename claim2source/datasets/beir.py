@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
 OF_CLAIMS = ("lang", "translation", "split", "candidates")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
+_SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
 
@@ -338,9 +340,18 @@ def write_beir(
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
-    moved to `NAME.replaced`. Raises `UserError` where `folder` holds anything else.
+    moved to `NAME.replaced`. Raises `UserError` where `folder` holds anything else, ValueError
+    without a split, and where the name of one is no file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
+    if not splits:
+        raise ValueError("no split to write")
+    for name, count in Counter(part.split for part in splits).items():
+        if count > 1 or not _SPLIT.fullmatch(name):
+            raise ValueError(f"split {name!r} is not a file name, or is repeated")
+    for claim_id, count in Counter(c.id for part in splits for c in part.claims).items():
+        if count > 1:
+            raise ValueError(f"claim {claim_id!r} is repeated")
     target = Path(folder).resolve()
     refuse_foreign(target, overwrite)
     try:

@@ -254,7 +254,10 @@ def _add_translations(
     for row in file.records():
         lang, text = row.require_text("lang").strip().lower(), row.require_text("translation")
         index = row.as_id("index", row.record.get("index"))
-        key = f"{row.require_text('split').strip()}-{lang}-{index}"
+        split = row.require_text("split").strip()
+        if not (index and lang and split):
+            continue
+        key = f"{split}-{lang}-{index}"
         if key not in split_of:
             row.complain("index", f"no claim is {key!r}, its split, lang and index")
         elif file.seen.setdefault(key, row.line) != row.line:

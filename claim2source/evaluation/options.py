@@ -22,8 +22,8 @@ class ReportConfig(Settings):
             hardware, software and costs, or "not recorded"; none: no checklist.
         benchmarks: Markdown file to write, and nothing else: the page of results whose figures
             and words lie in the one folder of `reports`; none: no such page.
-        out: folder for `compare.json` and `compare.md`, or for the papers' tables; none: they are
-            printed only.
+        out: folder for `compare.json` and `compare.md`, or for the papers' tables as
+            `published.md` and `published.csv`; none: they are printed only.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
             the reports say.
         split: split that the runs are of; none: as all the reports say.

@@ -157,7 +157,7 @@ def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
         names.setdefault(folders[0] if folders else value, []).append(system)
     if len(names) != 1:
         listed = "; ".join(f"{value!r} ({_shortened(own)})" for value, own in names.items())
-        raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
+        raise UserError(f"{key}: the reports differ: {listed}; choose with --{key}")
     return next(iter(names))
 
 

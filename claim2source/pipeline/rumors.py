@@ -120,7 +120,9 @@ def verify_rumors(config: RumorsConfig) -> str:
     # Write.
     parts: list[Part] = [f"{config.dataset}, {report.split}"]
     parts += [_score_table(rows)] if rows and rumors.is_labelled else []
-    parts += remaining_parts(report)
+    parts += [_stage_table(rows)] if rows else []
+    other = "rumours that nothing is reported on"
+    parts += remaining_parts(report, "all rumours" if validation is None else other)
     for row in rows:
         folder = config.out / row.report.name
         write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
@@ -286,12 +288,7 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> R
     headline = {name: None if first is None else first.values[name] for name in HEADLINE}
     metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.defined)
     definitions = [f"{name}: {DEFINITIONS[name]}." for name in metrics]
-    failures = [
-        f"{system.name}: {why} ({count})."
-        for system in systems.values()
-        for why, count in system.failures.items()
-    ]
-    report = replace(report, headline=headline, notes=(*report.notes, *definitions, *failures))
+    report = replace(report, headline=headline, notes=(*report.notes, *definitions))
     return with_published(report, [row.report for row in rows if not row.report.simulated])
 
 
@@ -306,6 +303,23 @@ def _score_table(rows: Sequence[Row]) -> TextTable:
         for row in rows
     ]
     return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
+
+
+def _stage_table(rows: Sequence[Row]) -> TextTable:
+    """Tabulate the costs and failures of each system's stages."""
+    cells: list[list[Cell]] = [
+        [
+            row.report.name,
+            stage.name,
+            f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
+            stage.cost.tokens or None,
+            "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
+        ]
+        for row in rows
+        for stage in row.report.stages
+    ]
+    columns = ["system", "stage", "seconds", "tokens", "failures"]
+    return TextTable(columns, cells, numeric=[False, False, True, True, False])
 
 
 def _compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:

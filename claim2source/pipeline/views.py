@@ -69,11 +69,11 @@ def interval_parts(report: Report) -> list[Part]:
     return [note, table] if len(languages) > 1 else [note]
 
 
-def choices_parts(report: Report) -> list[Part]:
+def choices_parts(report: Report, chosen_on: str) -> list[Part]:
     """List the choices for systems and by a training, with their claims; show val scores."""
     lines = []
     trained = report.training.choice if report.training else None
-    by_name = [(system.name, system.choices) for system in report.scored]
+    by_name = [(system.name, system.choices) for system in report.systems.values()]
     for name, choices in [*by_name, ("training", (trained,) if trained else ())]:
         texts = [
             f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
@@ -82,8 +82,7 @@ def choices_parts(report: Report) -> list[Part]:
         ]
         if texts:
             lines.append(f"- {name}: {'; '.join(texts)}")
-    head = "Chosen on claims that nothing is reported on:\n"
-    parts: list[Part] = [head + "\n".join(lines)] if lines else []
+    parts: list[Part] = ["\n".join([f"Chosen on {chosen_on}:", *lines])] if lines else []
     tables: dict[str, TextTable | None] = {}
     tabulated: list[Choice] = []
     for name, choices in by_name:
@@ -107,9 +106,11 @@ def report_parts(report: Report, wide: bool = False) -> list[Part]:
     return [*parts, *(interval_parts(report) if wide else ()), *remaining_parts(report)]
 
 
-def remaining_parts(report: Report) -> list[Part]:
+def remaining_parts(
+    report: Report, chosen_on: str = "claims that nothing is reported on"
+) -> list[Part]:
     """Describe what stands below a report's scores: choices, notes, rows not run, tests."""
-    parts = [*choices_parts(report), *report.notes]
+    parts = [*choices_parts(report, chosen_on), *report.notes]
     if (twins := report.twins_table) is not None:
         parts += [TWINS, twins]
     if (not_run := report.not_run_table()) is not None:

@@ -291,7 +291,7 @@ class HybridIndex:
 
     first: Index
     second: Index
-    fusion: FusionConfig
+    fusion: FusionConfig = FusionConfig()
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.

@@ -234,10 +234,12 @@ class Entities(VersionedScores):
     """Re-rank by the number of the post's entities that a source holds.
 
     Args:
+        chunk: sources of one request; none: all.
         prompt: a prompt's name or YAML file with the variables count, post, translation and
             documents.
     """
 
+    chunk: Annotated[int, Between(1, DEEPEST)] | None = None
     prompt: str = "entities"
 
     @property
@@ -250,13 +252,16 @@ class Entities(VersionedScores):
         tasks: list[Task[list[list[float]]]] = []
         counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for entry, own in zip(lists, counts, strict=True):
-            values = {"count": str(len(entry.texts)), "documents": numbered(entry.texts)}
-            values |= post_values(entry.claim)
+            size = self.chunk or len(entry.texts)
             for sample in self.samples:
-                request = Request.of(
-                    prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
-                )
-                tasks.append(Task(own, entry.failures, request))
+                for start in range(0, len(entry.texts), size):
+                    texts = entry.texts[start : start + size]
+                    values = {"count": str(len(texts)), "documents": numbered(texts)}
+                    values |= post_values(entry.claim)
+                    request = Request.of(
+                        prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
+                    )
+                    tasks.append(Task(own[start : start + size], entry.failures, request))
         for records, answer in self.good(tasks, cost, "entities", _names_documents):
             for record, count in zip(
                 records, matched(answer.data or {}, len(records)), strict=True

@@ -255,6 +255,9 @@ def test_translations_by_index_language_and_split(tmp_path: Path) -> None:
     [
         ({"index": 9}, ":2: index: no claim is 'train-de-9', its split, lang and index"),
         ({}, ":2: index: 'train-de-0' is already on line 1"),
+        ({"index": None}, ":2: index: is missing"),
+        ({"lang": " "}, ":2: lang: is empty"),
+        ({"split": None}, ":2: split: is missing"),
     ],
 )
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, error: str) -> None:

@@ -106,3 +106,15 @@ def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
         write_beir(broken, tmp_path / "set", overwrite=True)
     assert load(tmp_path / "set", "dev") == before
     assert os.listdir(tmp_path) == ["set"]
+
+
+def test_splits_that_no_folder_can_hold(tmp_path: Path) -> None:
+    for parts, message in [
+        ([], "no split to write"),
+        ([small(), small("dev", "q2")], "is repeated"),
+        ([small("../up")], "is not a file name"),
+        ([small(), small("train")], "claim 'q1' is repeated"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            write_beir(parts, tmp_path / "set")
+    assert not list(tmp_path.iterdir())

@@ -104,6 +104,7 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
         (evaluate, [], "report.md"),
         (report, ["--reports=."], "compare.md"),
         (report, ["--published"], "published.md"),
+        (report, ["--published"], "published.csv"),
         (report, ["--reports=.", "--html=FILE"], "page.html"),
         (mine, [], "mined.jsonl"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +216,23 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "## 2026: Official test, MRR@5 [2026-test]" in text
     header = next(line for line in text.splitlines() if "S0C0" in line)
     assert header.count("|") == 22  # not broken into blocks
+
+
+def test_csv_has_a_line_for_each_cell(tmp_path: Path) -> None:
+    save(tmp_path / "run", {"en": 1400})
+    ((key, cell),) = cells("--reports", tmp_path / "run").items()
+    main(["--reports", str(tmp_path / "run"), "--tables", "2025-styles", f"--out={tmp_path}"])
+    with open(tmp_path / "published.csv", encoding="utf-8", newline="") as file:
+        rows = {(row["table"], row["row"], row["column"]): row for row in csv.DictReader(file)}
+    assert len(rows) > 100 and {place for place, row in rows.items() if row["ours"]} == {key}
+    costs = {"seconds": "12.3", "items/s": "113.5", "peak MB": "", "tokens": "", "parameters": ""}
+    assert rows[key] == {
+        **dict(zip(("table", "row", "column"), key, strict=True)),
+        **{"metric": "mrr@5", "language": "en", "unit": "", "published": "0.6568"},
+        **{"unreliable": "", "ours": f"{cell.ours:.6f}", "difference": f"{cell.difference:.6f}"},
+        **{"low": f"{cell.low:.6f}", "high": f"{cell.high:.6f}", "inside": "no"},
+        **{"same_claims": "yes", "report": str(tmp_path / "run"), **costs},
+    }
 
 
 def test_tables_that_are_not_there_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:

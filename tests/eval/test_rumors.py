@@ -133,6 +133,7 @@ def test_the_report_and_both_files_are_written(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     for phrase in ("map_task: the same", "the organisers' scorer", "recall@5"):
         assert phrase in text
+    assert f"| System 0 | retrieve | {stage.cost.seconds:.2f} | - | - |" in text
     # Written again it is the same, seconds aside.
     first = (own / "evidence.trec").read_bytes()
     run(tmp_path / "out", path, systems=PLAIN)
@@ -262,6 +263,8 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     (choice,) = report["systems"]["Mine"]["choices"]
     assert (choice["metric"], choice["compared"], choice["claims"]) == ("map", 2, 2)
     assert "2 folds" in choice["note"] and "2 different settings" in choice["note"]
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "Chosen on all rumours:" in text and "nothing is reported on" not in text
     # Chosen on other rumours, each of the two gets their setting.
     other_file = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
     words = ("--choose_on", str(other_file), "--rule", "best")
@@ -269,6 +272,12 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     (choice,) = report["systems"]["Mine"]["choices"]
     assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
     assert [trial["settings"] for trial in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
+    # The report says so of rumours without labels too.
+    blind = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
+    run(tmp_path / "b", write_rumors(tmp_path / "test.json", blind), *words, systems=boosts)
+    for folder in "ob":
+        text = (tmp_path / folder / "report.md").read_text(encoding="utf-8")
+        assert "Chosen on rumours that nothing is reported on:" in text
 
 
 def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
@@ -350,6 +359,8 @@ def test_failures_of_a_language_model_are_counted(
     (system,) = report["systems"].values()
     counts = {"verify stance: not JSON": 2, "verify stance: no stance for any evidence": 1}
     assert system["failures"] == counts
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "not JSON (2); no stance for any evidence (1) |" in text
     labels, _ = read_verification(tmp_path / "out" / name / "verification.json", load_rumors(path))
     assert labels["r1"] == "NOT ENOUGH INFO" and labels["r2"] == "SUPPORTS"
 

@@ -333,7 +333,8 @@ def test_what_is_no_index_is_said(tmp_path: Path) -> None:
 
 def test_a_hybrid_of_what_is_not_written_leaves_nothing(tmp_path: Path) -> None:
     sources, _ = pool(8, 5)
-    index = HybridIndex(BM25().index(sources), FieldedIndex(sources), FusionConfig())
+    index = HybridIndex(BM25().index(sources), FieldedIndex(sources))
+    assert index.fusion == FusionConfig()
     with pytest.raises(UserError, match="FieldedIndex is not written; BM25, dense"):
         index.save(tmp_path / "i")
     assert not list(tmp_path.iterdir())

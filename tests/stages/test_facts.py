@@ -143,10 +143,14 @@ def test_sources_are_ordered_by_their_counts(llm_server: Start) -> None:
     assert data["translation"] == "A post"
 
 
-def test_a_reply_without_documents_is_counted(llm_server: Start) -> None:
-    result = applied(llm_server(lambda chat: reply()), rerank="entities")
-    assert result.sources("0") == list("abcde")
-    assert set(result.failure_counts()) == {"names no document"}
+def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
+    def rule(chat: Chat) -> str:
+        return reply() if "paper c" in chat.data["documents"] else reply([], ["Zinc"])
+
+    server = llm_server(rule)
+    result = applied(server, rerank="entities", chunk=2)
+    assert result.sources("0") == list("bacde")
+    assert result.failure_counts() == {"names no document": 1} and server.requests == 3
 
 
 def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:

@@ -1,19 +1,25 @@
-"""Write the papers' tables with our numbers beside theirs: as text or Markdown."""
+"""Write the papers' tables with our numbers beside theirs: as text, Markdown or CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from claim2source.core.config import require
 from claim2source.core.report import COST_COLUMNS, cost_cells
-from claim2source.core.tables import Part, TextTable, render
-from claim2source.evaluation.published.scores import Cells, our_scores
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.evaluation.published.scores import Cells, OurScore, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
 WIDEST = 10  # columns beside each other in a terminal
+CSV_COLUMNS = (
+    *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
+    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,18 @@ class PublishedTables:
             for s in self.unplaced
         )
         return text + ("\n" + "".join(unplaced) if self.unplaced else "")
+
+    def csv(self) -> str:
+        """Write one line a cell; ours and differences are absolute, in the paper's unit."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for table in self.tables:
+            for row in table.rows:
+                for column in table.columns:
+                    ours = self.cells[table.id].get((row.name, column.name))
+                    writer.writerow(csv_row(table, row, column, ours))
+        return out.getvalue()
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Name the tables that have a score of ours, each with its notes."""
@@ -151,3 +169,19 @@ def used_systems(cells: Cells) -> list[Part]:
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
+
+
+def csv_row(table: Table, row: Row, column: Column, ours: OurScore | None) -> list[Cell]:
+    """Return the cells for `CSV_COLUMNS` of one published cell."""
+    value = table.value(row.name, column.name)
+    line: list[Cell] = [
+        *(table.id, row.name, column.name, column.metric, column.language, column.unit),
+        *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
+    ]
+    if ours is None:
+        return line + [None] * (len(CSV_COLUMNS) - len(line))
+    cell, system = ours
+    numbers = cell.ours, cell.difference, cell.low, cell.high
+    line += [None if number is None else f"{number:.6f}" for number in numbers]
+    line += [cell.inside, "yes" if cell.same_claims else "no", str(system.report_folder)]
+    return line + cost_cells(system.report.cost)
