@@ -35,6 +35,8 @@ SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
 PLAIN = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
 ONE = [*LAUNCH, "--cpu", "--num_processes", "1", *PLAIN, SCRIPT]
+# Workers of a test suite run beside each other: each has a port.
+PORT = str(29517 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 TWO = [
     *LAUNCH,
     "--multi_gpu",
@@ -42,7 +44,7 @@ TWO = [
     "2",
     *PLAIN,
     "--main_process_port",
-    "29517",
+    PORT,
     SCRIPT,
 ]
 
