@@ -54,7 +54,7 @@ def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEP
     """
     best = np.empty((len(queries), 0), np.float32)
     for part in vectors:
-        best = np.concatenate([best, queries @ part.astype(np.float32).T], axis=1)
+        best = np.concatenate([best, queries @ part.astype(np.float32, copy=False).T], axis=1)
         if best.shape[1] > k:
             best = -np.partition(-best, k - 1, axis=1)[:, :k]
     return best

@@ -46,7 +46,7 @@ class VectorsInMemory:
             read = table.take_row_ids(new.tolist()).select(["vector"]).with_row_id().to_arrow()
         if new.size:
             stayed = np.concatenate([stayed, read["_rowid"].to_numpy()])
-            fresh = vectors_of(read["vector"]).astype(np.float32)
+            fresh = vectors_of(read["vector"]).astype(np.float32, copy=False)
             vectors = np.concatenate([vectors, fresh]) if len(vectors) else fresh
         if (stayed[1:] < stayed[:-1]).any():
             order = np.argsort(stayed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -108,7 +109,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridNode(Node):
+class GridNode(Node, ABC):
     """Share a `grid` between BM25 nodes; its settings are chosen on all of train."""
 
     grid: Grid = ()
@@ -125,9 +126,9 @@ class GridNode(Node):
         node, choice = self.choose_settings(fitting)
         return replace(node, fitted=True), [choice]
 
+    @abstractmethod
     def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
         """Choose the settings of the grid."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

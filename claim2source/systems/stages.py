@@ -116,14 +116,13 @@ class SystemStage:
 
 def counts_terms(stage: Stage) -> bool:
     """Tell whether a stage's scores depend on all sources there are, not on those to rank alone."""
-    return isinstance(stage, Learned) and stage.counts_terms
+    return bool(getattr(stage, "counts_terms", False))
 
 
 def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
-    """Have a stage count over a pool, if it does."""
-    if isinstance(stage, Learned) and stage.counts_terms:
-        return stage.with_corpus_stats(pool)
-    return stage
+    """Have a stage count over a pool, if it has `counts_terms` and `with_corpus_stats`."""
+    give: Callable[..., Stage] | None = getattr(stage, "with_corpus_stats", None)
+    return give(pool) if give is not None and counts_terms(stage) else stage
 
 
 def models_of(stage: Stage) -> list[str]:

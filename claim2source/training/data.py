@@ -314,8 +314,12 @@ class TrainingPairs:
         ]
         owners = torch.tensor([i for i, _ in view_rows], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
-        languages = [self._language_of[row.claim] for row in own]
-        keep_weights = language_weights(languages, self.losses.keep_base.languages)
+        keep_weights = None
+        if base is not None:
+            languages = [self._language_of[row.claim] for row in own]
+            keep_weights = torch.tensor(
+                language_weights(languages, self.losses.keep_base.languages)
+            )
         texts, aligned = self._aligned_texts(own, plan)
         return TrainBatch(
             plan=plan,
@@ -330,7 +334,7 @@ class TrainingPairs:
             teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
-            keep_weights=None if base is None else torch.tensor(keep_weights),
+            keep_weights=keep_weights,
             texts=texts,
             aligned=aligned,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
-from claim2source.systems.stages import apply_stage
+from claim2source.systems.stages import apply_stage, counts_terms, with_corpus_stats
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
 
@@ -432,3 +433,24 @@ def test_scores_by_seen_golds_are_apart(dev: Dataset) -> None:
     assert system.slices["unseen"]["macro"]["mrr@5"] == 1.0 and system.intervals is None
     none = evaluate(run, data, repeats=0, seen_golds=frozenset("ab")).systems["system"]
     assert none.slices["unseen"] == {}
+
+
+@dataclass(frozen=True)
+class CountsWords:
+    """A stage of a user's own, whose scores depend on all sources that there are."""
+
+    counts_terms: bool = True
+    pool: int = 0
+
+    def with_corpus_stats(self, pool: Sequence[Source]) -> CountsWords:
+        return replace(self, pool=len(pool))
+
+
+def test_any_stage_may_count_over_all_sources() -> None:
+    pool = [Source("a", "t"), Source("b", "t")]
+    counts: Any = CountsWords()
+    over: Any = with_corpus_stats(counts, pool)
+    assert counts_terms(counts) and over.pool == 2
+    others: list[Any] = [CountsWords(counts_terms=False), object()]
+    for other in others:
+        assert not counts_terms(other) and with_corpus_stats(other, pool) is other
