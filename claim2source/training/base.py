@@ -86,7 +86,7 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
 
     Raises `UserError` for what cannot be trained as the recipe says.
     """
-    name, trained_on = recipe.model.name, data.splits.settings
+    name, trained_on = recipe.model.name, data.settings
     require_held_out("model.name", [name], data.val, trained_on)
     if recipe.teacher is not None:
         require_held_out("teacher.name", [recipe.teacher.name], data.val, trained_on)

@@ -23,13 +23,12 @@ from torch import Tensor
 from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
-from claim2source.core.report import Choice, Epoch
+from claim2source.core.report import MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import Encoder, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.training.base import LoadedBase
 from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
-from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
@@ -143,7 +142,7 @@ class GatherWeights(pl.Callback):
 class EvaluateOnVal(pl.Callback, ABC):
     """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
 
-    `manifest` is what all epochs have in common.
+    `manifest` is what all epochs have in common, `metric` what is chosen by.
     """
 
     def __init__(
@@ -151,11 +150,11 @@ class EvaluateOnVal(pl.Callback, ABC):
         session: Session,
         manifest: Manifest | RerankerManifest,
         data: TrainingData,
-        choosing: Choosing,
         model: Any,
+        metric: str = MAIN_METRIC,
     ) -> None:
         self.session, self.manifest, self.data = session, manifest, data
-        self.choosing, self.model = choosing, model
+        self.model, self.metric = model, metric
         self.run, self.world = session.run, session.world
 
     @abstractmethod
@@ -164,7 +163,7 @@ class EvaluateOnVal(pl.Callback, ABC):
 
     def choose(self) -> tuple[int, Choice]:
         """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
-        return choose_epoch(self.run, self.data.weighing, self.choosing)
+        return choose_epoch(self.run, self.data.weighing, self.metric)
 
     def score_base(self) -> ValScores | None:
         """Write and score the checkpoint of epoch 0, the model before training, if none has.
@@ -177,7 +176,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         if (scores := self._save_and_score(0)) is None:
             return None
         self.run.record(scores.epoch(0, None))
-        if self.choosing.among == "best" and (small := why_too_small(self.data.val)):
+        if self.run.config.choose == "best" and (small := why_too_small(self.data.val)):
             log.warning("%s%s", small, scores.interval_text)
         return scores
 
@@ -358,7 +357,7 @@ class KeepState(Checkpoint):
         assert isinstance(module, TrainingModule)
         self.epoch_open, self._ended = False, _is_ended(trainer)
         self._save(trainer, module, between=True)
-        if self.world.is_first and self.evaluation.choosing.keep == "best":
+        if self.world.is_first and self.run.config.keep == "best":
             file = trainer.strategy.checkpoint_io
             assert isinstance(file, StateFile)
             file.wait()

@@ -22,7 +22,6 @@ from claim2source.models import Encoder
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
 from claim2source.text import Rendering
-from claim2source.training.config import Choosing
 from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder
 
@@ -99,7 +98,9 @@ def val_scores(report: SystemReport, values: np.ndarray, weighing: Weighing) -> 
     return ValScores(report.table, parts, weighing.score(values), by_claim, report.intervals)
 
 
-def choose_epoch(run: RunFolder, weighing: Weighing, choosing: Choosing) -> tuple[int, Choice]:
+def choose_epoch(
+    run: RunFolder, weighing: Weighing, metric: str = MAIN_METRIC
+) -> tuple[int, Choice]:
     """Choose an epoch whose checkpoint is there, or epoch 0, the base, on val.
 
     The default is the last epoch, and distance is how much less of the way from the base another
@@ -110,7 +111,7 @@ def choose_epoch(run: RunFolder, weighing: Weighing, choosing: Choosing) -> tupl
         entry.epoch: entry
         for entry in run.history
         if entry.epoch == last
-        or (choosing.among == "best" and run.checkpoint(entry.epoch).is_dir())
+        or (run.config.choose == "best" and run.checkpoint(entry.epoch).is_dir())
     }
     epoch, choice = choose(
         "checkpoint",
@@ -121,11 +122,11 @@ def choose_epoch(run: RunFolder, weighing: Weighing, choosing: Choosing) -> tupl
         weighing,
         settings=lambda epoch: {"epoch": epoch},
         distance=lambda epoch: 1 - epoch / max(last, 1),
-        rule=choosing.rule,
+        rule=run.config.rule,
         floor=0 if 0 in entries else None,
         tables={epoch: entry.val for epoch, entry in entries.items()},
         trials=True,
     )
     # Scores by language are in the history.
     tried = tuple(replace(setting, scores={}) for setting in choice.tried)
-    return epoch, replace(choice, tried=tried, metric=choosing.metric)
+    return epoch, replace(choice, tried=tried, metric=metric)

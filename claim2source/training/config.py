@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from claim2source.core.config import (
     Amount,
@@ -23,7 +23,7 @@ from claim2source.core.config import (
     list_field,
     require,
 )
-from claim2source.core.report import MAIN_METRIC, Rule
+from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -238,6 +238,9 @@ class TrainingRecipe(Settings):
         return None
 
 
+Recipe = TypeVar("Recipe", bound=TrainingRecipe)
+
+
 @dataclass(frozen=True)
 class RunConfig(TrainingRecipe):
     """Hold the settings that all trainings have.
@@ -280,6 +283,10 @@ class RunConfig(TrainingRecipe):
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 
+    def recipe(self, kind: type[Recipe]) -> Recipe:
+        """Return the settings that weights are trained by, without the run's own."""
+        return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
+
     @property
     def recorded(self) -> dict[str, Any]:
         """Return the settings for a report, without those of one machine or process."""
@@ -291,19 +298,6 @@ class RunConfig(TrainingRecipe):
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
         return self.data.val_share if self.choose == "best" else 0.0
-
-
-@dataclass(frozen=True)
-class Choosing:
-    """Say how the epoch that a run stands for is chosen on val, and which checkpoints stay.
-
-    See `RunConfig`; `metric` is what its claims are scored by.
-    """
-
-    among: Literal["best", "last"] = "best"
-    rule: Rule = "one_se"
-    keep: Literal["all", "best"] = "all"
-    metric: str = MAIN_METRIC
 
 
 @dataclass(frozen=True)

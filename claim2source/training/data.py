@@ -36,22 +36,13 @@ from claim2source.training.teacher import (
 
 
 @dataclass(frozen=True)
-class Splits:
-    """Name the splits of a training, the languages of its claims, and its file of negatives."""
-
-    settings: DataConfig
-    languages: Sequence[str] | None = None
-    mined: Path | None = None
-
-
-@dataclass(frozen=True)
 class TrainingData:
     """Hold the splits to train on, to choose on and to report on, and a teacher's scores.
 
     A claim of val has a seen paper where `seen_golds` has its gold.
     """
 
-    splits: Splits
+    settings: DataConfig
     train: Dataset
     selection: SelectionData
     report: Dataset
@@ -67,13 +58,13 @@ class TrainingData:
         return self.selection.weighing()
 
 
-def load_data(splits: Splits, losses: LossesConfig, run: RunFolder) -> TrainingData:
+def load_data(losses: LossesConfig, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
     Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
-    data = load_splits(splits, run)
+    data = load_splits(run)
     train, distillation = data.train, losses.distillation
     if losses.consistency.weight and not any(
         claim.lang != "en" and claim.translation for claim in train.claims
@@ -90,15 +81,14 @@ def load_data(splits: Splits, losses: LossesConfig, run: RunFolder) -> TrainingD
     return data
 
 
-def load_splits(splits: Splits, run: RunFolder) -> TrainingData:
+def load_splits(run: RunFolder) -> TrainingData:
     """Load the splits and carve val out of train.
 
     A file of mined negatives is read too, so that its errors come before any encoding; a resumed
     run has its own copy.
     """
-    seen_share = run.config.held_out_seen
-    data = replace(splits.settings, val_seen_share=seen_share)
-    splits, languages = replace(splits, settings=data), splits.languages
+    config, seen_share = run.config, run.config.held_out_seen
+    data, languages = replace(config.data, val_seen_share=seen_share), config.languages
     full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
     carved = carve(full, data.val_share, data.val_seed, seen_share, data.seen_share_expected)
     train = carved.train
@@ -106,8 +96,8 @@ def load_splits(splits: Splits, run: RunFolder) -> TrainingData:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
-    if splits.mined is not None and not run.config.resume:
-        read_mined(splits.mined, train)
+    if config.mined is not None and not config.resume:
+        read_mined(config.mined, train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
@@ -115,15 +105,17 @@ def load_splits(splits: Splits, run: RunFolder) -> TrainingData:
     if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(splits, train, carved, report, carved.train.golds)
+    return TrainingData(data, train, carved, report, carved.train.golds)
 
 
-def unused_data(recipe: RetrieverRecipe, data: TrainingData, pairs: int) -> list[str]:
+def unused_data(
+    recipe: RetrieverRecipe, train: Dataset, mined: Path | None, pairs: int
+) -> list[str]:
     """List translations that are missing, training pairs and teacher's scores that are not used.
 
     `pairs` are trained on.
     """
-    form, train, mined = recipe.rendering.claims, data.train, data.splits.mined
+    form = recipe.rendering.claims
     if form == "original" and recipe.losses.consistency.weight:
         form = "bilingual"
     lines = untranslated_sentences(train.claims, form)

@@ -13,8 +13,8 @@ from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import RetrieverOnVal
-from claim2source.training.config import Choosing, FinetuneConfig, RetrieverRecipe
-from claim2source.training.data import Splits, TrainingData, TrainingPairs, load_data, unused_data
+from claim2source.training.config import FinetuneConfig, RetrieverRecipe
+from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.fit import (
     fit,
     free_device,
@@ -47,24 +47,10 @@ def finetune(config: FinetuneConfig) -> Report | None:
     can correct.
     """
     after = read_after(config)
-    splits = Splits(config.data, config.languages, config.mined)
-    recipe = RetrieverRecipe(
-        rendering=config.rendering,
-        tuning=config.tuning,
-        lora=config.lora,
-        optimisation=config.optimisation,
-        trainer=config.trainer,
-        model=config.model,
-        mining=config.mining,
-        batches=config.batches,
-        losses=config.losses,
-        teacher=config.teacher,
-        self_check=config.self_check,
-    )
-    choosing = Choosing(config.choose, config.rule, config.keep)
+    recipe = config.recipe(RetrieverRecipe)
     with open_session(config) as session:
         with session.on_all_ranks():
-            setup = set_up(splits, recipe, choosing, session)
+            setup = set_up(recipe, session)
             if recipe.self_check or not session.run.is_finished:
                 check_device(setup.base, setup.data.train, session.world)
         if recipe.self_check:
@@ -79,18 +65,18 @@ def finetune(config: FinetuneConfig) -> Report | None:
         epoch, choice = choose(setup)
         run_report = report_run(session, setup.base.recipe, setup.data, epoch, choice)
         # The folder is still locked: the evaluation reads its checkpoints.
-        evaluated = after is not None and evaluate_after(after, splits.settings.train_split)
+        evaluated = after is not None and evaluate_after(after, setup.data.settings.train_split)
         say(next_steps(config, session.run.checkpoint(epoch), epoch > 0, evaluated))
         return run_report
 
 
-def set_up(splits: Splits, recipe: RetrieverRecipe, choosing: Choosing, session: Session) -> Setup:
+def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
     """Load the data, the base and the saved state, and check all settings.
 
     Nothing is written yet.
     """
     run = session.run
-    data = load_data(splits, recipe.losses, run)
+    data = load_data(recipe.losses, run)
     base = load_base(recipe, data, session)
     recipe = base.recipe
     begun_with = {
@@ -103,7 +89,7 @@ def set_up(splits: Splits, recipe: RetrieverRecipe, choosing: Choosing, session:
     session.read_state()
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(recipe, data, session))
-    evaluation = RetrieverOnVal(session, manifest, data, choosing, base)
+    evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
     return Setup(data, base, evaluation, trainer)
 
@@ -132,7 +118,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
     encoder = base.encoder
     vectors = prepare_to_train(base, data.train, session.store, world)
     recipe, measured = base.plan.calibrate(encoder)
-    settings, optimisation = data.splits.settings, recipe.optimisation
+    settings, optimisation = data.settings, recipe.optimisation
     pairs = TrainingPairs(
         data.train,
         rows,
@@ -164,7 +150,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
     summary = [
         *([str(base.plan)] if base.plan.auto else []),
         *measured,
-        *unused_data(recipe, data, len(pairs)),
+        *unused_data(recipe, data.train, session.run.config.mined, len(pairs)),
         *mined,
         *module.summary(settings, sampler, len(data.train.claims)),
         *([f"{shared} pairs share a batch with their own paper (masked)"] if shared else []),

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
     """Record a training's data and its held-out claims, settings and versions for a manifest."""
-    settings, languages = data.splits.settings, data.splits.languages
+    settings, languages = data.settings, session.run.config.languages
     record = DataRecord(
         dataset=settings.dataset,
         train_split=settings.train_split,

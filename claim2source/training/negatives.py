@@ -105,7 +105,7 @@ def mine_first(
 
     Returns the rows, and how they were mined in lines.
     """
-    run, world, train, file = session.run, session.world, data.train, data.splits.mined
+    run, world, train, file = session.run, session.world, data.train, session.run.config.mined
     candidates = recipe.losses.distillation.candidates
     pairs_alone = recipe.optimisation.negatives == 0
     exists = gather_values(run.mined.is_file(), world)[0]

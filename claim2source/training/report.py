@@ -75,7 +75,7 @@ def report_run(
     systems = {
         name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))
     }
-    name, program = data.splits.settings.dataset, "train/finetune.py"
+    name, program = data.settings.dataset, "train/finetune.py"
     report = make_report(data.report, systems, CHOSEN, name=name, program=program)
     return _finish(session, report, recipe, epoch, choice)
 
@@ -133,7 +133,7 @@ def report_pipeline(
             settings={"checkpoint": folder, "depth": depth},
         )
     reports = {name: system.report for name, system in systems.items()}
-    dataset, program = data.splits.settings.dataset, "train/finetune_reranker.py"
+    dataset, program = data.settings.dataset, "train/finetune_reranker.py"
     report = make_report(reported, reports, CHOSEN, name=dataset, program=program)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against the baselines before it", pairs)]

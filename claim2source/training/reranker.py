@@ -14,8 +14,7 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.config import Choosing
-from claim2source.training.data import Splits, TrainingData, load_splits
+from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
@@ -50,22 +49,13 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
-    splits = Splits(config.data, config.languages, config.require_mined())
-    recipe = RerankerRecipe(
-        rendering=config.rendering,
-        tuning=config.tuning,
-        lora=config.lora,
-        optimisation=config.optimisation,
-        trainer=config.trainer,
-        model=config.model,
-        loss=config.loss,
-    )
+    config.require_mined()
+    recipe = config.recipe(RerankerRecipe)
     # As deep as the report's recall of the first stage.
     first = FirstStage(config.first, REPORTED_DEPTH)
-    choosing = Choosing(config.choose, config.rule, config.keep, config.choose_by)
     with open_session(config) as session:
         with session.on_all_ranks():
-            setup = set_up(splits, recipe, first, choosing, session)
+            setup = set_up(recipe, first, config.choose_by, session)
         session.begin()
         if not session.run.is_finished:
             train(setup, session, mine(setup, session))
@@ -75,20 +65,14 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
         return report(setup, session, epoch, choice)
 
 
-def set_up(
-    splits: Splits,
-    recipe: RerankerRecipe,
-    first: FirstStage,
-    choosing: Choosing,
-    session: Session,
-) -> Setup:
+def set_up(recipe: RerankerRecipe, first: FirstStage, choose_by: str, session: Session) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
     run, depth = session.run, first.settings.depth
-    data = load_splits(splits, run)
+    data = load_splits(run)
     if (scores := recipe.loss.scores) is not None:
         teacher = read_teacher(scores, data.train, key="loss.scores")
         data = replace(data, teacher=teacher)
-    settings = data.splits.settings
+    settings = data.settings
     key = "first.system" if first.settings.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [recipe.model.name], data.val, settings)
     require_held_out(key, first.models, data.val, settings)
@@ -96,7 +80,7 @@ def set_up(
     reranker = load_to_train(recipe, texts, depth, session.device)
     session.read_state()
     manifest = reranker.manifest(provenance(recipe, data, session))
-    evaluation = PipelineOnVal(session, manifest, data, choosing, reranker)
+    evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
     trainer = lightning_trainer(recipe, evaluation, reranker.device)
     rankings = {}
     if session.world.is_first:
@@ -132,15 +116,15 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
-        assert data.splits.mined is not None
-        write_mined(read_mined(data.splits.mined, data.train), run.mined)
+        assert run.config.mined is not None
+        write_mined(read_mined(run.config.mined, data.train), run.mined)
     return mined_rows(session, data.train)
 
 
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
-    recipe, settings = reranker.recipe, data.splits.settings
+    recipe, settings = reranker.recipe, data.settings
     optimisation, claims = recipe.optimisation, data.train.claims
     pairs = RerankerPairs(
         data.train,
@@ -178,6 +162,6 @@ def choose(setup: Setup) -> tuple[int, Choice]:
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
     data, reranker = setup.data, setup.reranker
-    val = pipeline_scores(setup.rankings[VAL], data, setup.evaluation.choosing.metric)
+    val = pipeline_scores(setup.rankings[VAL], data, setup.evaluation.metric)
     first = setup.first.name, setup.rankings[REPORTED], val
     return report_pipeline(session, reranker.recipe, data, reranker.depth, first, epoch, choice)

@@ -263,7 +263,7 @@ class PipelineOnVal(EvaluateOnVal):
             raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
         if not self.world.is_first:
             return None
-        return pipeline_scores(result, self.data, self.choosing.metric)
+        return pipeline_scores(result, self.data, self.metric)
 
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""

@@ -19,7 +19,7 @@ from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.data import Splits, TrainingData, load_data
+from claim2source.training.data import TrainingData, load_data
 from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.models.layout import declare
@@ -144,8 +144,7 @@ def small_config(model: Path, data: Path, out: Path, **options: object) -> Finet
 
 def data_of(config: FinetuneConfig) -> TrainingData:
     """Load a config's data, as a new run does."""
-    splits = Splits(config.data, config.languages, config.mined)
-    return load_data(splits, config.losses, RunFolder(config.out, config=config))
+    return load_data(config.losses, RunFolder(config.out, config=config))
 
 
 def logged_steps(run: Path, column: str = "loss") -> list[dict[str, str]]:

@@ -68,8 +68,9 @@ def test_missing_translations_are_counted(
     expected = (
         f"{german} of {len(data.train.claims)} claims have no translation and are read as posted"
     )
-    assert unused_data(config, data, 0) == ([expected] if has_note else [])
-    assert unused_data(config, data_of(small_config(*setup, Path("r"))), 0) == []
+    assert unused_data(config, data.train, None, 0) == ([expected] if has_note else [])
+    translated = data_of(small_config(*setup, Path("r"))).train
+    assert unused_data(config, translated, None, 0) == []
 
 
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:

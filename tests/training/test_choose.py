@@ -15,7 +15,7 @@ from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
 from claim2source.training.choose import ValScores, choose_epoch
-from claim2source.training.config import Choosing, DataConfig, FinetuneConfig
+from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
@@ -53,9 +53,9 @@ def trained(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
     scores: list[float], rule: Rule, expected: int, trained: FinetuneConfig
 ) -> None:
-    data, run = data_of(trained), RunFolder(trained.out)
+    data, run = data_of(trained), RunFolder(trained.out, config=replace(trained, rule=rule))
     run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(scores)]
-    epoch, choice = choose_epoch(run, data.weighing, Choosing("best", rule))
+    epoch, choice = choose_epoch(run, data.weighing)
     assert (epoch, choice.rule, choice.settings) == (expected, rule, {"epoch": expected})
     assert [trial.score for trial in choice.tried] == pytest.approx(scores)
 
@@ -63,22 +63,23 @@ def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
 def test_a_loss_within_a_standard_error_is_taken_but_never_below_the_base(
     trained: FinetuneConfig, tmp_path: Path
 ) -> None:
-    data, run = data_of(trained), RunFolder(trained.out)
+    data, run = data_of(trained), RunFolder(trained.out, config=trained)
     rows = [on_val(value, data).epoch(number, None) for number, value in enumerate([0.5] * 4)]
     # The last epoch gains at one paper and loses more at another: within a standard error.
     claims = list(rows[3].claims)
     uneven = dict(rows[3].claims) | {claims[0]: 0.9, claims[1]: 0.05}
     rows[3] = replace(rows[3], claims=uneven, score=0.49)
     run.history = rows
-    assert choose_epoch(run, data.weighing, Choosing("best", "one_se"))[0] == 2
+    assert choose_epoch(run, data.weighing)[0] == 2
     run.history = [rows[0], rows[3]]
-    assert choose_epoch(run, data.weighing, Choosing("best", "one_se"))[0] == 0
+    assert choose_epoch(run, data.weighing)[0] == 0
     run.history = rows
-    last, choice = choose_epoch(run, data.weighing, Choosing("last", "one_se"))
+    run.config = replace(trained, choose="last")
+    last, choice = choose_epoch(run, data.weighing)
     assert last == 3 and choice.seen_share is None and len(choice.tried) == 1
     # An epoch whose checkpoint was not kept is not chosen, but for the last.
-    run.path = tmp_path
-    assert choose_epoch(run, data.weighing, Choosing("best", "one_se"))[0] == 3
+    run.path, run.config = tmp_path, trained
+    assert choose_epoch(run, data.weighing)[0] == 3
 
 
 def test_both_parts_of_val_are_scored_and_chosen_by(

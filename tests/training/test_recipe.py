@@ -92,12 +92,10 @@ def test_every_setting_reaches_the_training(
     for spec in fields(recipe):
         value = getattr(recipe, spec.name)
         assert value == getattr(config, spec.name) != getattr(type(config)(), spec.name), spec.name
-    splits, choosing = received["Splits"], received["Choosing"]
-    named = (splits.settings, splits.languages, splits.mined)
-    assert named == (config.data, config.languages, config.mined)
-    chosen = (choosing.among, choosing.rule, choosing.keep)
-    assert chosen == (config.choose, config.rule, config.keep)
+    run = received["Session"].run.config
+    for name in ("languages", "mined", "choose", "rule", "keep"):
+        assert getattr(run, name) == getattr(config, name)
     if isinstance(config, RerankerConfig):
-        assert choosing.metric == config.choose_by
+        assert received["str"] == config.choose_by
         first = config.first, type(config)().first
         assert received["FirstStage"].settings == first[0] != first[1]
