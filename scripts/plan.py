@@ -164,8 +164,9 @@ def plan(
 ) -> Plan:
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     from claim2source.mining.baseline import SAMPLED
-    from claim2source.training.memory_plan import ModelShape, plan_memory, trained_length
+    from claim2source.training.memory_plan import plan_memory, trained_length
     from claim2source.training.negatives import mines_after
+    from scripts.flops import ModelShape
 
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))

@@ -1,10 +1,9 @@
-"""Estimate a training step's memory and FLOPs; choose chunks and checkpointing by a device's."""
+"""Estimate a training step's memory; choose chunks and checkpointing by a device's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -15,83 +14,6 @@ from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
-
-Tuning = Literal["full", "lora"]
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Hold the sizes of a transformer that determine its FLOPs.
-
-    Args:
-        linear: weights of linear layers outside embeddings and pooler.
-        adapters: weights of LoRA's adapters.
-        layers: number of layers.
-        width: heads x head size of a layer.
-    """
-
-    linear: int
-    adapters: int
-    layers: int
-    width: int
-
-    @classmethod
-    def of(cls, model: torch.nn.Module) -> ModelShape:
-        """Read the shape of a transformers model, with or without peft's adapters."""
-        linear = adapters = 0
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear) and "pooler" not in name.split("."):
-                # Not the weight's own count: in 4 bits two share a byte.
-                weights = module.in_features * module.out_features
-                if ".lora_" in name:
-                    adapters += weights
-                else:
-                    linear += weights
-        config: Any = model.config
-        size = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
-        )
-        return cls(linear, adapters, config.num_hidden_layers, config.num_attention_heads * size)
-
-    @classmethod
-    def planned(cls, model: torch.nn.Module, recipe: RetrieverRecipe) -> ModelShape:
-        """Read the shape that a model without adapters has once the recipe has given it some."""
-        base = cls.of(model)
-        if recipe.tuning == "full":
-            return base
-        targets, adapters = recipe.lora.targets, 0
-        for name, module in model.named_modules():
-            last = name.rsplit(".", 1)[-1]
-            has_adapter = last in targets if targets else "pooler" not in name.split(".")
-            if isinstance(module, torch.nn.Linear) and has_adapter:
-                adapters += recipe.lora.r * (module.in_features + module.out_features)
-        return cls(base.linear, adapters, base.layers, base.width)
-
-    def forward(self, lengths: Sequence[int]) -> float:
-        """Count the FLOPs of a forward pass over texts of these lengths in tokens.
-
-        2 per weight and token, and 4 * layers * width * length^2 for a text's attention
-        (queries by keys, then weights by values). Padding, norms and softmax are not counted.
-        """
-        weights = 2 * (self.linear + self.adapters) * sum(lengths)
-        return float(weights + self._attention(lengths))
-
-    def training(self, lengths: Sequence[int], tuning: Tuning) -> float:
-        """Count the FLOPs of a training step: forward pass, gradients of inputs and weights.
-
-        Full: 3 times the forward pass. LoRA: frozen weights need no gradients, so 4 per weight
-        and token instead of 6; adapters and attention count 3 times. What is computed twice to
-        save memory (checkpointing, chunks) is not counted.
-        """
-        if tuning == "full":
-            return 3 * self.forward(lengths)
-        tokens = sum(lengths)
-        weights = (4 * self.linear + 6 * self.adapters) * tokens
-        return float(weights + 3 * self._attention(lengths))
-
-    def _attention(self, lengths: Sequence[int]) -> int:
-        return 4 * self.layers * self.width * sum(length**2 for length in lengths)
-
 
 GIB, MIB = 2**30, 2**20
 # Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.
@@ -140,36 +62,52 @@ class Memory:
         The model is still without adapters.
         """
         size = DTYPES[recipe.model.dtype]
-        shape = ModelShape.planned(model, recipe)
-        outside = _outside_layers(model)
-        total, trained = shape.linear + outside, float(shape.adapters)
+        found, layers = linear_layers(model).values(), model.config.num_hidden_layers
+        inside, linear = {id(layer.weight) for layer in found}, count_weights(found)
+        outside = sum(p.numel() for p in model.parameters() if id(p) not in inside)
+        total, trained = linear + outside, float(adapter_weights(model, recipe))
         if recipe.tuning == "full":
             trained, count = float(total), recipe.optimisation.train_layers
             if count is not None:
-                trained = shape.linear / shape.layers * min(count, shape.layers)
+                trained = linear / layers * min(count, layers)
             # Sources that are not trained keep a copy of the base.
             copy = total if recipe.optimisation.train == "query_only" else 0
             weights = (total - trained + copy) * size
         elif recipe.tuning == "qlora":
-            weights = shape.linear * FOUR_BITS + outside * size
+            weights = linear * FOUR_BITS + outside * size
         else:
             weights = total * size
         a_layer = bytes_per_token(model, recipe)
         checkpointed = bool(recipe.optimisation.gradient_checkpointing)
         width = 2 if recipe.optimisation.precision == "bf16" or size < 4 else 4
         of_layer = model.config.hidden_size * width if checkpointed else a_layer
-        a_token = of_layer * shape.layers + (a_layer if checkpointed else 0.0)
+        a_token = of_layer * layers + (a_layer if checkpointed else 0.0)
         return cls(weights, trained * TRAINED, a_token, tokens)
 
 
-def _outside_layers(model: PreTrainedModel) -> int:
-    """Count the weights that `ModelShape.linear` omits: embeddings, norms, biases, pooler."""
-    layer_weights = {
-        id(module.weight)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and "pooler" not in name.split(".")
-    }
-    return sum(weight.numel() for weight in model.parameters() if id(weight) not in layer_weights)
+def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Linear]:
+    """Find a model's linear layers of these names, or without names all but the pooler's."""
+    layers = {}
+    for name, module in model.named_modules():
+        path = name.split(".")
+        if isinstance(module, torch.nn.Linear) and (
+            path[-1] in names if names else "pooler" not in path
+        ):
+            layers[name] = module
+    return layers
+
+
+def count_weights(layers: Iterable[torch.nn.Linear]) -> int:
+    """Count the layers' weights; not their tensors' elements: in 4 bits two share a byte."""
+    return sum(layer.in_features * layer.out_features for layer in layers)
+
+
+def adapter_weights(model: torch.nn.Module, recipe: RetrieverRecipe) -> int:
+    """Count the weights of the adapters that the recipe gives to a model without any."""
+    if recipe.tuning == "full":
+        return 0
+    layers = linear_layers(model, recipe.lora.targets).values()
+    return recipe.lora.r * sum(layer.in_features + layer.out_features for layer in layers)
 
 
 def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:

@@ -41,9 +41,10 @@ from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import adapt
 from claim2source.training.config import LoraConfig, OptimisationConfig, RetrieverRecipe
-from claim2source.training.memory_plan import ModelShape, plan_memory_here
+from claim2source.training.memory_plan import plan_memory_here
 from scripts.benches import training
 from scripts.benches.common import MINILM, SEED, DataBench, Measured
+from scripts.flops import ModelShape
 from scripts.plan import peak_flops
 
 SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"

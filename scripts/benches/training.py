@@ -31,10 +31,10 @@ from claim2source.training.checkpoint import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.memory_plan import Tuning
 from claim2source.training.module import RetrieverModule
 from scripts.benches import common
 from scripts.benches.common import SEED, Bench, Clock, Measured, largest_difference, seconds_by
+from scripts.flops import Tuning
 
 RENDERING = Rendering()
 SCALE = 20.0  # 1 / temperature

@@ -1,4 +1,4 @@
-"""Memory of a step against what autograd keeps, what is chosen by it, FLOPs by hand."""
+"""Memory of a step against what autograd keeps, what is chosen by it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from claim2source.training.memory_plan import (
     USABLE,
     MeasuredChunk,
     Memory,
-    ModelShape,
     bytes_per_token,
     plan_memory,
     plan_memory_here,
@@ -292,25 +291,3 @@ def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
     assert measured_chunk.budget(trained, 76 * GIB, 512) == 31_500 // 512 * 512
     assert measured_chunk.budget(trained, 12 * GIB, 512) == 512
-
-
-def test_flops_of_a_bert_by_hand() -> None:
-    sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 3}
-    shape = ModelShape.of(BertModel(BertConfig(num_attention_heads=2, **sizes)))
-    # Four of 8 x 8 for attention, two of 8 x 32; the pooler's is not needed for a vector.
-    assert shape == ModelShape(3 * (4 * 64 + 2 * 256), 0, 3, 8)
-    linear = shape.linear
-    assert shape.forward([5, 2]) == 2 * linear * 7 + 4 * 3 * 8 * (25 + 4)
-    assert shape.training([5, 2], "full") == 3 * shape.forward([5, 2])
-
-
-def test_flops_with_adapters_leave_out_the_frozen_weights_gradients() -> None:
-    sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
-    model = MistralModel(MistralConfig(num_attention_heads=2, num_key_value_heads=1, **sizes))
-    linear = 2 * 64 + 2 * 32 + 3 * 128
-    assert ModelShape.of(model) == ModelShape(linear, 0, 1, 8)
-    tuned = get_peft_model(model, PeftConfig(r=2, target_modules="all-linear"))
-    adapters = 2 * (2 * 16 + 2 * 12 + 3 * 24)
-    shape = ModelShape.of(tuned)
-    assert shape == ModelShape(linear, adapters, 1, 8)
-    assert shape.training([3], "lora") == 3 * (4 * linear + 6 * adapters) + 3 * 4 * 8 * 9

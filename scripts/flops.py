@@ -1,0 +1,73 @@
+"""Count the FLOPs of a transformer's forward pass and of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from claim2source.training.config import RetrieverRecipe
+from claim2source.training.memory_plan import adapter_weights, count_weights, linear_layers
+
+Tuning = Literal["full", "lora"]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Hold the sizes of a transformer that determine its FLOPs.
+
+    Args:
+        linear: weights of linear layers outside embeddings and pooler.
+        adapters: weights of LoRA's adapters.
+        layers: number of layers.
+        width: heads x head size of a layer.
+    """
+
+    linear: int
+    adapters: int
+    layers: int
+    width: int
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> ModelShape:
+        """Read the shape of a transformers model, with or without peft's adapters."""
+        layers = linear_layers(model)
+        adapters = count_weights(layer for name, layer in layers.items() if ".lora_" in name)
+        linear = count_weights(layers.values()) - adapters
+        config: Any = model.config
+        size = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        return cls(linear, adapters, config.num_hidden_layers, config.num_attention_heads * size)
+
+    @classmethod
+    def planned(cls, model: torch.nn.Module, recipe: RetrieverRecipe) -> ModelShape:
+        """Read the shape that a model without adapters has once the recipe has given it some."""
+        return replace(cls.of(model), adapters=adapter_weights(model, recipe))
+
+    def forward(self, lengths: Sequence[int]) -> float:
+        """Count the FLOPs of a forward pass over texts of these lengths in tokens.
+
+        2 per weight and token, and 4 * layers * width * length^2 for a text's attention
+        (queries by keys, then weights by values). Padding, norms and softmax are not counted.
+        """
+        weights = 2 * (self.linear + self.adapters) * sum(lengths)
+        return float(weights + self._attention(lengths))
+
+    def training(self, lengths: Sequence[int], tuning: Tuning) -> float:
+        """Count the FLOPs of a training step: forward pass, gradients of inputs and weights.
+
+        Full: 3 times the forward pass. LoRA: frozen weights need no gradients, so 4 per weight
+        and token instead of 6; adapters and attention count 3 times. What is computed twice to
+        save memory (checkpointing, chunks) is not counted.
+        """
+        if tuning == "full":
+            return 3 * self.forward(lengths)
+        tokens = sum(lengths)
+        weights = (4 * self.linear + 6 * self.adapters) * tokens
+        return float(weights + 3 * self._attention(lengths))
+
+    def _attention(self, lengths: Sequence[int]) -> int:
+        return 4 * self.layers * self.width * sum(length**2 for length in lengths)
