@@ -120,7 +120,7 @@ def resolve(
         if export.source_model is not None:
             encoder.source_encoder = _late_encoder(export.source_model, file, config, device)
         else:
-            encoder.source_encoder = _load_base(export.base, file, settings, config, device)[0]
+            encoder.source_encoder = load_base(export.base, file, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
 
 
@@ -199,9 +199,9 @@ def _checkpoint(
         if manifest.source_model is not None:
             _add_projection(encoder, folder, manifest, config, device)
         elif weights.trained == "query_only":
-            encoder.source_encoder = _load_base(base, file, settings, config, device)[0]
+            encoder.source_encoder = load_base(base, file, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
-    encoder, files = _load_base(base, file, settings, config, device)
+    encoder, files = load_base(base, file, settings, config, device)
     if weights.kind == "lora":
         untrained = encoder.weights or {}
         check_hash(folder / ADAPTER_FILE, weights.sha256)
@@ -276,7 +276,7 @@ def _config_of(record: SourceModel, config: ModelConfig) -> ModelConfig:
     return replace(model, **settings, revision=record.revision, prompts=False)
 
 
-def _load_base(
+def load_base(
     recorded: Base,
     file: Path,
     settings: EncoderSettings,

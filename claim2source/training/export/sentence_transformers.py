@@ -43,8 +43,8 @@ def export(
     own. `name` is what the export says it was made of. Raises `UserError` where
     sentence-transformers would not give the same vectors, or the base's weights changed.
     """
-    encoder, manifest = scaled.encoder, scaled.manifest
-    trained, weights = manifest.encoder, manifest.weights
+    manifest, trained = scaled.manifest, scaled.manifest.encoder
+    weights = manifest.weights
     # Full weights are written as they are, whatever scale the checkpoint says they lie at.
     own_scale = weights.scale if weights.kind == "lora" else 1.0
     applied = own_scale if scale is None else scale
@@ -52,12 +52,13 @@ def export(
     # An adapter trained over 4 bits is added to the base's own weights.
     settings = replace(trained, dtype=dtype or trained.dtype, quantization=None)
     sha256 = scaled.save_model(folder, applied, settings.dtype)
+    scaled.set(applied)
+    encoder = scaled.encoder
     write_tokenizer(folder, scaled.resolved.folder, encoder)
     write_modules(folder, settings, encoder.model.config.hidden_size, encoder.dense)
     exported = replace(manifest, encoder=settings, weights=replace(weights, scale=recorded))
     name = name or scaled.folder.name
     exported.write_export(folder, checkpoint=name, scale=recorded, sha256=sha256)
-    scaled.set(applied)
     claims_only = weights.trained == "query_only"
     lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
     base = "not read: the checkpoint holds every weight"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from claim2source.core.files import (
 )
 from claim2source.models import (
     Dtype,
-    EncoderSettings,
     Identity,
     Manifest,
     ModelConfig,
@@ -33,7 +31,12 @@ from claim2source.models import (
     tokenizer_hash,
 )
 from claim2source.models.manifest import FILE
-from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE, set_adapter_scale
+from claim2source.models.resolve import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
+    load_base,
+    set_adapter_scale,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +58,7 @@ _SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
 
 
 class ScaledCheckpoint:
-    """Load a checkpoint once and use it at any scale: 0 is its base, 1 the trained weights.
+    """Load a checkpoint and use it at any scale: 0 is its base, 1 the trained weights.
 
     LoRA: W + scale * delta. Every weight trained: W + scale * (tuned - W), as WiSE-FT
     (Wortsman et al. 2022, section 3). Every scale is computed in float32 from the weights as they
@@ -75,7 +78,11 @@ class ScaledCheckpoint:
         self.folder = checkpoint_folder(checkpoint)
         self.manifest = Manifest.read(self.folder)
         self.model = replace(model or ModelConfig(), name=str(self.folder))
-        self.resolved: Resolved = resolve(self.model, device, dtype)
+        self.device, self.dtype = device, dtype
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        return resolve(self.model, self.device, self.dtype)
 
     @property
     def kind(self) -> str:
@@ -90,7 +97,7 @@ class ScaledCheckpoint:
         """Locate the base's files; none where they were not read."""
         if self.kind != "full":
             return self.resolved.folder
-        return self._base.folder if "_base" in self.__dict__ else None
+        return self._base[1] if "_base" in self.__dict__ else None
 
     def set(self, scale: float) -> None:
         """Scale the encoder in place, and set the name of its weights in the store."""
@@ -99,10 +106,14 @@ class ScaledCheckpoint:
         elif self.kind == "full":
             import torch
 
+            # At 1 it is not needed, and may be missing.
+            base = {} if scale == 1 else self.base_weights
             with torch.no_grad():
-                live = self.encoder.model.state_dict()
-                for name, value in self._weights_at(scale):
-                    live[name].copy_(value)
+                for name, live in self.encoder.model.state_dict(keep_vars=True).items():
+                    tuned = self._trained_weights[name]
+                    if base and tuned.is_floating_point():
+                        tuned = base[name].float().lerp(tuned.float(), scale)
+                    live.copy_(tuned)
         self.encoder.weights = self.identity(scale)
 
     def identity(self, scale: float) -> Identity:
@@ -111,7 +122,7 @@ class ScaledCheckpoint:
         At 0 as the base is identified and at 1 as the checkpoint is: they share vectors.
         """
         scale, weights = float(scale), self.manifest.weights
-        folder = self._base.folder if self.kind == "full" and scale == 0 else self.resolved.folder
+        folder = self._base[1] if self.kind == "full" and scale == 0 else self.resolved.folder
         base = {"base": self.manifest.base.sha256, "tokenizer": tokenizer_hash(folder)}
         if self.kind == "base" or scale == 0:
             return base
@@ -122,79 +133,36 @@ class ScaledCheckpoint:
         tuned = {"tuned": weights.sha256, "tuned_config": weights.config_sha256}
         return {**base, **tuned, "scale": scale}
 
-    def weights(self, scale: float) -> Iterator[tuple[str, Tensor]]:
-        """Compute the plain model's weights at a scale, by name; loaded weights do not change."""
-        if self.kind == "lora":
-            self.set(scale)
-            yield from _merged_weights(self.encoder.model)
-        elif self.kind == "full":
-            yield from self._weights_at(scale)
-        else:
-            yield from self.encoder.model.state_dict().items()
-
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
-        """Write the plain model at a scale, cast after the sum; returns the weights' sha256."""
+        """Write the plain model at a scale, cast after the sum; returns the weights' sha256.
+
+        The checkpoint is loaded again where it is used after that.
+        """
         import torch
 
+        self.set(scale)
         model: Any = self.encoder.model
-        model = model.get_base_model() if self.kind == "lora" else model
-        kind = getattr(torch, dtype)
-        state = {
-            name: (v.detach().to("cpu", kind) if v.is_floating_point() else v.detach().cpu())
-            for name, v in self.weights(scale)
-        }
-        with torch.device("meta"):
-            empty = type(model)(copy.deepcopy(model.config))
-        # Strict: a missing or an extra weight is an error.
-        empty.load_state_dict(state, assign=True)
-        empty.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
+        del self.resolved
+        if self.kind == "lora":
+            model = model.merge_and_unload()
+        model.to(getattr(torch, dtype)).save_pretrained(str(folder), max_shard_size=ONE_SHARD)
         return file_hash(folder / _MODEL)
 
+    @property
     def base_weights(self) -> dict[str, Tensor]:
-        return self._base.encoder.model.state_dict()
+        return self._base[0].model.state_dict()
 
     @cached_property
-    def _base(self) -> Resolved:
-        base, settings = self.manifest.base, self.manifest.encoder
-        names = {field.name for field in fields(ModelConfig)}
-        shared = {
-            field.name: getattr(settings, field.name)
-            for field in fields(EncoderSettings)
-            if field.name in names
-        }
-        # Only its weights are read, so that the default attention will do.
-        config = replace(
-            self.model, name=base.name, revision=base.revision, attention=None, **shared
-        )
-        loaded = resolve(config, "cpu", "float32")
-        if loaded.base.sha256 != base.sha256:
-            why = (
-                f"{base.name} has other weights ({loaded.base.sha256[:12]}...) than this began with"
-            )
-            raise InputError(self.folder / FILE, field="base.sha256", why=why)
-        return loaded
+    def _base(self) -> tuple[Encoder, Path]:
+        """Load the base in float32, and find its folder. Raises `InputError` for other weights."""
+        settings = replace(self.manifest.encoder, dtype="float32", quantization=None)
+        base, file = self.manifest.base, self.folder / FILE
+        return load_base(base, file, settings, self.model, "cpu")
 
     @cached_property
     def _trained_weights(self) -> dict[str, Tensor]:
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
-
-    def _weights_at(self, scale: float) -> Iterator[tuple[str, Tensor]]:
-        tuned = self._trained_weights
-        if scale == 1:
-            # The base is not needed, and may be missing.
-            yield from tuned.items()
-            return
-        base = self.base_weights()
-        shapes = [{(name, v.shape) for name, v in state.items()} for state in (base, tuned)]
-        if shapes[0] != shapes[1]:
-            odd = min(shapes[0] ^ shapes[1])[0]
-            raise InputError(self.folder, why=f"its weight {odd} does not fit its base's")
-        for name, value in tuned.items():
-            scaled = value
-            if value.is_floating_point():
-                scaled = base[name].float().lerp(value.float(), scale)
-            yield name, scaled
 
 
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
@@ -272,21 +240,11 @@ def _sum_full(
     of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
     if abs(of_base) > 1e-9:
-        base = ScaledCheckpoint(first, "cpu", "float32", model).base_weights()
-    files = [part / _MODEL for part in parts]
-    files_of_weights = [safe_open(str(file), "pt") for file in files]
-    names = set(files_of_weights[0].keys())
-    for file, part_weights in zip(files, files_of_weights, strict=True):
-        if odd := names ^ set(part_weights.keys()):
-            raise InputError(file, field=min(odd), why=f"is in one of them, not in {files[0]}")
+        base = ScaledCheckpoint(first, model=model).base_weights
+    files = [safe_open(str(part / _MODEL), "pt") for part in parts]
     state = {}
-    for name in sorted(names):
-        values = [part_weights.get_tensor(name) for part_weights in files_of_weights]
-        if base and name not in base:
-            raise InputError(files[0], field=name, why="is not in its base")
-        shapes = {value.shape for value in [*values, *([base[name]] if base else [])]}
-        if len(shapes) > 1:
-            raise InputError(files[-1], field=name, why=f"has another shape in {files[0]}")
+    for name in sorted(files[0].keys()):
+        values = [file.get_tensor(name) for file in files]
         state[name] = values[0]
         if values[0].is_floating_point():
             terms = torch.stack([value.to(torch.float64) for value in values])
@@ -339,31 +297,6 @@ def _sum_adapters(
     # alpha / r is 1: the scales are in B.
     settings = {"r": sum(ranks), "lora_alpha": sum(ranks)}
     write_json(folder / ADAPTER_CONFIG_FILE, config | settings)
-
-
-def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Compute W + delta of every adapted weight, under the names of the plain model."""
-    from peft.tuners.lora import LoraLayer
-
-    base = model.get_base_model()
-    layers: dict[str, Any] = {n: m for n, m in base.named_modules() if isinstance(m, LoraLayer)}
-    # The experts of a mixture are one parameter, wrapped in a layer for each that is adapted.
-    adapted = {
-        f"{_plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
-        for name, layer in layers.items()
-    }
-    for name, value in base.state_dict().items():
-        owners = [layer for layer in layers if name.startswith(f"{layer}.")]
-        if any(not name.startswith(f"{owner}.base_layer.") for owner in owners):
-            continue  # a part of an adapter
-        if (layer := adapted.get(_plain_name(name))) is not None:
-            deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
-            value = value.float() + sum(delta.float() for delta in deltas)
-        yield _plain_name(name), value
-
-
-def _plain_name(name: str) -> str:
-    return name.replace(".base_layer", "")
 
 
 def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:

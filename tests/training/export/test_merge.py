@@ -147,15 +147,6 @@ def test_lora_is_the_base_plus_scaled_delta(
     assert record["scale"] == record["weights"]["scale"] == factor
 
 
-def test_lora_equals_the_merge_of_peft(base: Path, tmp_path: Path) -> None:
-    write_point(config(base), tmp_path / "point", "lora")
-    out = export(tmp_path / "point", tmp_path / "out")
-    oracle: Any = resolve(tmp_path / "point", "cpu").encoder.model
-    merged = weights_of(out)
-    for name, value in oracle.merge_and_unload(safe_merge=True).state_dict().items():
-        assert torch.allclose(merged[name], value, atol=1e-6), name
-
-
 def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path) -> None:
     encoder = write_point(config(base), tmp_path / "point", "full")
     shutil.rmtree(base)
@@ -165,20 +156,16 @@ def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path: Path) -> None:
-    """On disk, and in memory where several scales are written from one load."""
+    """Also where several scales are written one after the other."""
     write_point(config(base), tmp_path / "point", kind)
     before = hashes(base), hashes(tmp_path / "point")
     scaled = ScaledCheckpoint(tmp_path / "point", "cpu", "float32")
-    model = scaled.encoder.model
-    values_before = {n: v.clone() for n, v in model.state_dict().items()}
     for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
         scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
         fresh = export(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
         in_turn, by_itself = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
         assert all(torch.equal(in_turn[name], by_itself[name]) for name in by_itself)
         assert (hashes(base), hashes(tmp_path / "point")) == before
-        now = model.state_dict()
-        assert all(torch.equal(now[name], value) for name, value in values_before.items())
 
 
 def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path: Path) -> None:
