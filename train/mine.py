@@ -33,7 +33,7 @@ from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked,
 from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.hub import require_model
-from claim2source.systems.heldout import carve
+from claim2source.systems.heldout import ChoosingOn, carve
 from claim2source.text import Rendering
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.reranker_config import FirstStageConfig
@@ -124,20 +124,20 @@ def mine(config: MineConfig) -> list[str]:
 
 def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:
     """Rank the training claims with the first stage, to mine from its candidates."""
-    from claim2source.training.reranker_data import FirstStage
+    from claim2source.systems.system import RunSettings, SystemRunner
+    from claim2source.training.reranker_data import first_system
 
-    first = FirstStage(config.first, config.mining.last_rank)
-    # Settings that a system chooses are chosen on train; nothing is reported on it here.
-    reported = replace(train, split="mined")
-    ranked = first.rank(
-        {"mined": train},
-        reported,
+    settings = RunSettings(
         config.dataset,
-        store,
-        lenient=config.lenient,
+        ChoosingOn(lenient=config.lenient),
+        store=store,
         device=config.device,
+        depth=max(config.first.depth, config.mining.last_rank),
     )
-    return RankingMiner(train, ranked["mined"].run, config.mining, config.first.depth)
+    # Settings that a system chooses are chosen on train; nothing is reported on it here.
+    runner = SystemRunner(replace(train, split="mined"), settings)
+    ranked = runner.run(first_system(config.first), None, train).result
+    return RankingMiner(train, ranked.run, config.mining, config.first.depth)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -31,6 +31,7 @@ from claim2source.stages.pairs import (
 from claim2source.text.control import defused
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Counted up when the same settings would give other scores.
@@ -205,6 +206,33 @@ class YesNo(LocalReranker):
                 read = 0
 
 
+def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad tokens on the left: the last position is every prompt's last; return ids and mask."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
+    mask = torch.zeros((len(rows), longest), dtype=torch.long)
+    for row, tokens in enumerate(rows):
+        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+        mask[row, longest - len(tokens) :] = 1
+    return ids, mask
+
+
+def answers_direction(
+    model: PreTrainedModel, answers: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Compute the direction of logit(yes) - logit(no) in a hidden state, and its bias.
+
+    The two answers' logits alone, in float32: half precision ties many pairs.
+    """
+    head: Any = model.get_output_embeddings()
+    yes, no = answers
+    direction = head.weight[yes].float() - head.weight[no].float()
+    bias = getattr(head, "bias", None)
+    return direction, 0.0 if bias is None else bias[yes].float() - bias[no].float()
+
+
 class _Prefixes:
     """Score prompts whose first tokens are the same, reading those once.
 
@@ -213,12 +241,7 @@ class _Prefixes:
 
     def __init__(self, model: PreTrainedModel, answers: tuple[int, int]) -> None:
         self.model: Any = model
-        weights: Any = model.get_output_embeddings()
-        yes, no = answers
-        # The two answers' logits alone, in float32: half precision ties many pairs.
-        self.direction = weights.weight[yes].float() - weights.weight[no].float()
-        bias = getattr(weights, "bias", None)
-        self.bias = 0.0 if bias is None else float(bias[yes].float() - bias[no].float())
+        self.direction, self.bias = answers_direction(model, answers)
         self._cached: tuple[list[int], Any] = ([], None)
 
     def score(self, prefix: list[int], rest: Sequence[Sequence[int]]) -> np.ndarray:
@@ -228,13 +251,8 @@ class _Prefixes:
         with torch.inference_mode():
             cache = deepcopy(self._keys(prefix))
             cache.batch_repeat_interleave(len(rest))
-            longest, device = max(map(len, rest)), self.model.device
-            ids = torch.zeros((len(rest), longest), dtype=torch.long)
-            mask = torch.zeros((len(rest), longest), dtype=torch.long)
-            for row, tokens in enumerate(rest):
-                # Padded on the left: the last position is every prompt's last.
-                ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-                mask[row, longest - len(tokens) :] = 1
+            device = self.model.device
+            ids, mask = left_padded(rest)
             positions = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
             attention = torch.cat(
                 [torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1

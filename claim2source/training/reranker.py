@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytorch_lightning as pl
 
 from claim2source.core.errors import UserError
+from claim2source.core.files import content_hash
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
@@ -18,14 +19,14 @@ from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
-from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
-from claim2source.training.reranker_data import FirstStage, RerankerPairs, rankings_hash
+from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig, RerankerRecipe
+from claim2source.training.reranker_data import RerankerPairs, first_rankings, first_system
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import PipelineOnVal, RerankerModule, pipeline_scores
 from claim2source.training.session import Session, open_session
 from claim2source.training.teacher import read_teacher
 
-VAL, REPORTED = "val", "reported"
+# As deep as the report's recall of the first stage.
 REPORTED_DEPTH = 100
 
 
@@ -33,13 +34,14 @@ REPORTED_DEPTH = 100
 class Setup:
     """Hold all that a training begins with, loaded and checked; nothing is written yet.
 
-    `rankings` are the first stage's, by split, for the first process.
+    `first` names the first stage; `rankings` are its own, of val and of the report split, in the
+    first process.
     """
 
     data: TrainingData
     reranker: TrainedReranker
-    first: FirstStage
-    rankings: dict[str, Result]
+    first: str
+    rankings: tuple[Result, Result] | None
     evaluation: PipelineOnVal
     trainer: pl.Trainer
 
@@ -51,11 +53,9 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
     """
     config.require_mined()
     recipe = config.recipe(RerankerRecipe)
-    # As deep as the report's recall of the first stage.
-    first = FirstStage(config.first, REPORTED_DEPTH)
     with open_session(config) as session:
         with session.on_all_ranks():
-            setup = set_up(recipe, first, config.choose_by, session)
+            setup = set_up(recipe, config.first, config.choose_by, session)
         session.begin()
         if not session.run.is_finished:
             train(setup, session, mine(setup, session))
@@ -65,43 +65,40 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
         return report(setup, session, epoch, choice)
 
 
-def set_up(recipe: RerankerRecipe, first: FirstStage, choose_by: str, session: Session) -> Setup:
+def set_up(
+    recipe: RerankerRecipe, first: FirstStageConfig, choose_by: str, session: Session
+) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
-    run, depth = session.run, first.settings.depth
-    data = load_splits(run)
+    data, system = load_splits(session.run), first_system(first)
     if (scores := recipe.loss.scores) is not None:
         teacher = read_teacher(scores, data.train, key="loss.scores")
         data = replace(data, teacher=teacher)
     settings = data.settings
-    key = "first.system" if first.settings.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [recipe.model.name], data.val, settings)
-    require_held_out(key, first.models, data.val, settings)
+    key = "first.system" if first.checkpoint is None else "first.checkpoint"
+    models = [*(model.name for model in system.dense_models), *system.models()]
+    require_held_out(key, models, data.val, settings)
     texts = recipe.rendering.claim_texts(data.train.claims)
-    reranker = load_to_train(recipe, texts, depth, session.device)
+    reranker = load_to_train(recipe, texts, first.depth, session.device)
     session.read_state()
     manifest = reranker.manifest(provenance(recipe, data, session))
     evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
-    trainer = lightning_trainer(recipe, evaluation, reranker.device)
-    rankings = {}
+    trainer = lightning_trainer(recipe, evaluation, reranker.model.device)
+    rankings = None
     if session.world.is_first:
-        rankings = first.rank(
-            {VAL: data.val, REPORTED: data.report},
-            data.report,
-            settings.dataset,
-            session.store,
-            lenient=settings.lenient,
-            device=session.device,
-        )
-        run.require_inputs(
+        rankings = first_rankings(system, data, session, max(first.depth, REPORTED_DEPTH))
+        runs = [result.run for result in rankings]
+        ranked = [{c: run.sources(c, first.depth) for c in run.claim_ids} for run in runs]
+        session.run.require_inputs(
             {
                 "training data": data.train.fingerprint,
                 "val data": data.val.fingerprint,
                 "base model": reranker.base.sha256,
-                "first stage": rankings_hash(rankings.values(), depth),
+                "first stage": content_hash(ranked),
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
-    return Setup(data, reranker, first, rankings, evaluation, trainer)
+    return Setup(data, reranker, system.name, rankings, evaluation, trainer)
 
 
 def mine(setup: Setup, session: Session) -> list[MinedRow]:
@@ -110,7 +107,7 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     A resumed run goes on with the rows of its state.
     """
     data, run = setup.data, session.run
-    setup.evaluation.rank(setup.rankings.get(VAL))
+    setup.evaluation.rank(None if setup.rankings is None else setup.rankings[0])
     if (scores := setup.evaluation.score_base()) is not None:
         say(f"before training: val MRR@5  {scores}")
     if session.state is not None:
@@ -162,6 +159,10 @@ def choose(setup: Setup) -> tuple[int, Choice]:
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
     data, reranker = setup.data, setup.reranker
-    val = pipeline_scores(setup.rankings[VAL], data, setup.evaluation.metric)
-    first = setup.first.name, setup.rankings[REPORTED], val
-    return report_pipeline(session, reranker.recipe, data, reranker.depth, first, epoch, choice)
+    assert setup.rankings is not None
+    on_val, reported = setup.rankings
+    scores = pipeline_scores(on_val, data, setup.evaluation.metric)
+    first = setup.first, reported, scores
+    return report_pipeline(
+        session, reranker.recipe, data, reranker.stage.depth, first, epoch, choice
+    )

@@ -1,18 +1,14 @@
-"""Rank a training's claims with its first stage, and make the groups a re-ranker learns from."""
+"""Read a re-ranker's first stage, and make the groups of pairs that it learns from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
-from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
-from claim2source.io.store import Store
 from claim2source.mining import MinedRow
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
@@ -20,76 +16,45 @@ from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.data import in_turn
+from claim2source.training.data import TrainingData, in_turn
 from claim2source.training.reranker_config import FirstStageConfig
+from claim2source.training.session import Session
 from claim2source.training.teacher import TeacherScores
 
-BM25_NAME = "BM25"
 
+def first_system(settings: FirstStageConfig) -> System:
+    """Read the first stage: the system that is named, or a plain BM25.
 
-@dataclass(frozen=True)
-class FirstStage:
-    """Rank claims with the system that the settings name, or a plain BM25.
-
-    At least the first `minimum` sources of a claim are ranked.
+    Raises `ConfigError` for one that is not there, or cannot run.
     """
-
-    settings: FirstStageConfig
-    minimum: int = 0
-
-    @property
-    def depth(self) -> int:
-        return max(self.settings.depth, self.minimum)
-
-    @property
-    def name(self) -> str:
-        return self.settings.system or BM25_NAME
-
-    @cached_property
-    def system(self) -> System:
-        """Read the system. Raises `ConfigError` for one that is not there, or cannot run."""
-        settings = self.settings
-        if settings.system is None:
-            return System(BM25_NAME, BM25Node(name=BM25_NAME))
-        systems = read_systems(settings.files or None)
-        require_one_of("first.system", settings.system, list(systems))
-        system = systems[settings.system]
-        if settings.checkpoint is not None:
-            return system.on_checkpoint(settings.checkpoint)
-        if (why := system.reason_not_to_run) is not None:
-            raise ConfigError("first.system", settings.system, f"another: {why}")
-        return system
-
-    @property
-    def models(self) -> list[str]:
-        return [*(model.name for model in self.system.dense_models), *self.system.models()]
-
-    def rank(
-        self,
-        splits: Mapping[str, Dataset],
-        reported: Dataset,
-        dataset: str,
-        store: Store,
-        *,
-        lenient: bool = False,
-        device: str | None = None,
-    ) -> dict[str, Result]:
-        """Rank the claims of splits, by the splits' names; nothing is chosen on `reported`."""
-        settings = RunSettings(
-            dataset,
-            ChoosingOn(lenient=lenient),
-            store=store,
-            device=device,
-            depth=self.depth,
-        )
-        runner, system = SystemRunner(reported, settings), self.system
-        return {name: runner.run(system, None, split).result for name, split in splits.items()}
+    if settings.system is None:
+        return System("BM25", BM25Node(name="BM25"))
+    systems = read_systems(settings.files or None)
+    require_one_of("first.system", settings.system, list(systems))
+    system = systems[settings.system]
+    if settings.checkpoint is not None:
+        return system.on_checkpoint(settings.checkpoint)
+    if (why := system.reason_not_to_run) is not None:
+        raise ConfigError("first.system", settings.system, f"another: {why}")
+    return system
 
 
-def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
-    """Hash the sources that a first stage ranks among its first `depth`."""
-    runs = (result.run for result in rankings)
-    return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
+def first_rankings(
+    system: System, data: TrainingData, session: Session, depth: int
+) -> tuple[Result, Result]:
+    """Rank the claims of val and of the report split, on which nothing is chosen."""
+    runner = SystemRunner(
+        data.report,
+        RunSettings(
+            data.settings.dataset,
+            ChoosingOn(lenient=data.settings.lenient),
+            store=session.store,
+            device=session.device,
+            depth=depth,
+        ),
+    )
+    on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
+    return on_val.result, reported.result
 
 
 class RerankerPairs:

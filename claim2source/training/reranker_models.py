@@ -6,9 +6,9 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
@@ -20,9 +20,9 @@ from claim2source.models import Weights, tokenizer_files
 from claim2source.models.manifest import Base
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
 from claim2source.stages.cross_encoder import CrossEncoder
-from claim2source.stages.load import keep_head, load_causal, load_cross_encoder
+from claim2source.stages.load import keep_head, load_cross_encoder
 from claim2source.stages.pairs import Pair
-from claim2source.stages.yes_no import YesNo
+from claim2source.stages.yes_no import YesNo, answers_direction, left_padded
 from claim2source.training.checkpoint import Kind, check_layers, make_trainable, write_checkpoint
 from claim2source.training.export.weighted_sum import ONE_SHARD
 from claim2source.training.reranker_config import RerankerRecipe
@@ -31,43 +31,39 @@ from claim2source.training.reranker_config import RerankerRecipe
 Features = Mapping[str, Any]
 
 
+@dataclass(eq=False)
 class TrainedReranker(ABC):
-    """Hold a re-ranker that is trained.
+    """Hold a re-ranker that is trained, as the stage that reads its checkpoints.
 
-    `network` is what a stage scores with, `model` what Lightning trains: the same weights, with
-    adapters on them where they are trained. `labels` are the logits of a pair; of a `headless` one
-    the head is random, and in no file of the base.
+    The stage scores with `network`, Lightning trains `model`: the same weights, with adapters on
+    them where they are trained. Of a `headless` one the head is random, and in no file of the base.
     """
 
-    model: Any
-    network: Any
-    # The stage that reads such checkpoints, and peft's name of what the model does.
-    reads: type[CrossEncoder | YesNo]
-    task: str
-    headless = False
+    recipe: RerankerRecipe
+    base: Base
+    stage: Any
+    model: Any = None
+    headless: bool = False
+    # peft's name of what the model does.
+    task: ClassVar[str]
 
-    def __init__(self, recipe: RerankerRecipe, depth: int, device: str | None = None) -> None:
-        self.recipe, self.labels = recipe, recipe.model.labels
-        self.depth, self._device = depth, device
+    @property
+    def network(self) -> Any:
+        return self.stage.network
 
-    def load(self) -> None:
-        """Find the files, a base's or a whole re-ranker's, and load the model from them."""
-        model = self.recipe.model
-        stage = self._empty_stage(1).with_runtime(None, self._device)
-        if stage.trained is not None and stage.trained[1].weights.kind != "full":
-            raise UserError(
-                f"model.name: {model.name} is an adapter; train from its base "
-                f"({stage.trained[1].base.name})"
-            )
-        self.folder, identity, self.loading = stage.files
-        is_full = stage.trained is not None
-        path = str(self.folder) if is_full else model.name
-        path = str(Path(path).resolve()) if Path(path).is_dir() else path
-        self.base = Base(path, None if is_full else model.revision, str(identity["weights"]))
-        self.load_network()
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the files that the training begins with."""
+        folder: Path = self.stage.files[0]
+        return folder
+
+    @property
+    @abstractmethod
+    def transformer(self) -> Any:
+        """Return the transformers model within."""
 
     @abstractmethod
-    def load_network(self) -> None:
+    def load(self) -> None:
         """Load the model from `folder`."""
 
     @abstractmethod
@@ -78,22 +74,9 @@ class TrainedReranker(ABC):
     def logits(self, features: Features) -> Tensor:
         """Compute the logits of pairs, [pairs, labels], with gradients."""
 
-    @property
-    @abstractmethod
-    def transformer(self) -> Any:
-        """Return the transformers model within."""
-
     @abstractmethod
     def write_full(self, folder: Path) -> None:
         """Write the whole model to a folder."""
-
-    def too_long(self, claims: Sequence[str]) -> int:
-        """Count the claims that leave no room for a source."""
-        return 0
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.model.parameters())).device
 
     def adapt(self) -> None:
         self.model = make_trainable(self.model, self.recipe, self.task)
@@ -101,52 +84,25 @@ class TrainedReranker(ABC):
             # Reentrant checkpointing would pass no gradient through a frozen first block.
             self.transformer.gradient_checkpointing_enable({"use_reentrant": False})
 
-    @property
-    def settings(self) -> RerankerSettings:
-        model, own_code = self.recipe.model, self.loading.own_code
-        settings = RerankerSettings(
-            model.kind, labels=self.labels, dtype=model.dtype, own_code=own_code
-        )
-        names = "max_length", "instruction", "template"
-        return replace(settings, **dict(zip(names, self.stage(1).prompt_settings, strict=False)))
-
     def manifest(self, provenance: Mapping[str, Any]) -> RerankerManifest:
         """Describe the re-ranker before training, with the fields that all checkpoints share."""
+        model, stage = self.recipe.model, self.stage
+        names = "max_length", "instruction", "template"
+        settings = RerankerSettings(
+            model.kind,
+            labels=model.labels,
+            dtype=model.dtype,
+            own_code=stage.files[2].own_code,
+            **dict(zip(names, stage.prompt_settings, strict=False)),
+        )
         return RerankerManifest(
             base=self.base,
             weights=Weights(),
-            reranker=self.settings,
+            reranker=settings,
             rendering=self.recipe.rendering,
-            depth=self.depth,
+            depth=stage.depth,
             epoch=0,
             **provenance,
-        )
-
-    def stage(self, depth: int) -> Any:
-        """Make the stage of checkpoints with the weights as they are now.
-
-        It reads texts as they are trained on, and keeps nothing in the store.
-        """
-        stage = self._empty_stage(depth).with_runtime(None, str(self.device))
-        # In the place of what it would load and read: see functools.cached_property.
-        stage.__dict__.update(
-            trained=None, rendering=self.recipe.rendering, identity={}, network=self.network
-        )
-        return stage
-
-    def _empty_stage(self, depth: int) -> Any:
-        config = self.recipe.model
-        texts = {"max_length": config.max_length, "instruction": config.instruction}
-        options: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
-        if self.reads is YesNo:
-            options["template"] = config.template
-        return self.reads(
-            model=config.name,
-            revision=config.revision,
-            dtype=config.dtype,
-            allow_remote_code=config.allow_remote_code,
-            depth=depth,
-            **options,
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
@@ -158,22 +114,22 @@ class TrainedReranker(ABC):
 
 
 class CrossEncoderToTrain(TrainedReranker):
-    reads = CrossEncoder
     task = "SEQ_CLS"
 
-    def load_network(self) -> None:
+    def load(self) -> None:
         """Load the model; a head that its files do not have begins random, by the seed."""
-        config, labels = self.recipe.model, self.labels
+        config, tuning = self.recipe.model, self.recipe.tuning
         pl.seed_everything(self.recipe.optimisation.seed, verbose=False)
         # Cut to all that the files allow, where no length is set.
-        self.network = load_cross_encoder(
-            self.folder, self.loading, config.max_length, labels, trains=True
+        self.stage.__dict__["network"] = load_cross_encoder(
+            self.folder, self.stage.files[2], config.max_length, config.labels, trains=True
         )
-        self.model = self.transformer if self.recipe.tuning == "lora" else self.network
-        self.headless = not _has_head(self.folder, labels)
-        allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
-        good = self.recipe.tuning == "full" or not self.headless
-        require(good, "tuning", self.recipe.tuning, allowed)
+        self.model = self.transformer if tuning == "lora" else self.network
+        self.headless = not _has_head(self.folder, config.labels)
+        allowed = (
+            f"full: the model has no head of {config.labels} logits, and adapters need their base's"
+        )
+        require(tuning == "full" or not self.headless, "tuning", tuning, allowed)
 
     @property
     def transformer(self) -> Any:
@@ -187,12 +143,12 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        batch: Features = self.network.preprocess(texts, prompt=self.recipe.model.instruction)
+        batch: Features = self.network.preprocess(texts, prompt=self.stage.instruction)
         return batch
 
     def logits(self, features: Features) -> Tensor:
         scores: Tensor = self.network(dict(features))["scores"]
-        return scores.float().reshape(-1, self.labels)
+        return scores.float().reshape(-1, self.recipe.model.labels)
 
     def write_full(self, folder: Path) -> None:
         """Write the whole model, as sentence-transformers loads it, with its base's activation."""
@@ -224,49 +180,28 @@ def _has_head(folder: Path, labels: int) -> bool:
 class YesNoToTrain(TrainedReranker):
     """Train a generative model's log-odds of yes at the prompt's last position."""
 
-    reads = YesNo
     task = "CAUSAL_LM"
 
-    def load_network(self) -> None:
-        self.network = load_causal(self.folder, self.loading)
+    def load(self) -> None:
         self.model = self.transformer
         self.model.config.use_cache = False
-        # Its prompt is written by the stage that reads the checkpoint.
-        self.reader: YesNo = self.stage(1)
-        self.words = self.reader.answers
 
     @property
     def transformer(self) -> Any:
         return self.network[0]
 
-    def too_long(self, claims: Sequence[str]) -> int:
-        rows = self.reader.tokens([Pair(text, "some words of a source") for text in claims])
-        return sum(not row for row in rows)
-
     def features(self, pairs: Sequence[Pair]) -> Features:
-        """Make the tensors of some pairs, padded on the left, on the CPU."""
-        rows = self.reader.tokens(pairs)
-        longest = max(map(len, rows))
-        ids = torch.zeros((len(rows), longest), dtype=torch.long)
-        mask = torch.zeros((len(rows), longest), dtype=torch.long)
-        for row, tokens in enumerate(rows):
-            # The last position is every prompt's last.
-            ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-            mask[row, longest - len(tokens) :] = 1
+        ids, mask = left_padded(self.stage.tokens(pairs))
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
 
     def logits(self, features: Features) -> Tensor:
         """Compute logit(yes) - logit(no), [pairs, 1]."""
-        causal, (yes, no) = self.transformer, self.words
+        causal = self.transformer
         hidden = causal.base_model(**features, use_cache=False).last_hidden_state[:, -1]
-        head = causal.get_output_embeddings()
         with torch.autocast(hidden.device.type, enabled=False):
-            # The two answers' logits alone, in float32: half precision ties many pairs.
-            direction = head.weight[yes].float() - head.weight[no].float()
-            scores = hidden.float() @ direction
-            bias = getattr(head, "bias", None)
-            scores = scores if bias is None else scores + (bias[yes] - bias[no]).float()
+            direction, bias = answers_direction(causal, self.stage.answers)
+            scores = hidden.float() @ direction + bias
         return scores[:, None]
 
     def write_full(self, folder: Path) -> None:
@@ -281,13 +216,43 @@ def load_to_train(
     """Load the re-ranker of a recipe. Raises `UserError` for one that cannot be trained so.
 
     `claims` are the texts to train on, which must leave room for a source; its checkpoints re-rank
-    `depth` sources.
+    `depth` sources. The stage reads texts as they are trained on, and keeps nothing in the store.
     """
-    kind = CrossEncoderToTrain if recipe.model.kind == "cross_encoder" else YesNoToTrain
-    reranker: TrainedReranker = kind(recipe, depth, device)
+    model = recipe.model
+    texts = {"max_length": model.max_length, "instruction": model.instruction}
+    options: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
+    reads: type[CrossEncoder | YesNo] = CrossEncoder
+    if model.kind == "yes_no":
+        reads, options["template"] = YesNo, model.template
+    stage = reads(
+        model=model.name,
+        revision=model.revision,
+        dtype=model.dtype,
+        allow_remote_code=model.allow_remote_code,
+        depth=depth,
+        claims=recipe.rendering.claims,
+        sources=recipe.rendering.sources,
+        **options,
+    ).with_runtime(None, device)
+    is_full = stage.trained is not None
+    if stage.trained is not None and stage.trained[1].weights.kind != "full":
+        raise UserError(
+            f"model.name: {model.name} is an adapter; train from its base "
+            f"({stage.trained[1].base.name})"
+        )
+    folder, identity, loading = stage.files
+    path = str(folder) if is_full else model.name
+    path = str(Path(path).resolve()) if Path(path).is_dir() else path
+    base = Base(path, None if is_full else model.revision, str(identity["weights"]))
+    # From here on it is read as the recipe says: see functools.cached_property.
+    stage.__dict__.update(trained=None, identity={})
+    kind = CrossEncoderToTrain if model.kind == "cross_encoder" else YesNoToTrain
+    reranker: TrainedReranker = kind(recipe, base, stage)
     reranker.load()
-    check_layers(reranker.model, recipe, own_code=reranker.loading.own_code)
-    if missing := reranker.too_long(claims):
-        allowed = f"more: {missing} claims of train leave no room for a source"
-        raise ConfigError("model.max_length", recipe.model.max_length, allowed)
+    check_layers(reranker.model, recipe, own_code=loading.own_code)
+    if isinstance(stage, YesNo):
+        rows = stage.tokens([Pair(text, "some words of a source") for text in claims])
+        if missing := sum(not row for row in rows):
+            allowed = f"more: {missing} claims of train leave no room for a source"
+            raise ConfigError("model.max_length", model.max_length, allowed)
     return reranker

@@ -169,7 +169,7 @@ class RerankerModule(TrainingModule):
         super().__init__(reranker.model, recipe.optimisation, optimizer_steps, stop)
         self.reranker, self.pairs = reranker, pairs
         self.chunk_size = recipe.optimisation.chunk_size
-        self.loss_of_groups = [GroupLoss(recipe.loss, reranker.labels)]  # no part of the model
+        self.loss_of_groups = [GroupLoss(recipe.loss, recipe.model.labels)]  # no part of the model
         self._equal_steps = 0
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
@@ -272,13 +272,13 @@ class PipelineOnVal(EvaluateOnVal):
         part = self._first.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
-        result = self.model.stage(self.model.depth).apply(share, val.sources, part)
+        result = self.model.stage.apply(share, val.sources, part)
         model.train(training)
         return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
-        run, depth = result.run, self.model.depth
+        run, depth = result.run, self.model.stage.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
         ranked = {

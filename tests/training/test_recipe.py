@@ -97,5 +97,5 @@ def test_every_setting_reaches_the_training(
         assert getattr(run, name) == getattr(config, name)
     if isinstance(config, RerankerConfig):
         assert received["str"] == config.choose_by
-        first = config.first, type(config)().first
-        assert received["FirstStage"].settings == first[0] != first[1]
+        first = received["FirstStageConfig"]
+        assert first == config.first != type(config)().first

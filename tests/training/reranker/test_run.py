@@ -30,7 +30,7 @@ from claim2source.systems.read import read_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker import finetune_reranker
-from claim2source.training.reranker_data import FirstStage
+from claim2source.training.reranker_data import first_system
 from claim2source.training.reranker_models import CrossEncoderToTrain
 from claim2source.training.run_folder import read_run_file
 from tests.stages.test_learned import FITTED
@@ -174,9 +174,8 @@ def test_a_first_stage_keeps_its_own_stages(tiny: dict[str, Path], tmp_path: Pat
     data, runs = load(str(tiny["data"]), "dev"), {}
     for name in ("sparse", "learned"):
         config = small_config(tiny, tmp_path, first__system=name, first__files=f'["{files}"]')
-        first = FirstStage(config.first)
-        ranked = first.rank({"dev": data}, data, str(tiny["data"]), Store(tmp_path / "s"))
-        runs[name] = ranked["dev"].run
+        settings = RunSettings(str(tiny["data"]), store=Store(tmp_path / "s"))
+        runs[name] = SystemRunner(data, settings).run(first_system(config.first)).result.run
     before, after = runs["sparse"], runs["learned"]
     learned = Learned(file=str(fusion)).apply(data.claims, data.sources, before).run
     for claim in data.claims:
