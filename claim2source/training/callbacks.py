@@ -71,17 +71,17 @@ class StepLog(pl.Callback):
         assert isinstance(module, TrainingModule)
         if not module.window.closed:
             return
-        window, step, world = module.window, module.step, trainer.world_size
+        window, world = module.window, trainer.world_size
         seconds = max(time.perf_counter() - window.started, 1e-9)
         values = {
-            "loss": step.terms["loss"],
+            "loss": window.means["loss"],
             **{
                 name if name in module.measures else f"loss/{name}": value
-                for name, value in step.terms.items()
+                for name, value in window.means.items()
                 if name != "loss"
             },
-            "learning_rate": step.rate,
-            "gradient_norm": step.norm,
+            "learning_rate": window.rate,
+            "gradient_norm": window.norm,
             "skipped_steps": skipped_steps(module.losses),
             "claims_per_second": world * window.claims / seconds,
             "real_tokens_per_second": world * window.real / seconds,

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.overrides.distributed import prepare_for_backward
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from pytorch_lightning.strategies.strategy import _ForwardRedirection
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
@@ -306,34 +305,37 @@ STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by cla
 
 
 def chosen_strategy(requested: object, world: World) -> Strategy | str:
-    """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another."""
-    if isinstance(requested, DDPStrategy):
-        return reducing_once(requested)
+    """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another.
+
+    DDP's reducer is started by `start_reducer`, not at the end of the training step: GradCache goes
+    backward in pieces, most of which are still to come then.
+    """
     if isinstance(requested, ModelParallelStrategy):
         size = requested._tensor_parallel_size
         if size not in ("auto", 1):
             key = "trainer.strategy.init_args.tensor_parallel_size"
             raise ConfigError(key, size, "1: every process takes its own part of a batch")
-        return Sharded(world)
+        requested = "fsdp2"
     if requested == "fsdp2":
         return Sharded(world)
-    if requested not in (None, "auto", "ddp"):
+    if requested in (None, "auto", "ddp"):
+        if world.size == 1:
+            return "auto"
+        requested = DDPStrategy()
+    if not isinstance(requested, DDPStrategy):
         name = requested if isinstance(requested, str) else type(requested).__name__
         raise ConfigError("trainer.strategy", name, STRATEGIES)
-    return "auto" if world.size == 1 else reducing_once(DDPStrategy())
-
-
-def reducing_once(strategy: DDPStrategy) -> DDPStrategy:
-    """Have `backward_pass` start DDP's reducer, not the end of the training step.
-
-    GradCache goes backward in pieces: at the end of the step most of them are still to come.
-    """
-    strategy._forward_redirection = _LeaveReducer()
+    requested._forward_redirection = _call_method  # type: ignore[assignment]
     # Weights may get no gradient: a pooler that is not used.
-    strategy._ddp_kwargs["find_unused_parameters"] = True
+    requested._ddp_kwargs |= {"find_unused_parameters": True, "static_graph": False}
     # Gradients lie in the buckets that are sent: there is no copy of them.
-    strategy._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
-    return strategy
+    requested._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
+    return requested
+
+
+def _call_method(wrapper: nn.Module, module: pl.LightningModule, name: str, *args: Any) -> Any:
+    """Call the module's own method: the wrapper's forward pass would start the reducer."""
+    return getattr(module, name)(*args)
 
 
 class Sharded(ModelParallelStrategy):
@@ -388,39 +390,10 @@ def most_chunks(count: int, device: torch.device) -> int:
     return int(maximum)
 
 
-@contextlib.contextmanager
-def backward_pass(strategy: Strategy, output: Tensor, last: bool) -> Iterator[None]:
-    """Run one backward pass from `output`; with the `last`, gradients are averaged.
+def start_reducer(strategy: Strategy, output: Tensor) -> None:
+    """Have DDP average the gradients over processes in the backward pass that begins at `output`.
 
-    They are averaged over processes by the strategy's own hook, unless a window of accumulated
-    batches is still open.
+    Not while a window of accumulated batches is still open: the strategy says so.
     """
-    model = strategy.model
-    if not isinstance(model, DistributedDataParallel):
-        yield
-    elif last:
-        prepare_for_backward(model, output)
-        yield
-    else:
-        with model.no_sync():
-            yield
-
-
-class _LeaveReducer(_ForwardRedirection):
-    def __init__(self) -> None:
-        self.synchronises = True
-
-    def on_after_inner_forward(
-        self, wrapper_module: nn.Module, original_module: pl.LightningModule
-    ) -> None:
-        """Switch the reducer off before DDP looks at the output."""
-        if isinstance(wrapper_module, DistributedDataParallel):
-            self.synchronises = wrapper_module.require_backward_grad_sync
-            wrapper_module.require_backward_grad_sync = False
-
-    def on_after_outer_forward(
-        self, wrapper_module: nn.Module, original_module: pl.LightningModule
-    ) -> None:
-        """Leave it as Lightning wanted it: off while a window of batches is open."""
-        if isinstance(wrapper_module, DistributedDataParallel):
-            wrapper_module.require_backward_grad_sync = self.synchronises
+    if isinstance(strategy.model, DistributedDataParallel):
+        prepare_for_backward(strategy.model, output)

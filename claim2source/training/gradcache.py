@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,61 +14,67 @@ from claim2source.training.resume import RandomState, random_state, restore_rand
 Chunks = Sequence[Sequence[int]]
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
-# A context of one backward pass from an output; none follows where the flag says it is the last.
-BackwardContext = Callable[[Tensor, bool], AbstractContextManager[object]]
 
 
 @dataclass
-class Forward:
-    """Hold a batch's loss, and the chunks that are to be encoded again in its backward pass.
-
-    Each of them has its rows, the RNG state of its first pass and its vectors, which the loss
-    takes for leaves. `after` is the RNG state after the forward pass.
-    """
-
-    loss: Tensor
-    encode: Encode
-    repeats: list[tuple[Sequence[int], RandomState, Tensor]]
-    after: RandomState | None = None
-
-    def backward(self, loss: Tensor, context: BackwardContext = lambda *_: nullcontext()) -> None:
-        """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
-        with context(loss, not self.repeats):
-            loss.backward()  # type: ignore[no-untyped-call]
-        while self.repeats:
-            rows, state, leaf = self.repeats.pop(0)
-            # Dropout must be that of the first pass.
-            restore_random_state(state)
-            vectors = self.encode(rows)
-            with context(vectors, not self.repeats):
-                torch.autograd.backward(vectors, leaf.grad)
-        if self.after is not None:
-            restore_random_state(self.after)
-
-
-def whole_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
-    vectors = torch.cat([encode(rows) for rows in chunks])
-    return Forward(loss_of(_in_order(vectors, chunks)), encode, [])
-
-
-def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
-    """Compute the loss for the same gradients, keeping one chunk's activations.
+class GradCache:
+    """Compute a batch's loss and its gradients: in one graph where it is `whole`, else in chunks.
 
     All chunks but the last are encoded without gradient, the last with. The loss goes backward
     through the last chunk and leaves its gradient with respect to the other vectors; then each
-    other chunk is encoded again with the RNG state it had, and its gradient goes backward.
+    other chunk is encoded again with the RNG state it had, and its gradient goes backward. The
+    gradients are the same, and one chunk's activations are kept.
     """
-    repeats = []
-    with torch.no_grad():
-        for rows in chunks[:-1]:
-            state = random_state()
-            repeats.append((rows, state, encode(rows)))
-    # Autocast caches the cast weights without gradient and would reuse them below.
-    torch.clear_autocast_cache()
-    leaves = [vectors.requires_grad_() for _, _, vectors in repeats]
-    vectors = torch.cat([*leaves, encode(chunks[-1])])
-    after = random_state()
-    return Forward(loss_of(_in_order(vectors, chunks)), encode, repeats, after)
+
+    chunks: Chunks
+    encode: Encode
+    loss_of: LossOf
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        self._before = self._after = random_state()
+        # Rows, the RNG state of their first pass, and their vectors: leaves for the loss.
+        self._repeats: list[tuple[Sequence[int], RandomState, Tensor]] = []
+
+    def forward(self) -> Tensor:
+        repeated = 0 if self.whole else len(self.chunks) - 1
+        with torch.no_grad():
+            for rows in self.chunks[:repeated]:
+                state = random_state()
+                self._repeats.append((rows, state, self.encode(rows)))
+        # Autocast caches the cast weights without gradient and would reuse them below.
+        torch.clear_autocast_cache()
+        leaves = [vectors.requires_grad_() for _, _, vectors in self._repeats]
+        vectors = torch.cat([*leaves, *map(self.encode, self.chunks[repeated:])])
+        self._after = random_state()
+        order = torch.tensor([row for rows in self.chunks for row in rows])
+        return self.loss_of(vectors[order.argsort().to(vectors.device)])
+
+    def backward(
+        self, loss: Tensor, before_last: Callable[[Tensor], None] = lambda output: None
+    ) -> None:
+        """Add the gradients of `loss`, which `forward` returned, or of a multiple of it.
+
+        `before_last` is called with the output that the last of the backward passes begins at.
+        """
+        if not self._repeats:
+            before_last(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        while self._repeats:
+            rows, state, leaf = self._repeats.pop(0)
+            # Dropout must be that of the first pass.
+            restore_random_state(state)
+            vectors = self.encode(rows)
+            if not self._repeats:
+                before_last(vectors)
+            torch.autograd.backward(vectors, leaf.grad)
+        if not self.whole:
+            restore_random_state(self._after)
+
+    def begin_again(self) -> None:
+        """Go back to before the forward pass, and divide every chunk in two."""
+        self.chunks, self.whole, self._repeats = halved(self.chunks, 1), False, []
+        restore_random_state(self._before)
 
 
 def halved(chunks: Chunks, times: int) -> Chunks:
@@ -106,8 +111,3 @@ def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -
         chunks[-1].append(row)
         total += lengths[row]
     return [chunk[::-1] for chunk in reversed(chunks)]
-
-
-def _in_order(vectors: Tensor, chunks: Chunks) -> Tensor:
-    order = torch.tensor([row for rows in chunks for row in rows])
-    return vectors[order.argsort().to(vectors.device)]

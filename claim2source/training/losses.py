@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class InfoNCEConfig(Settings):
-    """Set the contrastive loss (2026 paper, table 6).
+class LossConfig(Settings):
+    """Weight a loss.
 
     Args:
-        weight: of this term in the sum.
+        weight: of this term in the sum; 0 leaves it out.
     """
+
+    weight: Amount = 0.0
+
+
+@dataclass(frozen=True)
+class InfoNCEConfig(LossConfig):
+    """Weight the contrastive loss (2026 paper, table 6)."""
 
     weight: Amount = 1.0
 
@@ -42,7 +49,7 @@ def info_nce(
 
 
 @dataclass(frozen=True)
-class DistillationConfig(Settings):
+class DistillationConfig(LossConfig):
     """Set how to learn from the scores of a re-ranker, or of any other run.
 
     Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
@@ -51,7 +58,6 @@ class DistillationConfig(Settings):
     mine more than `optimisation.negatives`, or let the teacher score the mined file.
 
     Args:
-        weight: of this term in the sum; 0 leaves it out.
         scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
             folder of them: `runs`, which every evaluation writes.
         candidates: take a claim's hard negatives from the teacher's run, its highest first, in
@@ -62,7 +68,6 @@ class DistillationConfig(Settings):
             pushed down. none: the mean standard deviation of a claim's scores, whatever they are.
     """
 
-    weight: Amount = 0.0
     scores: Path | None = None
     temperature: Positive | None = 1.0
     candidates: bool = False
@@ -77,15 +82,6 @@ class DistillationConfig(Settings):
             self.scores,
             "a run file with the teacher's scores, since the weight is above 0",
         )
-
-
-def taught(teacher: Tensor) -> Tensor:
-    """Select the teacher's scores [n, m] (NaN: none) that the loss uses, as booleans.
-
-    A claim needs two scores.
-    """
-    scored = ~teacher.isnan()
-    return scored & (scored.sum(dim=1, keepdim=True) >= 2)
 
 
 def distillation(
@@ -104,7 +100,8 @@ def distillation(
     count 0; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
-    mask = taught(teacher)
+    scored = ~teacher.isnan()
+    mask = scored & (scored.sum(dim=1, keepdim=True) >= 2)
     target = teacher.nan_to_num() / teacher_temperature
     # A row without candidates keeps all columns: an empty softmax would be NaN.
     open_ = mask | ~mask.any(dim=1, keepdim=True)
@@ -116,16 +113,14 @@ def distillation(
 
 
 @dataclass(frozen=True)
-class KeepBaseConfig(Settings):
+class KeepBaseConfig(LossConfig):
     """Set the penalty for leaving the base model's ranking of each batch.
 
     Args:
-        weight: of this term in the sum; 0 leaves it out.
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
             0. Empty: every language 1.
     """
 
-    weight: Amount = 0.0
     languages: dict[str, Amount] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -162,22 +157,11 @@ def keep_base(
     return (weights * divergence).sum() / len(weights)
 
 
-@dataclass(frozen=True)
-class ConsistencyConfig(Settings):
-    """Weight the agreement of original, translation and both together, as views of one claim.
-
-    Args:
-        weight: of this term in the sum; 0 leaves it out.
-    """
-
-    weight: Amount = 0.0
-
-
 def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
     """Sum 1 - cosine of each view and its claim, divided by the number of claims.
 
-    `claims` [n, d], `views` [v, d] (v may be 0), `owners` [v] the row of each view's claim.
-    Returns a scalar.
+    Views are its original, its translation and both together. `claims` [n, d], `views` [v, d] (v
+    may be 0), `owners` [v] the row of each view's claim. Returns a scalar.
     """
     from torch.nn.functional import cosine_similarity
 
@@ -186,18 +170,16 @@ def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AlignmentConfig(Settings):
+class AlignmentConfig(LossConfig):
     """Set how the student's vectors are brought to the teacher's (LEAF, arXiv 2509.12539).
 
     Of training claims, and of titles and sentences of the pool's papers, which need no judgement:
     the student reads them as claims.
 
     Args:
-        weight: of this term in the sum; 0 leaves it out.
         most: titles and sentences that are drawn, which the teacher encodes once; none: all.
     """
 
-    weight: Amount = 0.0
     most: Number | None = 10_000
 
 
@@ -227,7 +209,7 @@ class LossesConfig(Settings):
     info_nce: InfoNCEConfig = field(default_factory=InfoNCEConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
-    consistency: ConsistencyConfig = field(default_factory=ConsistencyConfig)
+    consistency: LossConfig = field(default_factory=LossConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
@@ -261,56 +243,34 @@ class LossTargets:
     aligned: Tensor | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossInputs(LossTargets):
-    """Hold the vectors beside their targets.
-
-    `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `views` [v, d],
-    other representations of claims; `texts` [t, d], for the alignment.
-    """
-
-    claims: Tensor
-    sources: Tensor
-    views: Tensor | None = None
-    texts: Tensor | None = None
-
-
 def combined(
-    inputs: LossInputs, config: LossesConfig, temperature: float
+    vectors: Sequence[Tensor], targets: LossTargets, config: LossesConfig, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the weighted sum, and each term before weighting (detached) by its name."""
-    columns = inputs.positives, inputs.masked
-    terms = {"info_nce": info_nce(inputs.claims, inputs.sources, *columns, temperature)}
-    weights = {"info_nce": config.info_nce.weight}
-    if inputs.teacher is not None:
+    """Compute the weighted sum, and each term before weighting (detached) by its name.
+
+    `vectors` are those of the claims [n, d], the sources [m, d], of all processes where they are
+    gathered, the claims' other representations [v, d], and the alignment's texts [t, d].
+    """
+    claims, sources, views, texts = vectors
+    pairs = targets.positives, targets.masked
+    terms = {"info_nce": info_nce(claims, sources, *pairs, temperature)}
+    if targets.teacher is not None:
         terms["distillation"] = distillation(
-            inputs.claims,
-            inputs.sources,
-            inputs.teacher,
+            claims,
+            sources,
+            targets.teacher,
             temperature=temperature,
             # Without one the scores were divided when they were read.
             teacher_temperature=config.distillation.temperature or 1.0,
         )
-        weights["distillation"] = config.distillation.weight
-    if inputs.base_claims is not None:
-        assert inputs.base_sources is not None and inputs.keep_weights is not None
-        terms["keep_base"] = keep_base(
-            inputs.claims,
-            inputs.sources,
-            inputs.base_claims,
-            inputs.base_sources,
-            inputs.keep_weights,
-            temperature,
-        )
-        weights["keep_base"] = config.keep_base.weight
-    if inputs.owners is not None:
-        assert inputs.views is not None
-        terms["consistency"] = consistency(inputs.claims, inputs.views, inputs.owners)
-        weights["consistency"] = config.consistency.weight
-    if inputs.aligned is not None:
-        assert inputs.texts is not None
-        terms["alignment"] = alignment(inputs.claims, inputs.texts, inputs.aligned)
-        weights["alignment"] = config.alignment.weight
-    weighted = [weights[name] * term for name, term in terms.items()]
+    if targets.base_claims is not None:
+        assert targets.base_sources is not None and targets.keep_weights is not None
+        base = targets.base_claims, targets.base_sources, targets.keep_weights
+        terms["keep_base"] = keep_base(claims, sources, *base, temperature)
+    if targets.owners is not None:
+        terms["consistency"] = consistency(claims, views, targets.owners)
+    if targets.aligned is not None:
+        terms["alignment"] = alignment(claims, texts, targets.aligned)
+    weighted = [getattr(config, name).weight * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
     return total, {name: term.detach() for name, term in terms.items()}

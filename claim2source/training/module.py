@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,30 +26,25 @@ from claim2source.training.config import DataConfig, OptimisationConfig, StepsCo
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
-    backward_pass,
     gather_vectors,
     most_chunks,
     shard,
+    start_reducer,
 )
 from claim2source.training.gradcache import (
     Chunks,
     Encode,
-    Forward,
+    GradCache,
     LossOf,
-    chunked_forward,
     halved,
     length_chunks,
     token_chunks,
-    whole_forward,
 )
-from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined
+from claim2source.training.losses import LossesConfig, combined
 from claim2source.training.negatives import first_loss_sentences
 from claim2source.training.resume import (
     CALMER,
-    RandomState,
     StopSignals,
-    random_state,
-    restore_random_state,
     skipped_steps,
     trainable_weights,
 )
@@ -67,16 +62,18 @@ _STOP, _SPOILT = "stop", "spoilt"
 class TrainingModule(pl.LightningModule):
     """Hold the optimizer, and take the steps of any training in planned batches.
 
-    The training step is that of the retriever, or of the re-ranker, below it. Lightning
-    accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is how many the
-    learning rate falls over. `losses` has the loss of every optimizer step so far, NaN where it was
-    skipped. `measures` are terms that are counted, and no part of the loss. `pairs` are trained on.
-    Chunks are halved `halvings` times, once for every time that the device's memory was too small.
+    `optimizer_steps` is how many the learning rate falls over. `losses` has the loss of every
+    optimizer step so far, NaN where it was skipped. `measures` are terms that are counted, and no
+    part of the loss. `pairs` are trained on. Chunks are halved `halvings` times, once for every
+    time that the device's memory was too small.
     """
 
     measures: frozenset[str] = frozenset()
     pairs: TrainingPairs | RerankerPairs
     collate: Callable[[BatchPlan], Any]
+    # The batch between its forward and its backward pass, and the gradients before it.
+    cache: GradCache
+    gradients: Mapping[str, Tensor]
 
     def __init__(
         self,
@@ -97,9 +94,8 @@ class TrainingModule(pl.LightningModule):
         self.batches_done = 0
         self.steps_done = 0
         self.losses: list[float] = []
-        self.window, self.step = Window(), Step()
+        self.window = Window()
         self.halvings = 0
-        self._passed: tuple[Forward, BatchStart] | None = None
         self.sharded = False
 
     @property
@@ -144,7 +140,6 @@ class TrainingModule(pl.LightningModule):
         return batch
 
     def on_train_start(self) -> None:
-        self.stop.install()
         self.model.train()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -153,47 +148,45 @@ class TrainingModule(pl.LightningModule):
 
     def run_chunks(
         self, chunks: Chunks, encode: Encode, loss_of: LossOf, *, one_chunk: bool
-    ) -> tuple[Forward, BatchStart]:
+    ) -> Tensor:
         """Compute the loss of a batch, at once where it is `one_chunk`, else chunk by chunk.
 
         Where the device's memory is too small, it is computed again in chunks half as large.
         """
-        earlier = {}
+        chunks, whole = halved(chunks, self.halvings), one_chunk and not self.halvings
+        self.cache, self.gradients = GradCache(chunks, encode, loss_of, whole), {}
         # A CPU is not out of memory: nothing is copied there.
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
             trained = trainable_weights(self.model).items()
-            earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
-        start = BatchStart(chunks, encode, loss_of, one_chunk, random_state(), earlier)
-        return self._forward(start), start
+            self.gradients = {n: p.grad.clone() for n, p in trained if p.grad is not None}
+        return self._compute_loss()
 
-    def _forward(self, start: BatchStart) -> Forward:
+    def _compute_loss(self) -> Tensor:
         while True:
-            run = whole_forward if start.is_whole and not self.halvings else chunked_forward
             try:
-                return run(halved(start.chunks, self.halvings), start.encode, start.loss_of)
+                return self.cache.forward()
             except torch.OutOfMemoryError as error:
                 why = str(error)
-            self._halve_chunks(start, why)
+            self._halve_chunks(why)
 
-    def _halve_chunks(self, start: BatchStart, why: str) -> None:
+    def _halve_chunks(self, why: str) -> None:
         """Go back to where a batch began, with smaller chunks. Raises `UserError` for none."""
         if self.trainer.world_size > 1:
             self.give_up(
                 f"out of memory: set optimisation.chunk_tokens or chunk_size lower ({why})"
             )
-        if max(map(len, halved(start.chunks, self.halvings))) < 2:
+        if max(map(len, self.cache.chunks)) < 2:
             self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
+        self.cache.begin_again()
         torch.cuda.empty_cache()
         log.warning("out of memory: the step is repeated in chunks half as large")
         self.halvings += 1
-        restore_random_state(start.random)
         for name, weight in trainable_weights(self.model).items():
-            earlier = start.gradients.get(name)
+            earlier = self.gradients.get(name)
             weight.grad = None if earlier is None else earlier.clone()
 
-    def share_of_step(self, forward: tuple[Forward, BatchStart], plan: BatchPlan) -> Tensor:
+    def share_of_step(self, loss: Tensor, plan: BatchPlan) -> Tensor:
         """Count a batch whose loss is computed, and return the loss to go backward from."""
-        self._passed, loss = forward, forward[0].loss
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
         if plan.window == accumulation:
@@ -206,21 +199,18 @@ class TrainingModule(pl.LightningModule):
 
         Where the device's memory is too small they begin again, in smaller chunks.
         """
-        assert self._passed is not None
-        (forward, start), self._passed = self._passed, None
-        share = loss.detach() / forward.loss.detach()
+        share = loss.detach() / self.window.terms[-1]["loss"]
         # Chunks are encoded again, in the precision of the step.
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             while True:
                 try:
-                    return forward.backward(loss, partial(backward_pass, self.trainer.strategy))
+                    return self.cache.backward(loss, partial(start_reducer, self.trainer.strategy))
                 except torch.OutOfMemoryError as error:
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
-                del forward, loss
-                self._halve_chunks(start, why)
-                forward = self._forward(start)
-                loss = forward.loss * share
+                del loss
+                self._halve_chunks(why)
+                loss = self._compute_loss() * share
 
     def configure_gradient_clipping(
         self,
@@ -241,15 +231,19 @@ class TrainingModule(pl.LightningModule):
         # With the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
         spoilt = (~norm.isfinite()).to(stop)
-        terms = self._mean_over_ranks({**self.window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
-        self.stopping = terms.pop(_STOP) > 0
-        is_taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
+        window = self.window
+        terms = {
+            name: torch.stack([measured[name] for measured in window.terms]).mean()
+            for name in window.terms[0]
+        }
+        means = self._mean_over_ranks({**terms, _STOP: stop, _SPOILT: spoilt})
+        self.stopping = means.pop(_STOP) > 0
+        is_taken = means.pop(_SPOILT) == 0 and math.isfinite(means["loss"])
         if not is_taken:
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
-        self.losses.append(terms["loss"] if is_taken else math.nan)
-        self.window.closed = True
-        self.step = Step(terms, rate, float(norm))
+        self.losses.append(means["loss"] if is_taken else math.nan)
+        window.means, window.rate, window.norm, window.closed = means, rate, float(norm), True
         if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
             self.give_up(
                 f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, had a loss or a "
@@ -324,18 +318,13 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
     return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
-@dataclass(frozen=True)
-class Step:
-    """Hold an optimizer step's figures: the terms of the loss, its rate, the gradient's norm."""
-
-    terms: Mapping[str, float] = field(default_factory=dict)
-    rate: float = 0.0
-    norm: float = 0.0
-
-
 @dataclass
 class Window:
-    """Sum up what the micro-batches of an optimizer step measured."""
+    """Sum up what the micro-batches of an optimizer step measured.
+
+    Once it is `closed`: the means of their terms over all processes, the step's learning rate, and
+    the gradient's norm.
+    """
 
     started: float = field(default_factory=time.perf_counter)
     terms: list[dict[str, Tensor]] = field(default_factory=list)
@@ -343,24 +332,9 @@ class Window:
     real: int = 0
     padded: int = 0
     closed: bool = False
-
-    def mean_terms(self) -> dict[str, Tensor]:
-        return {
-            name: torch.stack([terms[name] for terms in self.terms]).mean()
-            for name in self.terms[0]
-        }
-
-
-@dataclass(frozen=True)
-class BatchStart:
-    """Hold the inputs of a batch's loss, the RNG state then, and earlier gradients."""
-
-    chunks: Chunks
-    encode: Encode
-    loss_of: LossOf
-    is_whole: bool
-    random: RandomState
-    gradients: Mapping[str, Tensor]
+    means: Mapping[str, float] = field(default_factory=dict)
+    rate: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -438,34 +412,41 @@ class RetrieverModule(TrainingModule):
     def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
         with without_copies(self.model):
-            forward = self.forward_pass(collated)
+            loss = self.forward_pass(collated)
         window, batch = self.window, collated.batch
         window.claims += len(batch.claims)
         window.real += sum(part.real_tokens for part in collated.parts)
         window.padded += sum(part.padded_tokens for part in collated.parts)
-        return self.share_of_step(forward, batch.plan)
+        return self.share_of_step(loss, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
             return
         if self.loss_config.info_nce.weight:
-            loss, temperature = self.step.terms["info_nce"], self.config.temperature
+            loss, temperature = self.window.means["info_nce"], self.config.temperature
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
-    def forward_pass(self, collated: CollatedBatch) -> tuple[Forward, BatchStart]:
+    def forward_pass(self, collated: CollatedBatch) -> Tensor:
         """Compute the loss of one batch, and note its terms."""
-        chunks, terms = collated.chunks, dict[str, Tensor]()
+        chunks, terms, device = collated.chunks, dict[str, Tensor](), self.device
         part_of = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
 
         def loss_of(vectors: Tensor) -> Tensor:
+            batch = changed(collated.batch, lambda tensor: tensor.to(device, non_blocking=True))
+            rows = collated.text_numbers.to(device, non_blocking=True)
+            sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
-            with torch.autocast(vectors.device.type, enabled=False):
-                text_numbers = collated.text_numbers.to(vectors.device, non_blocking=True)
-                inputs = self._inputs(collated.batch, vectors[text_numbers])
-                self.candidates = len(inputs.sources)
-                loss, parts = combined(inputs, self.loss_config, self.config.temperature)
-            terms.update(parts, loss=loss.detach())
+            with torch.autocast(device.type, enabled=False):
+                claims, sources, views, texts = vectors[rows].split(sizes)
+                if batch.fixed_sources is not None:
+                    sources = batch.fixed_sources
+                else:
+                    sources = gather_vectors(sources, batch.counts, batch.plan.rank)
+                self.candidates = len(sources)
+                parts = claims, sources, views, texts
+                loss, losses = combined(parts, batch, self.loss_config, self.config.temperature)
+            terms.update(losses, loss=loss.detach())
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
@@ -473,25 +454,10 @@ class RetrieverModule(TrainingModule):
             if part is None:
                 # A chunk without texts keeps step with other processes: its vectors are dropped.
                 part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
-            return self.encoder.vectors(part.to(self.device, non_blocking=True))[: len(rows)]
+            return self.encoder.vectors(part.to(device, non_blocking=True))[: len(rows)]
 
-        missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
+        missing = most_chunks(len(chunks), device) - len(chunks) if self.sharded else 0
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
-        forward = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
+        loss = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
         self.window.terms.append(terms)
-        return forward
-
-    def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
-        """Put a batch's vectors beside its targets, gathered over processes where configured."""
-        sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
-        claims, sources, views, texts = vectors.split(sizes)
-        if batch.fixed_sources is not None:
-            sources = batch.fixed_sources.to(vectors.device, non_blocking=True)
-        else:
-            sources = gather_vectors(sources, batch.counts, batch.plan.rank)
-        targets: dict[str, Any] = {
-            spec.name: value if value is None else value.to(vectors.device, non_blocking=True)
-            for spec in fields(LossTargets)
-            for value in [getattr(batch, spec.name)]
-        }
-        return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
+        return loss

@@ -237,7 +237,7 @@ class RerankerModule(TrainingModule):
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
         super().configure_gradient_clipping(*arguments, **options)
-        self._equal_steps = self._equal_steps + 1 if self.step.terms[EQUAL] == 1 else 0
+        self._equal_steps = self._equal_steps + 1 if self.window.means[EQUAL] == 1 else 0
         if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))

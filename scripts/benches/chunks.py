@@ -64,7 +64,7 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
     import torch
 
     from claim2source.models import ModelConfig, Tokens, resolve
-    from claim2source.training.gradcache import chunked_forward, length_chunks, whole_forward
+    from claim2source.training.gradcache import GradCache, length_chunks
     from claim2source.training.losses import info_nce
 
     encoder = resolve(ModelConfig(common.MINILM, pooling="mean", max_length=TOKENS)).encoder
@@ -84,8 +84,9 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
 
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
     before = peak_memory()
-    forward = chunked_forward if chunked else whole_forward
-    passed = forward(length_chunks([len(text.ids) for text in tokens], CHUNK), encode, loss_of)
-    passed.backward(passed.loss)
+    chunks = length_chunks([len(text.ids) for text in tokens], CHUNK)
+    cache = GradCache(chunks, encode, loss_of, not chunked)
+    loss = cache.forward()
+    cache.backward(loss)
     optimizer.step()
-    return peak_memory() / 2**20, before / 2**20, passed.loss.item()
+    return peak_memory() / 2**20, before / 2**20, loss.item()

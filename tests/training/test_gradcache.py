@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch, enable_checkpointing
-from claim2source.training.gradcache import (
-    Forward,
-    chunked_forward,
-    length_chunks,
-    token_chunks,
-    whole_forward,
-)
+from claim2source.training.gradcache import GradCache, length_chunks, token_chunks
 from claim2source.training.losses import info_nce
 from claim2source.training.resume import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
@@ -109,7 +103,7 @@ def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def gradients(
-    forward: Callable[..., Forward],
+    whole: bool,
     encoder: Encoder,
     encode: Callable[[Encoder, list[Tokens]], torch.Tensor],
     tokens: list[Tokens],
@@ -126,19 +120,21 @@ def gradients(
         return encode(encoder, [tokens[row] for row in rows])
 
     # A weight's cast that all chunks of the plain pass share would sum its gradient in bf16.
-    cached = forward is chunked_forward
     context: Any = (
-        torch.autocast("cpu", torch.bfloat16, cache_enabled=cached) if autocast else nullcontext()
+        torch.autocast("cpu", torch.bfloat16, cache_enabled=not whole)
+        if autocast
+        else nullcontext()
     )
     with context:
-        passed = forward(chunks, vectors, loss_of(temperature))
-        passed.backward(passed.loss)
+        cache = GradCache(chunks, vectors, loss_of(temperature), whole)
+        loss = cache.forward()
+        cache.backward(loss)
     gradient_of = {
         name: weight.grad.clone()
         for name, weight in encoder.model.named_parameters()
         if weight.grad is not None
     }
-    return float(passed.loss), gradient_of
+    return float(loss.detach()), gradient_of
 
 
 def distance(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
@@ -158,15 +154,15 @@ def test_gradients_are_the_plain_ones_with_dropout(
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
-    reference = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
+    reference = gradients(True, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
-    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature)
+    chunked = gradients(False, encoder, encode, tokens, chunks, temperature)
     assert chunked[0] == pytest.approx(reference[0], rel=1e-6)
     assert distance(reference[1], chunked[1]) < 1e-5
     # The RNG state is that after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
     # Dropout is on, and it matters: another RNG state gives other gradients.
-    reseeded = gradients(chunked_forward, encoder, encode, tokens, chunks, temperature, seed=6)
+    reseeded = gradients(False, encoder, encode, tokens, chunks, temperature, seed=6)
     assert distance(reference[1], reseeded[1]) > 1e-2
 
 
@@ -186,16 +182,14 @@ def test_with_checkpointing_adapters_and_autocast(
     encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], 3)
-    reference = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
-    chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    reference = gradients(True, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
+    chunked = gradients(False, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
     # BERT's pooler takes no part.
     assert {n for n in trained if "pooler" not in n} == reference[1].keys()
     assert distance(reference[1], chunked[1]) < 1e-5
     # Dropout is on, in a decoder too: another RNG state gives other gradients.
-    reseeded = gradients(
-        chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6
-    )
+    reseeded = gradients(False, encoder, encode, tokens, chunks, 0.05, autocast=autocast, seed=6)
     assert distance(reference[1], reseeded[1]) > 1e-2
 
 
@@ -209,9 +203,10 @@ def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder:
         calls.append(list(rows))
         return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
-    passed = chunked_forward(chunks, encode, loss_of(0.05))
+    cache = GradCache(chunks, encode, loss_of(0.05))
+    loss = cache.forward()
     assert calls == chunks
-    passed.backward(passed.loss)
+    cache.backward(loss)
     assert calls == [*chunks, *chunks[:-1]] and len(chunks) == 4
     longest = sorted(len(text.ids) for text in tokens)[-3:]
     assert [len(tokens[row].ids) for row in chunks[-1]] == longest
@@ -251,7 +246,7 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
         tensors.add(saved := Saved(tensor))
         return saved
 
-    def most_kept(forward: Callable[..., Forward]) -> int:
+    def most_kept(whole: bool) -> int:
         """Most tensors that are kept while another chunk is encoded."""
         before: list[int] = []
 
@@ -260,11 +255,11 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
             return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-            passed = forward(chunks, vectors, loss_of(0.05))
-            passed.backward(passed.loss)
-        del passed
+            cache = GradCache(chunks, vectors, loss_of(0.05), whole)
+            cache.backward(cache.forward())
+        del cache
         assert not tensors and len(before) >= len(chunks)
         return max(before)
 
     # What keeps the graphs of all chunks is seen to keep them.
-    assert 10 * most_kept(chunked_forward) < most_kept(whole_forward)
+    assert 10 * most_kept(False) < most_kept(True)

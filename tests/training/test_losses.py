@@ -10,12 +10,12 @@ import torch
 
 from claim2source.core.errors import ConfigError
 from claim2source.training.losses import (
-    ConsistencyConfig,
     DistillationConfig,
     InfoNCEConfig,
     KeepBaseConfig,
+    LossConfig,
     LossesConfig,
-    LossInputs,
+    LossTargets,
     combined,
     consistency,
     distillation,
@@ -144,33 +144,26 @@ def test_consistency_is_one_minus_cosine_over_all_claims() -> None:
     assert float(none) == 0
 
 
-def inputs() -> LossInputs:
-    claims, sources = unit(3, 8), unit(5, 8, seed=1)
+def test_the_sum_is_weighted_and_every_term_is_named() -> None:
+    config = LossesConfig(
+        InfoNCEConfig(0.5),
+        DistillationConfig(2.0, Path("x")),
+        KeepBaseConfig(3.0),
+        LossConfig(5.0),
+    )
     masked = torch.zeros(3, 5, dtype=torch.bool)
     masked[0, 4] = True
-    return LossInputs(
-        claims=claims,
-        sources=sources,
+    targets = LossTargets(
         positives=torch.tensor([0, 1, 2]),
         masked=masked,
         teacher=torch.randn(3, 5),
         base_claims=unit(3, 8, seed=5),
         base_sources=unit(5, 8, seed=6),
         keep_weights=torch.ones(3),
-        views=unit(2, 8, seed=7),
         owners=torch.tensor([0, 2]),
     )
-
-
-def test_the_sum_is_weighted_and_every_term_is_named() -> None:
-    config = LossesConfig(
-        InfoNCEConfig(0.5),
-        DistillationConfig(2.0, Path("x")),
-        KeepBaseConfig(3.0),
-        ConsistencyConfig(5.0),
-    )
-    values = inputs()
-    total, terms = combined(values, config, 0.05)
+    vectors = unit(3, 8), unit(5, 8, seed=1), unit(2, 8, seed=7), unit(1, 8)[:0]
+    total, terms = combined(vectors, targets, config, 0.05)
     weights = {
         "info_nce": 0.5,
         "distillation": 2,

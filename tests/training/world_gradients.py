@@ -19,9 +19,9 @@ from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import World, chosen_strategy
 from claim2source.training.losses import (
-    ConsistencyConfig,
     DistillationConfig,
     KeepBaseConfig,
+    LossConfig,
     LossesConfig,
 )
 from claim2source.training.module import RetrieverModule
@@ -34,7 +34,7 @@ PER_BATCH = 16
 EVERY_LOSS = LossesConfig(
     distillation=DistillationConfig(0.5, Path("unused"), 2.0),
     keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
-    consistency=ConsistencyConfig(0.7),
+    consistency=LossConfig(0.7),
 )
 
 
@@ -96,7 +96,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         freeze != "embeddings"
     )
     if rank == 0:
-        torch.save({"gradients": values, "terms": dict(module.step.terms)}, out)
+        torch.save({"gradients": values, "terms": dict(module.window.means)}, out)
     if world > 1 and dist.is_initialized():
         dist.destroy_process_group()
 
