@@ -149,7 +149,7 @@ def fit(
         if state is None:
             # Epoch 0 was scored before there were loggers.
             session.logs.scores(run.history[0], 0)
-        trainer.loggers = session.logs.loggers
+        trainer.loggers = [session.logs]
     module.model.train()
     with session.stop.after_step():
         resumed = None if state is None else run.state

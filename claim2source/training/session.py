@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from signal import SIGTERM
 
 from claim2source.core.errors import Stopped, UserError, said_once
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Session:
-    """Hold a training's processes, folder, signals, logs and store, before anything is loaded.
+    """Hold a training's processes, folder, signals and store, before anything is loaded.
 
     `state` is what a stopped run is resumed from, once it is read; `device` is the config's.
     """
@@ -31,10 +32,14 @@ class Session:
     world: World
     run: RunFolder
     stop: StopSignals
-    logs: RunLog
     store: Store
     device: str | None = None
     state: TrainingState | None = None
+
+    @cached_property
+    def logs(self) -> RunLog:
+        """Open the run's logs, in the first process and once its state is read."""
+        return RunLog(self.run)
 
     def on_all_ranks(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
@@ -92,7 +97,7 @@ def open_session(config: RunConfig) -> Iterator[Session]:
             store = Store(config.store)
             use_cores(world.local_size, config.threads)
         try:
-            yield Session(world, run, stop, RunLog(run), store, config.device)
+            yield Session(world, run, stop, store, config.device)
         except (Stopped, RuntimeError) as error:
             # Where one process stops first, the others' exchange with it fails.
             if stop.received is None and not isinstance(error, Stopped):
