@@ -13,11 +13,11 @@ from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
-from claim2source.training.resume import random_state, restore_random_state, trainable_weights
+from claim2source.training.resume import trainable_weights
 
 GIB, MIB = 2**30, 2**20
 # Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.
-TRAINED = 16
+TRAINED, MEANS = 16, 8
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 # Bytes of a weight in NF4 with its scales.
 FOUR_BITS = 0.56
@@ -54,6 +54,14 @@ class Memory:
     @property
     def total(self) -> float:
         return self.fixed + self.tokens * self.a_token
+
+    def room(self, device: float) -> float:
+        """Compute how many tokens `device` bytes hold."""
+        return (device - self.fixed) / self.a_token
+
+    def chunk(self, device: float, longest: int) -> int:
+        """Compute the tokens of a chunk that `device` bytes hold, at least a text of `longest`."""
+        return max(int(self.room(device)) // _STEP * _STEP, longest)
 
     @classmethod
     def of(cls, model: PreTrainedModel, recipe: RetrieverRecipe, tokens: int) -> Memory:
@@ -179,15 +187,16 @@ class MemoryPlan:
         if encoder.device.type != "cuda" or recipe.self_check is False:
             return recipe, []
         measured = measure_chunk(encoder, recipe, tokens_at_once(recipe, longest))
-        predicted = self.memory.weights + measured.tokens * self.memory.a_token
+        predicted, peak = (
+            memory.weights + measured.tokens * memory.a_token for memory in (self.memory, measured)
+        )
         line = (
             f"memory of {measured.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
-            f"{(measured.peak - measured.gradients) / GIB:,.1f} GiB"
+            f"{peak / GIB:,.1f} GiB"
         )
         if "chunk_tokens" in self.auto and isinstance(recipe.optimisation.chunk_tokens, int):
-            trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
             share = USABLE if torch.distributed.is_initialized() else MEASURED
-            budget = measured.budget(trained, share * self.device, longest)
+            budget = measured.chunk(share * self.device, longest)
             line += f"; chunks of {budget:,} tokens"
             recipe = replace(recipe, optimisation=replace(recipe.optimisation, chunk_tokens=budget))
         return recipe, [line]
@@ -254,10 +263,9 @@ def plan_memory(
             continue
         settings.append(replace(variant, chunk_tokens=None))
         empty = Memory.of(model, replace(recipe, optimisation=variant), 0)
-        room = (USABLE * device - empty.fixed) / empty.a_token
-        minimum = max(longest, LEAST_CHUNK) if is_auto and not checkpointing else longest
-        if room >= minimum or (checkpointing or not is_auto):
-            tokens = max(int(room) // _STEP * _STEP, longest)
+        is_large = empty.room(USABLE * device) >= max(longest, LEAST_CHUNK)
+        if is_large or checkpointing or not is_auto:
+            tokens = empty.chunk(USABLE * device, longest)
             settings.append(replace(variant, chunk_tokens=tokens))
     options = []
     for setting in settings:
@@ -286,46 +294,17 @@ def plan_memory_here(
     return planned
 
 
-@dataclass(frozen=True)
-class MeasuredChunk:
-    """Hold the bytes of a device before, and at the peak of, one chunk's forward and backward pass.
-
-    `gradients` are the bytes that the trained weights' gradients took in it for the first time.
-    """
-
-    tokens: int
-    before: int
-    peak: int
-    gradients: int
-
-    @property
-    def a_token(self) -> float:
-        """Return the bytes of a token's activations at the peak."""
-        return max(self.peak - self.before - self.gradients, 1) / self.tokens
-
-    def budget(self, trained: int, device: float, longest: int) -> int:
-        """Compute the tokens of a chunk that `device` bytes hold.
-
-        `trained` weights get AdamW's means beside their gradients.
-        """
-        states = self.gradients + 8 * trained
-        room = (device - self.before - states) / self.a_token
-        return max(int(room) // _STEP * _STEP, longest)
-
-
-def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int) -> MeasuredChunk:
+def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int) -> Memory:
     """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
 
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
-    they are.
+    they are. What is there before counts as weights, AdamW's means are still to come.
     """
     model, longest = encoder.model, trained_length(recipe.optimisation, encoder.settings.max_length)
-    device, state = encoder.device, random_state()
+    device, training = encoder.device, model.training
     half = recipe.optimisation.precision == "bf16"
-    trained = list(trainable_weights(model).values())
-    training = model.training
     model.train()
-    try:
+    with torch.random.fork_rng([device]):
         while True:
             texts = [Tokens((1,) * longest)] * max(1, tokens // longest)
             before = torch.cuda.memory_allocated(device)
@@ -341,11 +320,12 @@ def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int) -> Mea
                     raise ConfigError("model.max_length", longest, f"{why} ({error})") from None
             torch.cuda.empty_cache()
             tokens //= 2
-        gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        peak = torch.cuda.max_memory_allocated(device)
-        return MeasuredChunk(len(texts) * longest, before, peak, gradients)
-    finally:
-        model.zero_grad(set_to_none=True)
-        model.train(training)
-        torch.cuda.empty_cache()
-        restore_random_state(state)
+    peak = torch.cuda.max_memory_allocated(device)
+    trained = trainable_weights(model).values()
+    gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
+    states = gradients + MEANS * sum(p.numel() for p in trained)
+    model.zero_grad(set_to_none=True)
+    model.train(training)
+    torch.cuda.empty_cache()
+    tokens = len(texts) * longest
+    return Memory(before, states, max(peak - before - gradients, 1) / tokens, tokens)

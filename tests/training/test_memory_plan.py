@@ -26,7 +26,6 @@ from claim2source.training.memory_plan import (
     GIB,
     LEAST_CHUNK,
     USABLE,
-    MeasuredChunk,
     Memory,
     bytes_per_token,
     plan_memory,
@@ -285,9 +284,7 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     """Gradients that came with the chunk stay, AdamW's means are still to come."""
-    measured_chunk = MeasuredChunk(tokens=1000, before=10 * GIB, peak=13 * GIB, gradients=GIB)
-    assert measured_chunk.a_token == 2 * GIB / 1000
-    trained = GIB // 4
+    measured = Memory(weights=10 * GIB, states=3 * GIB, a_token=2 * GIB / 1000, tokens=1000)
     # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
-    assert measured_chunk.budget(trained, 76 * GIB, 512) == 31_500 // 512 * 512
-    assert measured_chunk.budget(trained, 12 * GIB, 512) == 512
+    assert measured.chunk(76 * GIB, 512) == 31_500 // 512 * 512
+    assert measured.chunk(12 * GIB, 512) == 512
