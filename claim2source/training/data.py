@@ -15,12 +15,11 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import load
 from claim2source.datasets.grouping import connected_groups, golds_by_text
-from claim2source.mining import MinedRow, MiningConfig, Negative, read_mined
+from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
 from claim2source.systems.choose import Weighing
 from claim2source.systems.heldout import SelectionData, carve
-from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import DataConfig, RetrieverRecipe
@@ -152,12 +151,11 @@ class TrainingPairs:
     """Hold claims with their gold and hard negatives, tokenised once.
 
     `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by `losses.distillation`,
-    `aligned` by `losses.alignment`, with the same model's `base`. With `rotate`, every use of a row
-    takes the next `negatives` of its list, random ones in the list's proportion; a list that is
-    mined again begins at its hardest. Negatives that the teacher scores come before all others, in
-    every epoch. Sources of one text, and those that `mining`'s limits take for near-duplicates, are
-    one paper: no negatives where one of them is gold. Likeness by vector does not count here: it
-    changes with the model.
+    `aligned` by `losses.alignment`, with the same model's `base`. With `rotate_negatives`, every
+    use of a row takes the next of its list, random ones in the list's proportion. Negatives that
+    the teacher scores come before all others, in every epoch. Sources of one text, and those that
+    `mining`'s limits take for near-duplicates, are one paper: no negatives where one of them is
+    gold. Likeness by vector does not count here: it changes with the model.
     """
 
     def __init__(
@@ -165,35 +163,28 @@ class TrainingPairs:
         dataset: Dataset,
         rows: Sequence[MinedRow],
         encoder: Encoder,
-        rendering: Rendering,
-        negatives: int,
+        recipe: RetrieverRecipe,
         *,
-        rotate: bool = False,
-        losses: LossesConfig | None = None,
         base: BaseVectors | None = None,
-        query_only: bool = False,
         teacher: TeacherScores | None = None,
-        mining: MiningConfig | None = None,
         aligned: AlignedTexts | None = None,
-        length: int | None = None,
     ) -> None:
-        self.length = length
-        self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
-        self.negatives, self.rotate = negatives, rotate
-        self.losses = losses or LossesConfig()
-        self.base, self.query_only, self.teacher = base, query_only, teacher
-        self.aligned = aligned
-        compares = query_only or self.losses.keep_base.weight or aligned is not None
+        self.dataset, self.encoder, self.rendering = dataset, encoder, recipe.rendering
+        self.mining, self.losses = recipe.mining, recipe.losses
+        self.negatives, self.length = recipe.optimisation.negatives, recipe.optimisation.max_length
+        self.query_only = recipe.optimisation.train == "query_only"
+        self.rotate = recipe.batches.rotate_negatives
+        self.base, self.teacher, self.aligned = base, teacher, aligned
+        compares = self.query_only or self.losses.keep_base.weight or aligned is not None
         assert base is not None or not compares
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         claim_ids = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in claim_ids]
         self._language_of = {claim.id: claim.lang for claim in claims}
-        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
+        tokens = encoder.tokenize(self.rendering.claim_texts(claims), "claim", self.length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
-        self.mining = mining
         # Id of a source -> number of its paper: that of all sources with the same tokens, hence
         # the same vector, and of their near-duplicates.
         self.papers: dict[str, int] = {}
@@ -228,9 +219,8 @@ class TrainingPairs:
         pairs = [
             (s.id, first.setdefault(text, s.id)) for s, text in zip(sources, texts, strict=True)
         ]
-        if (mining := self.mining) is not None:
-            limits = mining.max_title_similarity, mining.max_text_similarity
-            pairs += same_papers(sources, *limits)
+        limits = self.mining.max_title_similarity, self.mining.max_text_similarity
+        pairs += same_papers(sources, *limits)
         numbers = connected_groups(pairs)
         return {source.id: number for source, number in zip(sources, numbers, strict=False)}
 

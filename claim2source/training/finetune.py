@@ -123,16 +123,10 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         data.train,
         rows,
         encoder,
-        recipe.rendering,
-        optimisation.negatives,
-        rotate=recipe.batches.rotate_negatives,
-        losses=recipe.losses,
+        recipe,
         base=vectors,
-        query_only=optimisation.train == "query_only",
         teacher=None if data.teacher is None else data.teacher.scores,
-        mining=recipe.mining,
         aligned=None if base.teacher is None else base.teacher.aligned,
-        length=optimisation.max_length,
     )
     sampler, steps = plan_batches(
         pairs,

@@ -23,12 +23,17 @@ from claim2source.core.config import LARGEST, Between, Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.datasets import load
-from claim2source.mining import MinedRow
+from claim2source.mining import MinedRow, MiningConfig
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.checkpoint import adapt, set_dropout
-from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
+from claim2source.training.config import (
+    FinetuneConfig,
+    LoraConfig,
+    OptimisationConfig,
+    RetrieverRecipe,
+)
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
@@ -37,6 +42,8 @@ from scripts.benches.common import SEED, Bench, Clock, Measured, largest_differe
 from scripts.flops import Tuning
 
 RENDERING = Rendering()
+# Without a search for near-duplicates, which the peer has not.
+RECIPE = RetrieverRecipe(rendering=RENDERING, mining=MiningConfig(max_title_similarity=None))
 SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
 SHARED: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
@@ -157,8 +164,9 @@ def train(
             torch.cuda.synchronize()
         ends.append(seconds_by(clock))
 
+    recipe = replace(RECIPE, optimisation=optimisation)
     (data, rows, _), started = data_pairs, seconds_by(clock)
-    pairs = TrainingPairs(data, rows, encoder, RENDERING, 0)
+    pairs = TrainingPairs(data, rows, encoder, recipe)
     preparing = seconds_by(clock) - started
     sampler = BatchSampler(range(len(rows)), optimisation.batch_size, epochs=1)
     module = RetrieverModule(encoder, pairs, optimisation, LossesConfig(), sampler.optimizer_steps)

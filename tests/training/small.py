@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,18 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
-from claim2source.mining import MinedRow, Negative
+from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
-from claim2source.training.config import FinetuneConfig
+from claim2source.text import Rendering
+from claim2source.training.config import (
+    BatchesConfig,
+    FinetuneConfig,
+    OptimisationConfig,
+    RetrieverRecipe,
+)
 from claim2source.training.data import TrainingData, load_data
+from claim2source.training.losses import LossesConfig
 from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.models.layout import declare
@@ -90,6 +98,23 @@ def dataset_of(claims: Sequence[Claim], sources: Sequence[Source], split: str = 
     """A split with the judgements that its claims name."""
     qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
     return Dataset(tuple(claims), tuple(sources), qrels, split)
+
+
+def recipe_of(
+    negatives: int = 1,
+    rendering: Rendering | None = None,
+    losses: LossesConfig | None = None,
+    rotate: bool = False,
+    **optimisation: Any,
+) -> RetrieverRecipe:
+    """How a retriever is trained, where equal texts alone make one paper of two sources."""
+    return RetrieverRecipe(
+        rendering=rendering or Rendering(),
+        optimisation=OptimisationConfig(negatives=negatives, **optimisation),
+        mining=MiningConfig(max_title_similarity=None),
+        batches=BatchesConfig(rotate_negatives=rotate),
+        losses=losses or LossesConfig(),
+    )
 
 
 def mined_row(claim: str, positive: str, *negatives: str) -> MinedRow:

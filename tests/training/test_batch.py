@@ -18,7 +18,7 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.losses import DistillationConfig, KeepBaseConfig, LossesConfig
-from tests.training.small import dataset_of, mined_row
+from tests.training.small import dataset_of, mined_row, recipe_of
 
 NAN = float("nan")
 # Claims 1 and 2 share a gold, claim 3 has two of them.
@@ -68,8 +68,9 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
-    extra: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": TEACHER}
-    batch = TrainingPairs(data, ROWS, encoder, rendering, 1, **extra).batch(plan_of(rank))
+    recipe = recipe_of(losses=losses, train="query_only" if query_only else "both")
+    pairs = TrainingPairs(data, ROWS, encoder, recipe, base=base, teacher=TEACHER)
+    batch = pairs.batch(plan_of(rank))
     claim_of = {c.id: c for c in CLAIMS}
     texts = rendering.claim_texts([claim_of[name] for name in claims])
     assert batch.claims == encoder.tokenize(texts, "claim")
@@ -112,8 +113,9 @@ def test_a_gold_under_another_id_is_masked(
     rows = [mined_row(*names) for names in ("1ab", "3ch", "5g", "4eg")]
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
-    extra: Any = {"base": base, "query_only": query_only, "teacher": teacher}
-    pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, **extra)
+    recipe = recipe_of(train="query_only" if query_only else "both")
+    data = dataset_of(claims, TWINS)
+    pairs = TrainingPairs(data, rows, encoder, recipe, base=base, teacher=teacher)
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
     # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
@@ -139,9 +141,9 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
     rows = [mined_row(*names) for names in ("1a", "2be", "3dc", "4e")]
     mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
 
-    def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[Tensor]:
+    def masked(mining: MiningConfig, *plans: BatchPlan) -> list[Tensor]:
         data = dataset_of(claims, VERSIONS)
-        pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, mining=mining)
+        pairs = TrainingPairs(data, rows, encoder, replace(recipe_of(), mining=mining))
         return [pairs.batch(plan).masked for plan in plans]
 
     batch_plan = BatchPlan((0, 1, 2, 3), 0, 0, 1)
@@ -153,6 +155,5 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
     # In order of appearance a d b e c; columns by rank: a b c, d e.
     assert torch.equal(found_by[0], cells([".xx..", "....."]))
     assert torch.equal(found_by[1], cells(["x.x..", "....."]))
-    for off in (None, MiningConfig(max_title_similarity=None)):
-        (mask,) = masked(off, batch_plan)
-        assert not mask.any()
+    (mask,) = masked(MiningConfig(max_title_similarity=None), batch_plan)
+    assert not mask.any()

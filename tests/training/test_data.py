@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from string import ascii_letters, ascii_lowercase
 
 import pytest
@@ -14,7 +15,7 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import taught
-from tests.training.small import dataset_of, mined_row
+from tests.training.small import dataset_of, mined_row, recipe_of
 
 
 def dataset() -> Dataset:
@@ -32,7 +33,7 @@ PLAN = BatchPlan((0, 1, 2), 0, 0, 1)
 
 
 def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
-    pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
+    pairs = TrainingPairs(dataset(), ROWS, encoder, recipe_of())
     batch = pairs.batch(PLAN)
     # Columns in order of appearance: positives a, c, d, then the first negatives e, (a), (c).
     assert len(batch.sources) == 4
@@ -44,19 +45,19 @@ def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
     assert torch.equal(batch.masked, expected)
     assert not batch.masked[1, a] and not batch.masked[0, c] and not batch.masked[0, e]
     assert pairs.short_rows == 0
-    assert TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=2).short_rows == 1
+    assert TrainingPairs(dataset(), ROWS, encoder, recipe_of(2)).short_rows == 1
 
 
 def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> None:
     rows = [*ROWS, mined_row("1", "b")]
-    groups = TrainingPairs(dataset(), rows, encoder, Rendering(), negatives=1).groups()
+    groups = TrainingPairs(dataset(), rows, encoder, recipe_of()).groups()
     assert groups[0] == groups[2] == groups[3]
     assert groups[1] != groups[0]
 
 
 def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
     rendering = Rendering("bilingual", "metadata")
-    pairs = TrainingPairs(dataset(), ROWS, encoder, rendering, negatives=1)
+    pairs = TrainingPairs(dataset(), ROWS, encoder, recipe_of(rendering=rendering))
     data = dataset()
     for claim, text in zip(data.claims, rendering.claim_texts(data.claims), strict=True):
         assert pairs.claim_tokens[claim.id] == encoder.tokenize([text], "claim")[0]
@@ -66,11 +67,13 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
 
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
-    training_pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
-    short_pairs = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1, length=4)
+    sources = [replace(source, abstract=source.abstract * 4) for source in dataset().sources]
+    data = replace(dataset(), sources=tuple(sources))
+    training_pairs = TrainingPairs(data, ROWS, encoder, recipe_of())
+    short_pairs = TrainingPairs(data, ROWS, encoder, recipe_of(max_length=8))
     for name, text in training_pairs.source_tokens.items():
         ids, short = text.ids, short_pairs.source_tokens[name].ids
-        assert len(ids) > 4 and short == (*ids[:3], ids[-1])
+        assert len(ids) > 8 and short == (*ids[:7], ids[-1])
 
 
 def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
@@ -87,11 +90,11 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
     """Later uses go on in it: in the next epoch, and in the same; where a run resumes too."""
     before, after = mined_row("2", "c", *"abdef"), mined_row("2", "c", *"fedba")
     plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
-    pairs = TrainingPairs(dataset(), [before], encoder, Rendering(), 2, rotate=True)
+    pairs = TrainingPairs(dataset(), [before], encoder, recipe_of(2, rotate=True))
     assert [used_in(pairs, plan) for plan in plans[:4]] == ["ab", "de", "fa", "bd"]
     pairs.use([after])
     assert [used_in(pairs, plan) for plan in plans[4:]] == ["fe", "db", "af", "ed"]
-    resumed = TrainingPairs(dataset(), [after], encoder, Rendering(), 2, rotate=True)
+    resumed = TrainingPairs(dataset(), [after], encoder, recipe_of(2, rotate=True))
     sampler = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2)
     rest = [*sampler.plans(2, first=1), *sampler.plans(3)]
     assert [used_in(resumed, plan) for plan in rest] == ["db", "af", "ed"]
@@ -112,9 +115,9 @@ def test_hard_and_random_ones_rotate_in_the_proportion_of_the_list(
     hard: int, random: int, count: int, expected: list[str], encoder: Encoder
 ) -> None:
     listed = mixed_row(hard, random)
-    pairs = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), count, rotate=True)
+    pairs = TrainingPairs(wide_dataset(), [listed], encoder, recipe_of(count, rotate=True))
     assert sources_of(pairs, listed, 3) == expected
-    still = TrainingPairs(wide_dataset(), [listed], encoder, Rendering(), count)
+    still = TrainingPairs(wide_dataset(), [listed], encoder, recipe_of(count))
     first = "".join(n.source for n in listed.negatives[:count])
     assert sources_of(still, listed, 3) == [first] * 3
 
@@ -151,9 +154,7 @@ def test_what_the_teacher_scores_is_trained_on_first(
         dataset(),
         [mined_row("2", "c", *"abdef")],
         encoder,
-        Rendering(),
-        2,
-        rotate=rotate,
+        recipe_of(2, rotate=rotate),
         teacher=teacher,
     )
     assert sources_of(pairs, pairs.rows[0], 3) == expected

@@ -28,6 +28,7 @@ from tests.training.small import (
     losses_of,
     mined_row,
     power_cut,
+    recipe_of,
     small_config,
     small_encoder,
 )
@@ -151,7 +152,7 @@ def test_texts_that_repeat_are_encoded_once(
     rows = [mined_row(c.id, c.golds[0], "e") for c in claims]
     losses = LossesConfig()
     data = dataset_of(claims, sources)
-    pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses)
+    pairs = TrainingPairs(data, rows, encoder, recipe_of(losses=losses))
     config = OptimisationConfig(temperature=0.05, chunk_size=chunk_size)
     module = RetrieverModule(encoder, pairs, config, losses, 1)
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
@@ -195,7 +196,7 @@ def test_each_epoch_shows_another_view(
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:4]]
     losses = LossesConfig(consistency=LossConfig(1.0))
-    pairs = TrainingPairs(train, rows, encoder, Rendering(form), 0, losses=losses)
+    pairs = TrainingPairs(train, rows, encoder, recipe_of(0, Rendering(form), losses))
     german = [i for i, c in enumerate(train.claims[:4]) if c.lang == "de"]
     assert german
     for epoch, text in (

@@ -20,11 +20,10 @@ from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
 from claim2source.training.checkpoint import set_dropout
-from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import CollatedBatch, RetrieverModule, rate_at
-from tests.training.small import small_encoder, small_setup
+from tests.training.small import recipe_of, small_encoder, small_setup
 
 
 class Gradients(pl.Callback):
@@ -52,9 +51,10 @@ def small_pairs(folder: Path, **settings: Any) -> tuple[TrainingPairs, Retriever
     set_dropout(encoder.model, 0.0)
     encoder.model.requires_grad_(True)
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
-    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
-    config = OptimisationConfig(temperature=0.3, **settings)
-    return pairs, RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
+    rendering = Rendering("bilingual", "metadata")
+    recipe = recipe_of(0, rendering, temperature=0.3, **settings)
+    pairs = TrainingPairs(train, rows, encoder, recipe)
+    return pairs, RetrieverModule(encoder, pairs, recipe.optimisation, LossesConfig(), 5)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])

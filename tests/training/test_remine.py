@@ -15,13 +15,12 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.models import Encoder, Side, Tokens
-from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.finetune import finetune
 from claim2source.training.negatives import mines_after
 from scripts.plan import Sizes, plan
-from tests.training.small import mined_row, small_config
+from tests.training.small import mined_row, recipe_of, small_config
 
 REMINED: dict[str, Any] = {
     "optimisation__epochs": 3,
@@ -92,7 +91,7 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
 
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
-    pairs = TrainingPairs(train, rows, encoder, Rendering(), 0)
+    pairs = TrainingPairs(train, rows, encoder, recipe_of(0))
     for new_rows in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
         with pytest.raises(ValueError, match="each in its place"):
             pairs.use(new_rows)

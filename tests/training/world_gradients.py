@@ -25,7 +25,7 @@ from claim2source.training.losses import (
     LossesConfig,
 )
 from claim2source.training.module import RetrieverModule
-from tests.training.small import mined_row, small_encoder
+from tests.training.small import mined_row, recipe_of, small_encoder
 from tests.training.test_module import Gradients, quiet_trainer
 
 PER_BATCH = 16
@@ -64,9 +64,8 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
             weight.add_(torch.randn_like(weight) * 0.02)
     encoder.weights = None
     losses = EVERY_LOSS
-    pairs = TrainingPairs(
-        train, rows, encoder, rendering, 2, losses=losses, base=base, teacher=teacher
-    )
+    recipe = recipe_of(2, rendering, losses)
+    pairs = TrainingPairs(train, rows, encoder, recipe, base=base, teacher=teacher)
     # The last weight takes no part in any loss, and one matrix is not trained.
     encoder.model.requires_grad_(True)
     frozen = encoder.model.get_input_embeddings().weight.requires_grad_(freeze != "embeddings")
