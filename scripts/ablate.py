@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
-from claim2source.training.run_folder import resumable
+from claim2source.training.run_folder import RunFolder
 
 METRIC = "mrr@5"
 Value = bool | int | float | str | None | list[str] | list[float]
@@ -222,6 +222,15 @@ class Ablation:
                 line.append(test)
             lines.append(line)
         return columns, lines
+
+
+def resumable(config: FinetuneConfig) -> bool:
+    """Tell whether the run in `config.out`, if any, was begun with these settings."""
+    try:
+        RunFolder.find(replace(config, resume=True), lock=False)
+    except UserError:
+        return False
+    return True
 
 
 def difference(ours: Scores, theirs: Scores, groups: np.ndarray) -> str:

@@ -60,7 +60,7 @@ from claim2source.training.export.weighted_sum import (
     require_scalable,
     write_sum,
 )
-from claim2source.training.run_folder import RunFolder, read_run_file
+from claim2source.training.run_folder import RunFile, RunFolder
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder
@@ -222,7 +222,7 @@ def scalable_checkpoint(name: str | Path) -> Path:
     if manifest.weights.kind != "base":
         unscaled = RunFolder(run).checkpoint(manifest.epoch)
         return unscaled if manifest.weights.scale != 1 and unscaled.is_dir() else folder
-    run_folder = RunFolder(run, list(read_run_file(run).history))
+    run_folder = RunFolder(run, file=RunFile.read(run))
     return run_folder.checkpoint(run_folder.best_trained())
 
 

@@ -171,7 +171,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         The first process records and returns the scores; it warns where something is chosen on a
         val that is small.
         """
-        if gather_values(bool(self.run.history), self.world)[0]:
+        if gather_values(bool(self.run.file.history), self.world)[0]:
             return None
         if (scores := self._save_and_score(0)) is None:
             return None
@@ -366,8 +366,8 @@ class KeepState(Checkpoint):
     def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
         self._between = between
         trainer.save_checkpoint(self.run.state, weights_only=False)
-        self.run.saved_steps = module.steps_done
-        self.run.skipped_steps = skipped_steps(module.losses)
+        self.run.file.steps = module.steps_done
+        self.run.file.skipped_steps = skipped_steps(module.losses)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -395,7 +395,7 @@ class KeepState(Checkpoint):
         module.batches_done, module.steps_done = ours.batches_done, ours.steps_done
         module.losses = list(ours.losses)
         self.random = ours.random[self.world.rank]
-        self.epoch_open, self.run.saved_steps = ours.epoch_open, ours.steps_done
+        self.epoch_open, self.run.file.steps = ours.epoch_open, ours.steps_done
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:

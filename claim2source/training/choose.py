@@ -106,10 +106,10 @@ def choose_epoch(
     The default is the last epoch, and distance is how much less of the way from the base another
     one went. What is below the base is not taken. Among the `last` there is only the last epoch.
     """
-    last = run.history[-1].epoch
+    last = run.file.history[-1].epoch
     entries = {
         entry.epoch: entry
-        for entry in run.history
+        for entry in run.file.history
         if entry.epoch == last
         or (run.config.choose == "best" and run.checkpoint(entry.epoch).is_dir())
     }

@@ -148,7 +148,7 @@ def fit(
     if first:
         if state is None:
             # Epoch 0 was scored before there were loggers.
-            session.logs.scores(run.history[0], 0)
+            session.logs.scores(run.file.history[0], 0)
         trainer.loggers = [session.logs]
     module.model.train()
     with session.stop.after_step():

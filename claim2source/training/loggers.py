@@ -25,7 +25,7 @@ class RunLog(CSVLogger):
     """
 
     def __init__(self, run: RunFolder) -> None:
-        step = f"step-{run.saved_steps or 0:06d}"
+        step = f"step-{run.file.steps or 0:06d}"
         super().__init__(run.path, name="logs", version=step, flush_logs_every_n_steps=1)
         self.page = open_page(run)
 

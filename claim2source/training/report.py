@@ -124,7 +124,7 @@ def report_pipeline(
             )
         scored = score_result(system, results[number], reported, settings)
         folder = str(checkpoint.relative_to(run.path))
-        entry = next(entry for entry in run.history if entry.epoch == number)
+        entry = next(entry for entry in run.file.history if entry.epoch == number)
         systems[system] = scored.with_report(
             model=folder if number else recipe.model.name,
             claims=recipe.rendering.claims,
@@ -138,7 +138,7 @@ def report_pipeline(
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against the baselines before it", pairs)]
     report = add_tests(report, systems, families, reported, _REPEATS, 0)
-    best = run.history[epoch].val[MACRO][MAIN_METRIC]
+    best = run.file.history[epoch].val[MACRO][MAIN_METRIC]
     notes = []
     if best < on_val.table[MACRO][MAIN_METRIC]:
         notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
@@ -166,12 +166,12 @@ def _finish(
     run, config = session.run, session.run.config_with(recipe)
     training = TrainingReport(
         # Scores by claim are in run.json.
-        history=tuple(replace(entry, claims={}) for entry in run.history),
+        history=tuple(replace(entry, claims={}) for entry in run.file.history),
         choose=config.choose,
         chosen_epoch=epoch,
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
         choice=choice,
-        skipped_steps=run.skipped_steps,
+        skipped_steps=run.file.skipped_steps,
         settings=config.recorded,
     )
     report = replace(report, chosen=CHOSEN, training=training)

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import yaml
-
 from claim2source import __version__
 from claim2source.core.config import as_plain, to_yaml
+from claim2source.core.config_yaml import read_mapping
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import (
     clean_leftovers,
@@ -37,7 +36,7 @@ from claim2source.core.folders import (
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
-from claim2source.core.validate import validated
+from claim2source.core.validate import read_json, validated
 from claim2source.systems.choose import score_of
 from claim2source.training.config import RunConfig, TrainingRecipe
 
@@ -61,29 +60,44 @@ _NEWEST = "optimisation.warmup_from_zero"
 
 
 @dataclass
+class RunFile:
+    """Hold what `run.json` says of a run: one entry of `history` per evaluated epoch, 0 first.
+
+    `chosen` names the checkpoint of a run that has ended. `begun_with` are the hashes of the inputs
+    outside the folder that determine losses and choice. `steps` are those of the last saved state,
+    `skipped_steps` those of them that were not taken.
+    """
+
+    chosen: str | None
+    history: list[Epoch]
+    begun_with: dict[str, str | None] = field(default_factory=dict)
+    steps: int | None = None
+    skipped_steps: int = 0
+
+    @classmethod
+    def read(cls, run: Path) -> RunFile:
+        """Read a run's file. Raises `InputError` where there is none, or it is damaged."""
+        file = run / RUN_FILE
+        return validated(cls, read_json(file), file)
+
+
+@dataclass
 class RunFolder:
-    """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
+    """Locate a run's files, and keep what it writes into `run.json`.
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
     is locked from either until `release`. `config` are the settings that the run records, with the
     share of seen papers' claims in val: a run that goes on keeps the one that it began with,
     whatever it is to choose by now. `mined` is the file of the negatives that are trained on.
-    `begun_with` are the hashes of the inputs outside the folder that determine losses and choice.
-    `saved_steps` are those of the last saved state, `skipped_steps` those of them that were not
-    taken; `damaged` says that the newest one cannot be read. `chosen` names the checkpoint of a
-    run that has ended.
+    `damaged` says that the newest saved state cannot be read.
     """
 
     path: Path
-    history: list[Epoch] = field(default_factory=list)
     config: RunConfig = field(default_factory=RunConfig)
+    file: RunFile = field(default_factory=lambda: RunFile(None, []))
     resumes: bool = False
     replaces: bool = False
     lock: FolderLock | None = None
-    saved_steps: int | None = None
-    skipped_steps: int = 0
-    begun_with: Mapping[str, str | None] = field(default_factory=dict)
-    chosen: str | None = None
     damaged: bool = False
     mined: Path = field(init=False)
 
@@ -124,22 +138,20 @@ class RunFolder:
                 _refuse_inputs_within(folder, _flattened(settings))
                 check_aside(folder, why_run_is_kept)
             if run.resumes:
-                before = _begun_settings(path / CONFIG_FILE)
+                before = _flattened(read_mapping(path / CONFIG_FILE))
                 if _NEWEST not in before:
-                    why = "is of an earlier version, whose runs cannot be resumed"
-                    why += "; begin again with --overwrite"
-                    raise InputError(path / CONFIG_FILE, why=why)
+                    why = "is damaged, or of an earlier version, whose runs cannot be resumed"
+                    raise InputError(path / CONFIG_FILE, why=f"{why}; begin again with --overwrite")
                 for key, old, new in _changes(before, settings, defaults):
                     raise ConfigError(key, new, f"{old!r}, with which the run was begun")
                 share = before.get(_SEEN_SHARE)
                 if config.data.val_seen_share is None and isinstance(share, int | float):
                     data = replace(config.data, val_seen_share=share)
                     run.config = replace(config, data=data)
-                file = read_run_file(path)
-                run.history, run.chosen = list(file.history), file.chosen
-                run.begun_with = file.begun_with
-                if run.is_finished:
-                    run.saved_steps, run.skipped_steps = file.steps, file.skipped_steps
+                run.file = RunFile.read(path)
+                if not run.is_finished:
+                    # Those of the state, once it is read.
+                    run.file.steps, run.file.skipped_steps = None, 0
                 if run.is_finished or run.state.is_file():
                     run.check_history(0)
         except BaseException:
@@ -172,9 +184,9 @@ class RunFolder:
 
     @property
     def stopped_text(self) -> str:
-        if self.saved_steps is not None:
-            return f"stopped at step {self.saved_steps}; continue with --resume"
-        if self.history:
+        if self.file.steps is not None:
+            return f"stopped at step {self.file.steps}; continue with --resume"
+        if self.file.history:
             return "stopped before the first step was saved; continue with --resume"
         return "stopped before anything was scored; run it again"
 
@@ -194,15 +206,15 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         """Tell whether this is a run that has been reported: it keeps no state to train on from."""
-        return self.resumes and self.chosen is not None and not self.has_state
+        return self.resumes and self.file.chosen is not None and not self.has_state
 
-    def require_inputs(self, begun_with: Mapping[str, str | None]) -> None:
+    def require_inputs(self, begun_with: dict[str, str | None]) -> None:
         """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
-        for name, sha256 in self.begun_with.items():
+        for name, sha256 in self.file.begun_with.items():
             if begun_with.get(name) != sha256:
                 why = f"the {name} is not the one that the run began with"
                 raise UserError(f"{why}; begin again with --overwrite, or with another --out")
-        self.begun_with = begun_with
+        self.file.begun_with = begun_with
 
     def remove_states(self) -> None:
         """Remove what a finished run could be resumed from: twice its weights and optimizer."""
@@ -229,12 +241,13 @@ class RunFolder:
             # In 0.1.0 the macro average.
             return score_of(entry.val) if entry.score is None else entry.score
 
-        among = [entry for entry in self.history if entry.epoch] or self.history
+        history = self.file.history
+        among = [entry for entry in history if entry.epoch] or history
         return max(among, key=lambda entry: (score(entry), -entry.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
         """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
-        recorded = {entry.epoch for entry in self.history}
+        recorded = {entry.epoch for entry in self.file.history}
         for epoch in range(epochs_done + 1):
             if epoch not in recorded:
                 why = f"epoch {epoch} is missing, though the run was trained beyond it"
@@ -242,64 +255,29 @@ class RunFolder:
 
     def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
-        self.history = [epoch for epoch in self.history if epoch.epoch < entry.epoch]
-        self.history.append(entry)
+        earlier = [epoch for epoch in self.file.history if epoch.epoch < entry.epoch]
+        self.file.history = [*earlier, entry]
         self.write()
 
     def write(self, checkpoint: Path | None = None) -> None:
         """Write `run.json`: the history, and the chosen checkpoint at the end of the run."""
-        self.chosen = None if checkpoint is None else checkpoint.name
-        history = tuple(self.history)
-        content = RunFile(
-            self.chosen, history, dict(self.begun_with), self.saved_steps, self.skipped_steps
-        )
-        write_json(self.path / RUN_FILE, asdict(content))
+        self.file.chosen = None if checkpoint is None else checkpoint.name
+        write_json(self.path / RUN_FILE, asdict(self.file))
 
     def prune(self, chosen_epoch: int) -> None:
         """Delete all checkpoints but those that may yet be chosen.
 
         They are epoch 0, the best trained one, the last one, and `chosen_epoch`.
         """
-        epochs = {0, chosen_epoch, self.best_trained(), self.history[-1].epoch}
-        for entry in self.history:
+        history = self.file.history
+        epochs = {0, chosen_epoch, self.best_trained(), history[-1].epoch}
+        for entry in history:
             if entry.epoch not in epochs:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
 
 
 def previous_state(path: Path) -> Path:
     return path.with_name(PREVIOUS_STATE_FILE)
-
-
-def resumable(config: RunConfig) -> bool:
-    """Tell whether `config.out` holds a run that this config may resume."""
-    if not is_run(config.out):
-        return False
-    before = _begun_settings(config.out / CONFIG_FILE)
-    return _NEWEST in before and not _changes(before, as_plain(config), as_plain(type(config)()))
-
-
-@dataclass(frozen=True)
-class RunFile:
-    """Hold what `run.json` says of a run."""
-
-    chosen: str | None
-    history: tuple[Epoch, ...]
-    begun_with: dict[str, str | None] = field(default_factory=dict)
-    steps: int | None = None
-    skipped_steps: int = 0
-
-
-def read_run_file(path: Path) -> RunFile:
-    """Read what a run's folder says of it. Raises `InputError` where there is nothing."""
-    file = path / RUN_FILE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        why = "is missing: without its history no epoch can be chosen, so the run cannot be resumed"
-        raise InputError(file, why=why) from None
-    except UnicodeDecodeError:
-        raise InputError(file, why="not UTF-8") from None
-    return validated(RunFile, text, file)
 
 
 def _resolved(path: Path) -> Path:
@@ -317,19 +295,6 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
         inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
         if inside and key not in ("out", "store"):
             raise ConfigError(key, inside[0], "a place outside the run that is replaced")
-
-
-def _begun_settings(file: Path) -> dict[str, object]:
-    try:
-        before = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(file, why="is missing: the run cannot be resumed without it") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(file, why=f"not YAML: {why}") from None
-    if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
-        raise InputError(file, why="does not hold the settings of a run")
-    return _flattened(before)
 
 
 def _changes(

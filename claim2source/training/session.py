@@ -68,8 +68,8 @@ class Session:
                 log.warning("%s: nothing was saved yet; the run begins again", run.path)
             return
         state, damage = TrainingState.newest(run.state)
-        run.damaged, run.saved_steps = damage is not None, state.steps_done
-        run.skipped_steps = skipped_steps(state.losses)
+        run.damaged, run.file.steps = damage is not None, state.steps_done
+        run.file.skipped_steps = skipped_steps(state.losses)
         if damage is not None and first:
             log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
         if state.world_size != self.world.size:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.report import Report
-from claim2source.training.run_folder import read_run_file
+from claim2source.training.run_folder import RunFile
 from tests.shared_data import REPOSITORY
 from tests.train.test_finetune import ONE, TWO, run
 from tests.training.reranker.small import arguments, small_rerankers
@@ -35,7 +35,7 @@ def test_two_processes_train_one_re_ranker(tiny: dict[str, Path], tmp_path: Path
     # Of 28 claims no process lacks any: the mean loss is that of one process.
     losses = losses_of(out)
     assert losses == pytest.approx(losses_of(tmp_path / "alone"), rel=1e-3) and len(losses) == 4
-    histories = [read_run_file(folder).history for folder in (out, tmp_path / "alone")]
+    histories = [RunFile.read(folder).history for folder in (out, tmp_path / "alone")]
     for first, second in zip(*histories, strict=True):
         assert first.val["macro"]["queries"] == second.val["macro"]["queries"] == 20
         assert first.score == pytest.approx(second.score, abs=0.15)

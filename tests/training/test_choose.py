@@ -54,7 +54,9 @@ def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
     scores: list[float], rule: Rule, expected: int, trained: FinetuneConfig
 ) -> None:
     data, run = data_of(trained), RunFolder(trained.out, config=replace(trained, rule=rule))
-    run.history = [on_val(value, data).epoch(number, None) for number, value in enumerate(scores)]
+    run.file.history = [
+        on_val(value, data).epoch(number, None) for number, value in enumerate(scores)
+    ]
     epoch, choice = choose_epoch(run, data.weighing)
     assert (epoch, choice.rule, choice.settings) == (expected, rule, {"epoch": expected})
     assert [trial.score for trial in choice.tried] == pytest.approx(scores)
@@ -69,11 +71,11 @@ def test_a_loss_within_a_standard_error_is_taken_but_never_below_the_base(
     claims = list(rows[3].claims)
     uneven = dict(rows[3].claims) | {claims[0]: 0.9, claims[1]: 0.05}
     rows[3] = replace(rows[3], claims=uneven, score=0.49)
-    run.history = rows
+    run.file.history = rows
     assert choose_epoch(run, data.weighing)[0] == 2
-    run.history = [rows[0], rows[3]]
+    run.file.history = [rows[0], rows[3]]
     assert choose_epoch(run, data.weighing)[0] == 0
-    run.history = rows
+    run.file.history = rows
     run.config = replace(trained, choose="last")
     last, choice = choose_epoch(run, data.weighing)
     assert last == 3 and choice.seen_share is None and len(choice.tried) == 1

@@ -232,12 +232,12 @@ def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
 
 
 DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
-    "no history": ("run.json", None, r"run\.json: is missing"),
+    "no history": ("run.json", None, r"run\.json: no such file"),
     "a history cut": ("run.json", b'{"chosen": null, "history": []}', "history: epoch 0"),
     "an epoch of text": ("run.json", b'{"chosen": null, "history": [{"epoch": "x"}]}', "epoch"),
-    "empty settings": ("config.yaml", b"", r"config\.yaml: does not hold the settings"),
-    "no settings": ("config.yaml", None, r"config\.yaml: is missing"),
-    "binary settings": ("config.yaml", b"\xff\x00", r"config\.yaml: not YAML"),
+    "empty settings": ("config.yaml", b"", r"config\.yaml: is damaged, or"),
+    "no settings": ("config.yaml", None, r"config\.yaml: no such file"),
+    "binary settings": ("config.yaml", b"\xff\x00", r"config\.yaml: not UTF-8"),
     "an empty state": ("state.pt", b"", r"state\.pt: not a saved state"),
 }
 

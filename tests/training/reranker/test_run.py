@@ -32,7 +32,7 @@ from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import first_system
 from claim2source.training.reranker_models import CrossEncoderToTrain
-from claim2source.training.run_folder import read_run_file
+from claim2source.training.run_folder import RunFile
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import losses_of, power_cut, same_weights
@@ -67,7 +67,7 @@ def pipeline(tiny: dict[str, Path], stage: Reranker, part: str) -> float:
 def test_the_highest_score_of_the_whole_pipeline_is_chosen(
     trained: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report, history = Report.read(trained), read_run_file(trained).history
+    report, history = Report.read(trained), RunFile.read(trained).history
     scores = [entry.score for entry in history]
     assert [entry.epoch for entry in history] == [0, 1, 2, 3] and len(set(scores)) > 2  # of 4
     assert report.training is not None and report.training.choice is not None
@@ -283,7 +283,7 @@ def test_a_first_stage_of_a_run_and_a_teacher(tiny: dict[str, Path], tmp_path: P
     )  # fmt: skip
     finetune_reranker(taught)
     finetune_reranker(small_config(tiny, tmp_path / "plain", **extra))
-    scores = [read_run_file(tmp_path / name).history[0].score for name in ("taught", "plain")]
+    scores = [RunFile.read(tmp_path / name).history[0].score for name in ("taught", "plain")]
     assert scores[0] == scores[1]
     losses = [losses_of(tmp_path / name) for name in ("taught", "plain")]
     assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
@@ -340,7 +340,7 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
     name = "yes_no" if kind == "yes_no" else "cross_encoder"
     data = load(str(tiny["data"]), "dev")
     read = []
-    for number, entry in enumerate(read_run_file(out).history):
+    for number, entry in enumerate(RunFile.read(out).history):
         folder = out / "checkpoints" / f"epoch-{number}"
         stage = read_stage({"rerank": name, "model": str(folder), "depth": 10}).stage
         assert isinstance(stage, Reranker)
