@@ -14,7 +14,6 @@ from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import taught
 from tests.training.small import dataset_of, mined_row, recipe_of
 
 
@@ -163,11 +162,3 @@ def test_what_the_teacher_scores_is_trained_on_first(
         assert batch.teacher is not None
         columns = ["c", *names]
         assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]
-
-
-def test_scores_that_teach() -> None:
-    """Rows: gold and another; the gold alone; two others without the gold; none."""
-    nan = float("nan")
-    teacher = torch.tensor([[1, 2, nan], [1, nan, nan], [nan, 1, 2], [nan, nan, nan]])
-    expected = [[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0]]
-    assert taught(teacher).tolist() == [[bool(cell) for cell in line] for line in expected]
