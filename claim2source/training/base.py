@@ -22,7 +22,7 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import PART, Kind, adapt, check_model, save_checkpoint
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
-from claim2source.training.distributed import World, barrier, gather_values
+from claim2source.training.distributed import World, first_before_others, gather_values
 from claim2source.training.memory_plan import MemoryPlan, plan_memory_here, trained_length
 from claim2source.training.session import Session
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
@@ -123,12 +123,8 @@ def prepare_to_train(
     query_only = recipe.optimisation.train == "query_only"
     vectors = None if teacher is None else teacher.base
     if teacher is None and (recipe.losses.keep_base.weight or query_only):
-        # The first process encodes; the others then read the vectors from the store.
-        for turn in (True, False):
-            if world.is_first is turn:
-                texts = recipe.rendering, train.claims, train.sources
-                vectors = BaseVectors(encoder, *texts, store, progress=turn)
-            barrier(world)
+        with first_before_others(world):
+            vectors = BaseVectors(encoder, recipe.rendering, train, store, world.is_first)
     own = query_only and teacher is None
     frozen = None
     if own and recipe.tuning == "full":

@@ -210,6 +210,16 @@ def barrier(world: World) -> None:
 
 
 @contextlib.contextmanager
+def first_before_others(world: World) -> Iterator[None]:
+    """Run the body on the first process, then on the others: they read what it has stored."""
+    if not world.is_first:
+        barrier(world)
+    yield
+    if world.is_first:
+        barrier(world)
+
+
+@contextlib.contextmanager
 def synchronised(world: World) -> Iterator[None]:
     """Run the body on every process and wait for all; a `UserError` of one ends them all.
 

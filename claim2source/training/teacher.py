@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.records import Dataset, Source
 from claim2source.io.store import Store
 from claim2source.io.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
@@ -31,11 +31,9 @@ from claim2source.models.query_only import source_model
 from claim2source.text import Rendering
 from claim2source.text.clean import sentences_of
 from claim2source.training.config import RetrieverRecipe
-from claim2source.training.distributed import World, barrier
+from claim2source.training.distributed import World, first_before_others
 
 if TYPE_CHECKING:
-    from sentence_transformers.sentence_transformer.modules import Dense
-
     from claim2source.models.manifest import SourceModel
 
 # Claim id -> source id -> the teacher's score.
@@ -63,63 +61,46 @@ class Teacher:
         return [sentence]
 
 
-def run_files(path: Path, key: str = _KEY) -> list[Path]:
-    """List the files of a run: itself, or every `.trec` of a folder.
-
-    Raises `InputError`, which names the `key`, where there is none.
-    """
-    if path.is_dir():
-        files = sorted(path.glob("*.trec"))
-        if not files:
-            names = sorted(file.name for file in path.iterdir())[:3]
-            holds = f"holds {', '.join(names)} .." if names else "is empty"
-            why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
-            raise InputError(path, field=key, why=why)
-        return files
-    if not path.is_file():
-        raise InputError(path, field=key, why="no such file")
-    return [path]
-
-
 def read_teacher(
     path: Path, train: Dataset, temperature: float | None = None, key: str = _KEY
 ) -> Teacher:
     """Read a teacher's scores of training claims, divided by their spread without a temperature.
 
-    The run may be any system's; other claims of it are ignored. Raises `InputError`, which names
-    the `key`, when it has none of the claims, names a source that the data set does not have, or
-    scores a claim in two files.
+    The run, a file or every `.trec` of a folder, may be any system's; other claims of it are
+    ignored. Raises `InputError`, which names the `key`, where there is no file, or it has none of
+    the claims, names a source that the data set does not have, or scores a claim in two files.
     """
-    source_ids, by = {source.id for source in train.sources}, None
+    files = sorted(path.glob("*.trec")) if path.is_dir() else [path]
+    if not files:
+        names = sorted(file.name for file in path.iterdir())[:3]
+        holds = f"holds {', '.join(names)} .." if names else "is empty"
+        why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
+        raise InputError(path, field=key, why=why)
+    if not files[0].is_file():
+        raise InputError(path, field=key, why="no such file")
+    source_ids, spread = {source.id for source in train.sources}, None
     golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
-    files = run_files(path, key)
     for file in files:
         run = named_as(read_run(file), golds).run
-        for claim in train.claims:
-            if not (scored := run.scored(claim.id)):
+        for claim in golds:
+            if not (scored := run.scored(claim)):
                 continue
-            if claim.id in scores:
-                raise InputError(file, field="claim", why=f"{claim.id} is in another file too")
+            if claim in scores:
+                raise InputError(file, field="claim", why=f"{claim} is in another file too")
             if wrong := next((source for source in scored if source not in source_ids), None):
                 raise InputError(file, field="source", why=f"{wrong} is not in the data set")
-            scores[claim.id] = scored
+            scores[claim] = scored
     if not scores:
         raise InputError(path, field="claim", why="scores no claim of the training split")
     if temperature is None:
-        by = _spread(scores)
+        rows = [list(scored.values()) for scored in scores.values() if len(scored) > 1]
+        # The mean standard deviation of a claim's scores; 1 where no claim's scores differ.
+        by = spread = (statistics.fmean(map(statistics.pstdev, rows)) if rows else 0.0) or 1.0
         scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
     hashes = [file_hash(file) for file in files]
     sha256 = hashes[0] if path.is_file() else content_hash(hashes)
-    return Teacher(scores, by, len(train.claims), sha256)
-
-
-def _spread(scores: TeacherScores) -> float:
-    """Return the mean standard deviation of a claim's scores; 1 where no claim's scores differ."""
-    deviations = [
-        statistics.pstdev(scored.values()) for scored in scores.values() if len(scored) > 1
-    ]
-    return (statistics.fmean(deviations) if deviations else 0.0) or 1.0
+    return Teacher(scores, spread, len(train.claims), sha256)
 
 
 def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> list[MinedRow]:
@@ -149,8 +130,7 @@ class BaseVectors:
         self,
         encoder: Encoder,
         rendering: Rendering,
-        claims: Sequence[Claim],
-        sources: Sequence[Source],
+        train: Dataset,
         store: Store,
         progress: bool = False,
     ) -> None:
@@ -158,10 +138,10 @@ class BaseVectors:
             name = f"{side}s, base model" if progress else None
             return encoder.encode(texts, side, store=store, progress=name)[0]
 
-        self._claims = encode(rendering.claim_texts(claims), "claim")
-        self._sources = encode(rendering.source_texts(sources), "source")
-        self._claim_rows = {claim.id: row for row, claim in enumerate(claims)}
-        self._source_rows = {source.id: row for row, source in enumerate(sources)}
+        self._claims = encode(rendering.claim_texts(train.claims), "claim")
+        self._sources = encode(rendering.source_texts(train.sources), "source")
+        self._claim_rows = {claim.id: row for row, claim in enumerate(train.claims)}
+        self._source_rows = {source.id: row for row, source in enumerate(train.sources)}
 
     def claims(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of claims, float32, without gradient."""
@@ -222,7 +202,7 @@ class AlignedTexts:
 
 @dataclass
 class SourceTeacher:
-    """Hold the `teacher` of a recipe, and the projection of `student` into its space.
+    """Hold the `teacher` of a recipe, into whose space `student` has a projection.
 
     `record` is for manifests; `base` and `aligned` are made by `prepare`.
     """
@@ -230,7 +210,6 @@ class SourceTeacher:
     recipe: RetrieverRecipe
     student: Encoder
     encoder: Encoder
-    projection: Dense
     record: SourceModel
     base: BaseVectors | None = None
     aligned: AlignedTexts | None = None
@@ -253,41 +232,29 @@ class SourceTeacher:
         0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
         """
         recipe, alignment = self.recipe, self.recipe.losses.alignment
+        student, encoder, is_first = self.student, self.encoder, world.is_first
         seed = recipe.optimisation.seed
         texts = pool_texts(train.sources, alignment.most, seed)
-        # The first process encodes; the others then read the vectors from the store.
-        for turn in (True, False):
-            if world.is_first is turn:
-                inputs = recipe.rendering, train.claims, train.sources
-                self.base = BaseVectors(self.encoder, *inputs, store, progress=turn)
-                if alignment.weight:
-                    of = texts, self.student, self.encoder, store
-                    self.aligned = AlignedTexts(*of, seed, progress=turn)
-            barrier(world)
-        if folder is not None:
-            self._begin_projection(train, store, untrained, folder)
-
-    def _begin_projection(
-        self, train: Dataset, store: Store, untrained: Identity, folder: Path
-    ) -> None:
-        """Give the projection its first weights, and the student's weights their name."""
-        projection = self.projection
+        with first_before_others(world):
+            self.base = BaseVectors(encoder, recipe.rendering, train, store, is_first)
+            if alignment.weight:
+                self.aligned = AlignedTexts(texts, student, encoder, store, seed, progress=is_first)
+        if folder is None:
+            return
+        projection: Any = student.dense
         if (folder / FILE).is_file():
             initial = load_projection(folder, projection.in_features)
             projection.load_state_dict(initial.state_dict())
         else:
-            student = Encoder(
-                self.student.model, self.student.tokenizer, self.student.settings, untrained
-            )
-            texts = list(self.recipe.rendering.claim_texts(train.claims))
-            assert self.base is not None
+            own = Encoder(student.model, student.tokenizer, student.settings, untrained)
+            texts = list(recipe.rendering.claim_texts(train.claims))
             targets = self.base.claims([claim.id for claim in train.claims])
             if self.aligned is not None:
                 texts += self.aligned.texts
                 targets = torch.cat((targets, torch.from_numpy(self.aligned.vectors)))
-            vectors, _ = student.encode(texts, "claim", store=store, progress="texts, student")
+            vectors, _ = own.encode(texts, "claim", store=store, progress="texts, student")
             fit_projection(projection, torch.from_numpy(vectors), targets)
-        self.student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
+        student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
 
 
 def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) -> SourceTeacher:
@@ -305,7 +272,6 @@ def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) 
     sources = resolved.encoder.source_encoder or resolved.encoder
     revision = None if resolved.manifest is not None else resolved.base.revision
     record = source_model(sources, recipe.teacher.name, revision)
-    projection = new_projection(student.dimensions, sources.dimensions)
-    student.dense = projection.to(student.device)
+    student.dense = new_projection(student.dimensions, sources.dimensions).to(student.device)
     student.source_encoder = sources
-    return SourceTeacher(recipe, student, resolved.encoder, projection, record)
+    return SourceTeacher(recipe, student, resolved.encoder, record)
