@@ -27,7 +27,6 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output, require_output_file
-from claim2source.core.records import Dataset
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY
@@ -60,7 +59,7 @@ from claim2source.systems.read import Systems, read_entries, read_systems
 from claim2source.systems.stages import StageResult, apply_stage
 from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
+from claim2source.training.fusion import Fitting, gather, without_learned
 
 FILE = "fusion.json"
 LEARNED, CHOSEN = "learned", "chosen"
@@ -142,20 +141,18 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         store=config.open_store(),
         device=config.device,
     )
-    candidates = Candidates(system, config.depth, config.claims)
     against = {name: systems[name] for name in config.against}
-    scorer = Scorer(reported.sources, Runtime(settings.store, config.device, progress=True))
-    gathered = gather(views, candidates, reported, settings, scorer)
-    base = list(views)[:2]
-    for name in base:
-        require(name in gathered.columns, "views", name, "first two that tell candidates apart")
-    views = {name: views[name] for name in gathered.columns}
-    fitting = Fitting(gathered, views, base, config.folds, rule=config.rule)
-    rows = compare_rankers(fitting, other_rankers(config, against, gathered, reported, settings))
-    fusion, choice = fitting.fit(scorer, candidates)
-    fusion.write(config.out / FILE)
-    result = candidates.run(reported, reported, settings)
     runner = SystemRunner(reported, settings)
+    candidates = SystemRunner(reported, replace(settings, depth=config.depth))
+    scorer = Scorer(reported.sources, Runtime(settings.store, config.device, progress=True))
+    system = without_learned(system)
+    fitting = gather(views, system, config.claims, candidates, scorer, config.folds)
+    for name in list(views)[:2]:
+        require(name in fitting.views, "views", name, "first two that tell candidates apart")
+    rows = compare_rankers(fitting, other_rankers(fitting, against, runner, config.claims))
+    fusion, choice = fitting.fit(scorer)
+    fusion.write(config.out / FILE)
+    result = candidates.run(system, config.claims)
     results = {FIRST_STAGE: result}
     results |= {name: runner.run(against[name], config.claims) for name in against}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
@@ -172,7 +169,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         stages=(*result.stages, StageResult("rerank learned", ranked)),
         cost=result.cost.over_same(ranked.cost),
     )
-    speed = milliseconds(views, scorer, gathered.data, gathered.run)
+    speed = fitting.milliseconds(scorer)
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {
         name: score_system(name, result, reported, scoring).with_report(
@@ -227,34 +224,28 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
 
 
 def other_rankers(
-    config: LearnedFusionConfig,
-    against: Systems,
-    gathered: Gathered,
-    reported: Dataset,
-    settings: RunSettings,
+    fitting: Fitting, against: Systems, runner: SystemRunner, form: ClaimForm | None
 ) -> dict[str, Row]:
     """Score the candidates' order, and the systems to compare with, on the claims of train.
 
     A system of which a model was trained on some of these claims is left out.
     """
-    rows = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
-    runner = SystemRunner(reported, settings)
-    ids = {claim.id for claim in gathered.data.claims}
+    data, weighing = fitting.data, fitting.weighing
+    rows = {FIRST_STAGE: Row(weighing.of(fitting.run))}
+    ids = {claim.id for claim in data.claims}
     for name, system in against.items():
         try:
             unknown = {claim.id for claim in runner.choosing_claims(system).val.claims}
         except NothingToChooseOn:
             continue
-        if not ids <= unknown:
-            continue
-        run = runner.run(system, config.claims, gathered.data).result.run
-        rows[name] = Row(gathered.weighing.of(run))
+        if ids <= unknown:
+            rows[name] = Row(weighing.of(runner.run(system, form, data).result.run))
     return rows
 
 
 def compare_rankers(fitting: Fitting, scored: Mapping[str, Row]) -> dict[str, Row]:
     """Rank claims by rankers fitted on other papers: two views, three, all, the chosen."""
-    rows, base = dict(scored), list(fitting.base)
+    rows, base = dict(scored), fitting.names[:2]
 
     def add(name: str, views: Sequence[str]) -> None:
         started = time.process_time()
@@ -283,8 +274,8 @@ def rows_table(
     Where claims of seen papers are chosen on by another share than they have here, the score to
     choose by stands beside the mean that the intervals and the tests are of.
     """
-    weighing, gathered = fitting.gathered.weighing, fitting.gathered
-    strata = language_strata(gathered.data.claims, weighing.claim_ids)
+    weighing = fitting.weighing
+    strata = language_strata(fitting.data.claims, weighing.claim_ids)
     values = np.stack([row.values for row in rows.values()])
     bounds = bootstrap_intervals(values, weighing.groups, strata, config.repeats, config.seed)
     names = list(rows)
@@ -310,7 +301,7 @@ def rows_table(
     for number, (name, row) in enumerate(rows.items()):
         low, high = bounds[number]
         fitted = row.seconds is not None
-        hours = (row.seconds or 0) + sum(gathered.seconds[view] for view in row.views)
+        hours = (row.seconds or 0) + sum(fitting.seconds[view] for view in row.views)
         lines.append(
             [
                 name,
@@ -336,10 +327,9 @@ def rows_table(
 
 def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> list[Part]:
     """Describe the comparison on train, `without` systems that know claims of it."""
-    gathered, lists = fitting.gathered, fitting.lists
-    papers = len(np.unique(lists.groups))
+    lists, papers = fitting.lists, len(np.unique(fitting.lists.groups))
     sentence = (
-        f"{gathered.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
+        f"{fitting.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
         f"ranker that was fitted on {fitting.folds - 1} of {fitting.folds} parts of the papers, "
         f"without its own; {lists.reachable.mean():.1%} have a gold among their candidates. "
         f"`{CHOSEN}` has chosen its views on the other parts too. Systems without hours are not "
@@ -354,9 +344,9 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
     if without:
         names = ", ".join(without)
         parts.append(f"Not in the table: {names}, with a model that was trained on these claims.")
-    if gathered.constant:
-        parts.append(f"Left out, equal for all candidates: {', '.join(gathered.constant)}.")
-    return [*parts, f"Scores of trained encoders: {gathered.note}."] if gathered.note else parts
+    if fitting.constant:
+        parts.append(f"Left out, equal for all candidates: {', '.join(fitting.constant)}.")
+    return [*parts, f"Scores of trained encoders: {fitting.note}."] if fitting.note else parts
 
 
 if __name__ == "__main__":

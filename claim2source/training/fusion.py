@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from claim2source.stages.learned import FittingData, Learned, LearnedFusion, Lea
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
-from claim2source.systems.system import RunSettings, System, SystemResult, SystemRunner
+from claim2source.systems.system import System, SystemRunner
 from claim2source.text import ClaimForm
 
 # As deep as the metric that is chosen by.
@@ -178,8 +179,7 @@ def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
     return reciprocal_ranks(test.features @ weights, test)
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """Hold views by number, and the penalty of their weights."""
 
     views: tuple[int, ...]
@@ -187,12 +187,12 @@ class Recipe:
 
 
 def try_recipes(
-    lists: Lists, folds: np.ndarray, base: Sequence[int], penalties: Sequence[float]
+    lists: Lists, folds: np.ndarray, penalties: Sequence[float]
 ) -> dict[Recipe, np.ndarray]:
     """Score sets of views at each penalty on held-out papers.
 
-    The base is the first set; each further one has also the view that helps most at the first
-    penalty.
+    The first two views are the first set; each further one has also the view that helps most at
+    the first penalty.
     """
 
     def score(views: Sequence[int]) -> float:
@@ -200,7 +200,8 @@ def try_recipes(
         return round(float(values @ lists.weights), 12)
 
     results = {}
-    views, remaining = list(base), [n for n in range(len(lists.scale)) if n not in base]
+    numbers = list(range(len(lists.scale)))
+    views, remaining = numbers[:2], numbers[2:]
     while True:
         visible = lists.seeing(views)
         for penalty in penalties:
@@ -212,83 +213,48 @@ def try_recipes(
 
 
 PENALTIES = (0.001, 0.01, 0.1)
+_SEED = 13
 # Claims whose scoring is timed together.
 _TIMED = 10
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Hold the system whose first `depth` sources are re-ranked.
-
-    Where the system has a learned stage itself, they are what stands before that. `form` is the
-    claim form.
-    """
-
-    system: System
-    depth: int
-    form: ClaimForm | None = None
-
-    def __post_init__(self) -> None:
-        stages = self.system.stages
-        is_learned = [stage.name == f"rerank {Learned.__name__.lower()}" for stage in stages]
-        if any(is_learned):
-            before = replace(self.system, stages=stages[: is_learned.index(True)])
-            object.__setattr__(self, "system", before)
-
-    def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
-        """Rank claims; settings are chosen for the `reported` split, off it."""
-        runner = SystemRunner(reported, replace(settings, depth=self.depth))
-        return runner.run(self.system, self.form, data)
-
-
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """Hold claims with a gold, their candidates, and each view's scores of these.
-
-    `columns` are by view and claim, without the `constant` views that say the same of all of a
-    claim's candidates; `seconds` is the CPU time of each view, `note` says how trained encoders'
-    scores were taken.
-    """
-
-    data: Dataset
-    run: Run
-    weighing: Weighing
-    columns: Mapping[str, Sequence[np.ndarray]]
-    seconds: Mapping[str, float]
-    note: str = ""
-    constant: tuple[str, ...] = ()
+def without_learned(system: System) -> System:
+    """Cut a system before its learned stage, where it has one."""
+    names = [stage.name for stage in system.stages]
+    learned = f"rerank {Learned.__name__.lower()}"
+    if learned not in names:
+        return system
+    return replace(system, stages=system.stages[: names.index(learned)])
 
 
 def known_claims(
-    views: Mapping[str, ViewConfig],
-    candidates: Candidates,
-    reported: str,
-    settings: RunSettings,
+    views: Mapping[str, ViewConfig], system: System, held_out: HeldOut
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
     Where none was trained, these are all of train. Raises `UserError` where nothing is left.
     """
-    models = [view.model for view in views.values()] + candidates.system.dense_models
-    names = [model.name for model in models if model is not None] + candidates.system.models()
-    manifests = map(manifest_of, dict.fromkeys(names))
-    return HeldOut(settings.dataset, reported, settings.choosing).claims(manifests)
+    models = [view.model for view in views.values()] + system.dense_models
+    names = [model.name for model in models if model is not None] + system.models()
+    return held_out.claims(map(manifest_of, dict.fromkeys(names)))
 
 
 def gather(
     views: Mapping[str, ViewConfig],
-    candidates: Candidates,
-    reported: Dataset,
-    settings: RunSettings,
+    system: System,
+    form: ClaimForm | None,
+    runner: SystemRunner,
     scorer: Scorer,
-) -> Gathered:
-    """Score the candidates of training claims by every view.
+    folds: int = 5,
+) -> Fitting:
+    """Score a system's first sources of training claims by every view.
 
     Only claims that no model was trained on are taken. Raises `UserError` where there are none.
     """
-    selection = known_claims(views, candidates, reported.split, settings)
+    selection = known_claims(views, system, runner.held_out)
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
-    run = candidates.run(data, reported, settings).result.run.top(candidates.depth)
+    depth = runner.settings.depth
+    run = runner.run(system, form, data).result.run.top(depth)
     listed = [run.sources(claim.id) for claim in data.claims]
     columns: dict[str, list[np.ndarray]] = {}
     seconds: dict[str, float] = {}
@@ -300,77 +266,85 @@ def gather(
     note = selection.note
     if selection.val is not selection.train and not note:
         note = "the claims that its training held out (val)"
-    weighing = weigh(data, selection.seen, selection.seen_share)
     telling = {
-        name: columns[name]
-        for name in views
+        name: view
+        for name, view in views.items()
         if any(len(set(scores[~np.isnan(scores)].tolist())) > 1 for scores in columns[name])
     }
-    constant = tuple(name for name in views if name not in telling)
-    return Gathered(data, run, weighing, telling, seconds, note, constant)
+    return Fitting(
+        system=system.name,
+        depth=depth,
+        data=data,
+        run=run,
+        weighing=weigh(data, selection.seen, selection.seen_share),
+        views=telling,
+        columns=columns,
+        seconds=seconds,
+        note=note,
+        constant=tuple(name for name in views if name not in telling),
+        folds=folds,
+        rule=runner.settings.choosing.rule,
+    )
 
 
-def milliseconds(
-    views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
-) -> dict[str, float]:
-    """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
-    # One without candidates costs nothing, and loads nothing.
-    claims = [claim for claim in data.claims if run.sources(claim.id)][:_TIMED]
-    candidates = [run.sources(claim.id) for claim in claims]
-    times = {}
-    for name, view in views.items():
-        scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
-        started = time.process_time()
-        scorer.scores(view, claims, candidates, fresh=True)
-        times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
-    return times
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Fitting:
-    """Fit rankers of gathered claims; views are known by name.
+    """Fit rankers of the first `depth` sources of a system, for claims with a gold.
 
-    Args:
-        base: the views that every ranker has.
-        folds: parts that the papers are dealt to.
-        seed: of the dealing.
-        rule: how views and penalty are chosen.
+    `columns` are the scores of these by view and claim. The `constant` views say the same of all
+    of a claim's candidates; the first two of the other `views` are in every ranker. `seconds` is
+    the CPU time of each view, `note` says how trained encoders' scores were taken. Papers are
+    dealt to `folds` parts; views and penalty are chosen by `rule`.
     """
 
-    gathered: Gathered
+    system: str
+    depth: int
+    data: Dataset
+    run: Run
+    weighing: Weighing
     views: Mapping[str, ViewConfig]
-    base: Sequence[str]
-    folds: int = 5
-    seed: int = 13
-    rule: Rule = "one_se"
+    columns: Mapping[str, Sequence[np.ndarray]]
+    seconds: Mapping[str, float]
+    note: str
+    constant: tuple[str, ...]
+    folds: int
+    rule: Rule
 
     @cached_property
     def lists(self) -> Lists:
         """Pad the gathered scores."""
-        gathered, weighing = self.gathered, self.gathered.weighing
         gold = [
-            np.array([source in claim.golds for source in gathered.run.sources(claim.id)], bool)
-            for claim in gathered.data.claims
+            np.array([source in claim.golds for source in self.run.sources(claim.id)], bool)
+            for claim in self.data.claims
         ]
         signed = np.array([not view.is_similarity for view in self.views.values()])
-        columns = list(gathered.columns.values())
-        return make_lists(columns, gold, weighing.weights, weighing.groups, signed)
+        columns = [self.columns[name] for name in self.views]
+        return make_lists(columns, gold, self.weighing.weights, self.weighing.groups, signed)
 
     @property
     def names(self) -> list[str]:
         return list(self.views)
 
-    def _dealt(self, lists: Lists, inner: int = 0) -> np.ndarray:
-        return deal_papers(lists.groups, self.folds, self.seed + inner)
+    def milliseconds(self, scorer: Scorer) -> dict[str, float]:
+        """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
+        # One without candidates costs nothing, and loads nothing.
+        claims = [claim for claim in self.data.claims if self.run.sources(claim.id)][:_TIMED]
+        candidates = [self.run.sources(claim.id) for claim in claims]
+        times = {}
+        for name, view in self.views.items():
+            scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
+            started = time.process_time()
+            scorer.scores(view, claims, candidates, fresh=True)
+            times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
+        return times
 
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
         visible = self.lists.seeing([self.names.index(name) for name in names])
-        return held_out(visible, self._dealt(self.lists), PENALTIES[0])
+        return held_out(visible, deal_papers(visible.groups, self.folds, _SEED), PENALTIES[0])
 
-    def choose(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
-        base = [self.names.index(name) for name in self.base]
-        scores = try_recipes(lists, self._dealt(lists, inner), base, PENALTIES)
+    def choose(self, lists: Lists, weighing: Weighing, seed: int) -> tuple[Recipe, Choice]:
+        scores = try_recipes(lists, deal_papers(lists.groups, self.folds, seed), PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
@@ -386,46 +360,40 @@ class Fitting:
             rule=self.rule,
             tables=none,
             trials=True,
-            note="; ".join(filter(None, ("on held-out papers", self.gathered.note))),
+            note="; ".join(filter(None, ("on held-out papers", self.note))),
         )
 
     def nested(self) -> np.ndarray:
         """Rank claims by rankers whose views, penalty and weights are of other papers."""
-        folds, weighing = self._dealt(self.lists), self.gathered.weighing
+        folds = deal_papers(self.lists.groups, self.folds, _SEED)
         values = np.zeros(len(folds))
         for fold in np.unique(folds):
             in_fold = folds == fold
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
-            recipe, _ = self.choose(train, weighing.among(~in_fold), inner=1)
+            recipe, _ = self.choose(train, self.weighing.among(~in_fold), _SEED + 1)
             halves = train.seeing(recipe.views), test.seeing(recipe.views)
             values[in_fold] = rank_others(*halves, recipe.penalty)
         return values
 
-    def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
+    def fit(self, scorer: Scorer) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
-        lists = self.lists
-        recipe, choice = self.choose(lists, self.gathered.weighing)
+        lists, data = self.lists, self.data
+        recipe, choice = self.choose(lists, self.weighing, _SEED)
         weights = fit_linear(lists.seeing(recipe.views), recipe.penalty).tolist()
-        data = self.gathered.data
         fitted = FittingData(
             data.name,
             data.split,
             int(lists.reachable.sum()),
             len(np.unique(lists.groups[lists.reachable])),
             data.fingerprint,
-            candidates.system.name,
-            candidates.depth,
+            self.system,
+            self.depth,
             recipe.penalty,
-            self.gathered.note,
+            self.note,
         )
-        views = tuple(
-            LearnedView(
-                self.names[number],
-                self.views[self.names[number]],
-                scorer.key(self.views[self.names[number]]),
-                float(lists.scale[number]),
-                weight,
-            )
-            for number, weight in zip(recipe.views, weights, strict=True)
-        )
-        return LearnedFusion(views, fitted), choice
+        views = []
+        for number, weight in zip(recipe.views, weights, strict=True):
+            name, scale = self.names[number], float(lists.scale[number])
+            view = self.views[name]
+            views.append(LearnedView(name, view, scorer.key(view), scale, weight))
+        return LearnedFusion(tuple(views), fitted), choice

@@ -25,7 +25,7 @@ from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import Candidates, known_claims
+from claim2source.training.fusion import known_claims, without_learned
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_splits
 from train.fusion import main, read_views
@@ -97,7 +97,8 @@ def test_the_written_fusion_is_what_was_reported(
     ranking = SystemRunner(dev, settings).run(own).result.run
     assert [ranking.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
     # Fitted for that system, its candidates are those before the learned stage.
-    lists = Candidates(own, 12).run(dev, dev, settings).result.run
+    runner = SystemRunner(dev, replace(settings, depth=12))
+    lists = runner.run(without_learned(own)).result.run
     assert [lists.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
 
 
@@ -129,7 +130,7 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
 
     def claims_for(kinds: str, system: str, settings: RunSettings = settings) -> Dataset:
         views_chosen = {kind: views[kind] for kind in kinds.split()}
-        return known_claims(views_chosen, Candidates(systems[system], 8), "dev", settings).val
+        return known_claims(views_chosen, systems[system], SystemRunner(dev, settings).held_out).val
 
     for kinds in ("bm25 cosine", "bm25 best_sentence", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val

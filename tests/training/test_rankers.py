@@ -153,7 +153,7 @@ def test_no_claim_is_ranked_by_what_saw_its_paper() -> None:
 def test_the_path_begins_with_the_base_and_adds_what_helps_most() -> None:
     lists = replace(planted([0.3, 0.0, 2.0, 0.8], claims=600), signed=np.zeros(4, bool))
     folds = deal_papers(lists.groups, 3, 1)
-    recipes = try_recipes(lists, folds, [0, 1], (0.01, 0.1))
+    recipes = try_recipes(lists, folds, (0.01, 0.1))
     sets = list(dict.fromkeys(recipe.views for recipe in recipes))
     assert sets == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
     assert {recipe.penalty for recipe in recipes} == {0.01, 0.1} and len(recipes) == 6

@@ -28,7 +28,7 @@ from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.training.fusion import Candidates, gather, known_claims
+from claim2source.training.fusion import gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import first_system
 from claim2source.training.reranker_models import CrossEncoderToTrain
@@ -98,11 +98,12 @@ def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
-    settings, scorer = RunSettings(str(tiny["data"])), Scorer(train.sources)
+    settings, scorer = RunSettings(str(tiny["data"]), depth=8), Scorer(train.sources)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
-        assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
-        assert known_claims(views, Candidates(system, 8), "dev", settings).val.claims == claims
-    gathered = gather(views, Candidates(staged, 8), dev, settings, scorer)
+        runner = SystemRunner(dev, settings)
+        assert runner.choosing_claims(system).val.claims == claims
+        assert known_claims(views, system, runner.held_out).val.claims == claims
+    gathered = gather(views, staged, None, SystemRunner(dev, settings), scorer)
     assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
     # So is what has a model that lies elsewhere now.
     gone = ViewConfig(score="cosine", model=ModelConfig("gone"))
@@ -114,7 +115,7 @@ def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
-    gathered = gather(views, Candidates(staged, 8), dev, other, scorer)
+    gathered = gather(views, staged, None, SystemRunner(dev, other), scorer)
     held_out = {claim.id for claim in val.claims}
     mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
     assert [claim.id for claim in gathered.data.claims] == mine
