@@ -50,7 +50,7 @@ from claim2source.systems.heldout import (
     NothingToChooseOn,
     SelectionData,
 )
-from claim2source.training.export.card import Card, push_to_hub
+from claim2source.training.export.card import push_to_hub, write_card
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
@@ -154,8 +154,9 @@ def _merged(config: MergeConfig) -> list[str]:
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
-            card = _card(config, checkpoint, scale, report)
-            lines = export(scaled, folder, scale, config.dtype, name, card)
+            lines = export(scaled, folder, scale, config.dtype, name)
+            scores = _run_report(checkpoint) if scale is None and report is None else report
+            write_card(folder, scaled.manifest, lines, _title(config), scores)
             if report is not None:
                 report.write(folder)
                 write_markdown(folder, "Merge", report_parts(report))
@@ -174,23 +175,22 @@ def _merge_reranker(config: MergeConfig) -> list[str]:
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
+    checkpoint, manifest = reranker
     with atomic_folder(config.out) as folder:
-        card = _card(config, reranker[0], None, None)
-        return export_reranker(*reranker, folder, config.dtype, config.model, card)
+        lines = export_reranker(checkpoint, manifest, folder, config.dtype, config.model)
+        write_card(folder, manifest, lines, _title(config), _run_report(checkpoint))
+    return lines
 
 
-def _card(
-    config: MergeConfig, checkpoint: Path, scale: float | None, report: Report | None
-) -> Card:
-    """Title the export, with the scores made here, or those of the run that chose it."""
-    title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
-    if report is not None:
-        return Card(title, report, report.chosen or "")
+def _title(config: MergeConfig) -> str:
+    return config.push_to_hub or config.out.name
+
+
+def _run_report(checkpoint: Path) -> Report | None:
+    """Read the report of the run that chose a checkpoint; None where there is none."""
+    run = checkpoint.parent.parent
     is_chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
-    if scale is not None or not is_chosen or not (run / REPORT_FILE).is_file():
-        return Card(title)
-    report = Report.read(run)
-    return Card(title, report, report.chosen or "")
+    return Report.read(run) if is_chosen and (run / REPORT_FILE).is_file() else None
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import MACRO, MAIN_METRIC, Report
@@ -14,9 +13,6 @@ from claim2source.models.hub import one_line
 from claim2source.models.manifest import Manifest
 from claim2source.models.places import base_record
 from claim2source.models.reranker_manifest import RerankerManifest
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
 
 FILE = "README.md"
 RETRIEVER, RERANKER = "retriever", "re-ranker"
@@ -42,42 +38,77 @@ class Score:
     interval: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class Card:
-    """Hold a model's title, and the report and the name of the system that has its scores."""
-
-    title: str
-    report: Report | None = None
-    system: str = ""
-
-    def scores(self) -> list[Score]:
-        """List the model's scores by language, the macro average last; none without a report."""
-        if self.report is None or self.system not in self.report.systems:
-            return []
-        system = self.report.systems[self.system]
-        bounds = system.intervals.values.get(MAIN_METRIC, {}) if system.intervals else {}
-        rows = {**system.languages, **({MACRO: system.macro} if system.macro else {})}
-        return [
-            Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
-            for name, row in rows.items()
-            if MAIN_METRIC in row
-        ]
+def chosen_scores(report: Report) -> list[Score]:
+    """List the scores of a report's chosen system by language, the macro average last."""
+    system = report.systems.get(report.chosen or "")
+    if system is None:
+        return []
+    bounds = system.intervals.values.get(MAIN_METRIC, {}) if system.intervals else {}
+    rows = {**system.languages, **({MACRO: system.macro} if system.macro else {})}
+    return [
+        Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
+        for name, row in rows.items()
+        if MAIN_METRIC in row
+    ]
 
 
 def write_card(
-    folder: Path, manifest: Manifest | RerankerManifest, notes: Sequence[str], card: Card
+    folder: Path,
+    manifest: Manifest | RerankerManifest,
+    notes: Sequence[str],
+    title: str,
+    report: Report | None,
 ) -> None:
     """Write `README.md`: base, data, languages, use, results by language, checks.
 
-    `notes` are what the export's check says. The licence is left to whoever publishes: those of
-    the base and of the data may bind.
+    `notes` are what the export's check says, `report` has the model as its chosen system. The
+    licence is left to whoever publishes: those of the base and of the data may bind.
     """
-    from huggingface_hub import ModelCard, ModelCardData
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     kind = RERANKER if isinstance(manifest, RerankerManifest) else RETRIEVER
-    base = base_record(manifest.base.name)
-    languages = list(manifest.data.languages or ())
-    languages = languages or [score.language for score in card.scores() if score.language != MACRO]
+    base, rendering, data = base_record(manifest.base.name), manifest.rendering, manifest.data
+    trained = Path(data.dataset).name if data.dataset else "data that its manifest does not name"
+    sections = [
+        f"# {title}",
+        f"A {kind} that finds the scientific paper that a social media post means, tuned from "
+        f"{base} on {trained}. It gives no verdict on what a post says.",
+        "## Use",
+        f"```python\n{_USE[kind].format(title=title)}\n```",
+        f"It was trained on {rendering.claims} claims, and on sources written as "
+        f"`{rendering.sources}`.",
+        "## Licence",
+        "Left to you: those of the base model and of the training data apply.",
+        "## Results",
+    ]
+    results, languages = [], list(data.languages or ())
+    if report is not None and (scores := chosen_scores(report)):
+        dataset = Path(report.dataset).name
+        languages = languages or [row.language for row in scores if row.language != MACRO]
+        lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
+        for row in scores:
+            ends, interval = "", None
+            if row.interval is not None:
+                ends = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
+                interval = {"interval_95": [round(end, 4) for end in row.interval]}
+            lines.append(f"| {row.language} | {row.claims} | {row.value:.4f} | {ends} |")
+            results.append(
+                EvalResult(
+                    task_type="text-retrieval",
+                    dataset_type=dataset,
+                    dataset_name=dataset,
+                    dataset_config=row.language,
+                    dataset_split=report.split,
+                    metric_type=MAIN_METRIC,
+                    metric_value=round(row.value, 4),
+                    metric_args=interval,
+                )
+            )
+        sections += [f"MRR@5 on {report.split} of {dataset}:", "\n".join(lines)]
+    else:
+        sections.append("None: it was not evaluated, so its quality is unknown.")
+    escaped = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
+    sections += ["## What was checked", "\n".join(f"- {line}" for line in escaped)]
     metadata = ModelCardData(
         # A base that is no name of the hub is named in the text alone.
         base_model=base if re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) else None,
@@ -85,73 +116,14 @@ def write_card(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity" if kind == RETRIEVER else "text-ranking",
         tags=["sentence-transformers", "claim2source"],
-        model_name=card.title,
-        eval_results=_results(card) or None,
+        model_name=title,
+        eval_results=results or None,
     )
-    text = "\n\n".join(_sections(kind, base, manifest, notes, card))
+    text = "\n\n".join(sections)
     full_card = ModelCard(
         f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True
     )
     full_card.save(folder / FILE)
-
-
-def _results(card: Card) -> list[EvalResult]:
-    from huggingface_hub import EvalResult
-
-    if (report := card.report) is None:
-        return []
-    return [
-        EvalResult(
-            task_type="text-retrieval",
-            dataset_type=Path(report.dataset).name,
-            dataset_name=Path(report.dataset).name,
-            dataset_config=score.language,
-            dataset_split=report.split,
-            metric_type=MAIN_METRIC,
-            metric_value=round(score.value, 4),
-            metric_args={"interval_95": [round(end, 4) for end in score.interval]}
-            if score.interval
-            else None,
-        )
-        for score in card.scores()
-    ]
-
-
-def _sections(
-    kind: str,
-    base: str,
-    manifest: Manifest | RerankerManifest,
-    notes: Sequence[str],
-    card: Card,
-) -> list[str]:
-    rendering, data = manifest.rendering, manifest.data.dataset
-    trained = Path(data).name if data else "data that its manifest does not name"
-    sections = [
-        f"# {card.title}",
-        f"A {kind} that finds the scientific paper that a social media post means, tuned from "
-        f"{base} on {trained}. It gives no verdict on what a post says.",
-        "## Use",
-        f"```python\n{_USE[kind].format(title=card.title)}\n```",
-        f"It was trained on {rendering.claims} claims, and on sources written as "
-        f"`{rendering.sources}`.",
-        "## Licence",
-        "Left to you: those of the base model and of the training data apply.",
-    ]
-    if card.report is not None and (scores := card.scores()):
-        report = card.report
-        lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
-        for score in scores:
-            ends = f"{score.interval[0]:.4f} to {score.interval[1]:.4f}" if score.interval else ""
-            lines.append(f"| {score.language} | {score.claims} | {score.value:.4f} | {ends} |")
-        heading = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
-        sections += ["## Results", heading, "\n".join(lines)]
-    else:
-        sections += [
-            "## Results",
-            "None: it was not evaluated, so its quality is unknown.",
-        ]
-    escaped = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
-    return [*sections, "## What was checked", "\n".join(f"- {line}" for line in escaped)]
 
 
 def push_to_hub(folder: Path, name: str) -> str:

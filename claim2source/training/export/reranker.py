@@ -19,7 +19,6 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.export.card import Card, write_card
 from claim2source.training.export.sentence_transformers import load_export
 
 if TYPE_CHECKING:
@@ -44,9 +43,8 @@ def export_reranker(
     folder: Path,
     dtype: Dtype | None,
     model: ModelConfig,
-    card: Card,
 ) -> list[str]:
-    """Write a tuned re-ranker as a plain model with its card; return notes on it.
+    """Write a tuned re-ranker as a plain model; return notes on it.
 
     An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.
@@ -69,15 +67,13 @@ def export_reranker(
     exported.write_export(folder, checkpoint=checkpoint.name, sha256=sha256)
     notes = check_reranker(folder, stage, dtype)
     rendering = manifest.rendering
-    lines = [
+    return [
         *notes,
         f"{checkpoint.name}, {dtype}, sha256 {sha256}",
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
         "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
         f"trained on {rendering.claims} claims and {rendering.sources} sources",
     ]
-    write_card(folder, manifest, lines, card)
-    return lines
 
 
 def _write_cross_encoder(

@@ -12,7 +12,6 @@ from claim2source.core.files import write_json
 from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
-from claim2source.training.export.card import Card, write_card
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ def export(
     scale: float | None,
     dtype: Dtype | None,
     name: str | None,
-    card: Card,
 ) -> list[str]:
-    """Write a checkpoint at a scale as a plain model with its card; return notes on it.
+    """Write a checkpoint at a scale as a plain model; return notes on it.
 
     `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
     own. `name` is what the export says it was made of. Raises `UserError` where
@@ -79,14 +77,12 @@ def export(
         )
     prefixed = settings.template.claim or settings.template.source
     prompts = " (prefixes: its prompts `query` and `document`)" if prefixed else ""
-    lines = [
+    return [
         *lines,
         f"{name} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
     ]
-    write_card(folder, manifest, lines, card)
-    return lines
 
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
