@@ -11,7 +11,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Identity, Manifest, Weights, resolve
@@ -19,7 +19,7 @@ from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.checkpoint import PART, Kind, adapt, check_model, save_checkpoint
+from claim2source.training.checkpoint import PART, Kind, adapt, check_layers, save_checkpoint
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import World, first_before_others, gather_values
@@ -101,10 +101,13 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
         raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
-    dense, teacher = encoder.dense, None
-    if recipe.teacher is not None and dense is None:
+    if encoder.dense is not None:
+        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
+        raise ConfigError("model.name", name, allowed)
+    check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
+    teacher = None
+    if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
-    check_model(recipe, encoder, dense)
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
     if recipe.optimisation.max_length is not None:
         # Else it would fail once negatives are mined.

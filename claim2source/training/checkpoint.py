@@ -94,21 +94,8 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     write_json(file, settings | {"base_model_name_or_path": base_record(base)})
 
 
-def check_model(
-    recipe: RetrieverRecipe, encoder: Encoder, dense: torch.nn.Module | None = None
-) -> None:
-    """Raise `ConfigError` for a model that cannot be trained as the recipe says.
-
-    `dense` is the layer that the model came with behind its pooling, if any.
-    """
-    check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
-    if dense is not None:
-        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
-        raise ConfigError("model.name", recipe.model.name, allowed)
-
-
-def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bool) -> None:
-    """Raise `ConfigError` where a LoRA target is no layer, or tuning is refused."""
+def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
+    """Raise `ConfigError` where tuning is refused, or LoRA on a layer, or its dropout."""
     if recipe.tuning == "full":
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
@@ -129,18 +116,13 @@ def check_layers(model: torch.nn.Module, recipe: TrainingRecipe, *, own_code: bo
             allowed = "layers of this model: " + ", ".join(sorted(linear))
             raise ConfigError("lora.targets", name, allowed)
     if recipe.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
-        _check_experts(model, recipe)
-
-
-def _check_experts(model: Any, recipe: TrainingRecipe) -> None:
-    """Raise `ConfigError` for adapters on a mixture's experts: they cannot have dropout."""
-    with torch.device("meta"):
-        empty = type(model)(copy.deepcopy(model.config))
-    try:
-        _with_adapter(empty, recipe, None)
-    except ValueError as error:
-        allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
-        raise ConfigError("lora.dropout", recipe.lora.dropout, allowed) from None
+        with torch.device("meta"):
+            empty = type(model)(copy.deepcopy(model.config))
+        try:
+            _with_adapter(empty, recipe, None)
+        except ValueError as error:
+            allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
+            raise ConfigError("lora.dropout", recipe.lora.dropout, allowed) from None
 
 
 def adapt(encoder: Encoder, recipe: RetrieverRecipe) -> None:

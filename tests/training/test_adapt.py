@@ -8,7 +8,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Manifest, ModelConfig, Weights, resolve
 from claim2source.text import Rendering
-from claim2source.training.checkpoint import adapt, check_layers, check_model, save_checkpoint
+from claim2source.training.checkpoint import adapt, check_layers, save_checkpoint
 from claim2source.training.config import FinetuneConfig
 from tests.models.mistral import save_mistral
 from tests.training.export.test_merge import save_experts
@@ -126,9 +126,8 @@ def test_every_weight_in_16_bits_is_not_trained(folder):
 
 def test_a_model_with_code_of_its_own_has_no_full_checkpoint(folder):
     resolved = resolve(config_of(folder).model, "cpu")
-    object.__setattr__(resolved.encoder.settings, "own_code", True)
     with pytest.raises(ConfigError, match="tuning: 'full' .*lora"):
-        check_model(config_of(folder, "--tuning=full"), resolved.encoder)
+        check_layers(resolved.encoder.model, config_of(folder, "--tuning=full"), own_code=True)
 
 
 class TestQlora:
