@@ -95,7 +95,8 @@ class StepsConfig(Settings):
     Args:
         epochs: passes over the training pairs.
         batch_size: claims per process.
-        accumulation: batches per optimizer step (gradient accumulation).
+        accumulation: batches per optimizer step (gradient accumulation); it adds no in-batch
+            negatives.
         learning_rate: highest learning rate of AdamW.
         warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
             falls as a cosine.
@@ -143,8 +144,6 @@ class OptimisationConfig(StepsConfig):
             memory holds; on a GPU the longest chunk is run once, and its peak sets the number.
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
-        accumulation: batches per optimizer step (gradient accumulation). It adds no in-batch
-            negatives.
         negatives: mined hard negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.

@@ -90,8 +90,6 @@ class TrainingState:
         """Read a saved state, tensors and plain values only. Raises `InputError`."""
         try:
             raw = torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:
-            raise InputError(path, why="no saved state here: nothing to resume") from None
         except Exception as error:  # torch raises many types for a file that is no state
             lines = str(error).splitlines() or ["it is empty or cut"]
             why = f"not a saved state: {lines[0]}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from claim2source.training.checkpoint import adapt, set_dropout
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.distributed import World
 from claim2source.training.losses import info_nce
-from claim2source.training.resume import random_state, restore_random_state
 
 # Layers of the model that is checked, and the claims that are compared with their golds.
 LAYERS, CLAIMS = 2, 16
@@ -65,25 +64,23 @@ def check_training(
     losses of two steps and the first gradient. Returns what was found, as lines. Raises
     `UserError` where a difference is beyond its bound. The random state stays as it is.
     """
-    started, state = time.perf_counter(), random_state()
-    small = cut_encoder(encoder)
-    length = recipe.optimisation.max_length
-    texts = [
-        small.tokenize(claims[:CLAIMS], "claim", length),
-        small.tokenize(golds[:CLAIMS], "source", length),
-    ]
-    half = recipe.optimisation.precision == "bf16" or recipe.model.dtype != "float32"
-    temperature, lines = recipe.optimisation.temperature, []
-    try:
-        reference = _train_copy(small, texts, temperature, packed=False, half=False)
+    started, lines, optimisation = time.perf_counter(), [], recipe.optimisation
+    half = optimisation.precision == "bf16" or recipe.model.dtype != "float32"
+    with torch.random.fork_rng([encoder.device] if encoder.device.type == "cuda" else []):
+        small = cut_encoder(encoder)
+        length = optimisation.max_length
+        texts = [
+            small.tokenize(claims[:CLAIMS], "claim", length),
+            small.tokenize(golds[:CLAIMS], "source", length),
+        ]
+        trial = partial(_train_copy, small, texts, optimisation.temperature)
+        reference = trial(packed=False, half=False)
         if small.packs:
-            packed = _train_copy(small, texts, temperature, packed=True, half=False)
+            packed = trial(packed=True, half=False)
             lines.append(_compare("packed against padded texts", packed, reference, _FULL))
         if half:
-            actual = _train_copy(small, texts, temperature, packed=small.packs, half=True)
+            actual = trial(packed=small.packs, half=True)
             lines.append(_compare("bfloat16 against float32", actual, reference, _HALF))
-    finally:
-        restore_random_state(state)
     head = f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {len(texts[0])}"
     return [f"{head} claims with their golds, {time.perf_counter() - started:.1f} s", *lines]
 
@@ -112,26 +109,24 @@ def _train_copy(
 ) -> Trial:
     """Train a copy for some steps, on the same texts, without dropout."""
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
-    copied = Encoder(model, encoder.tokenizer, encoder.settings, None)
+    copied, device = Encoder(model, encoder.tokenizer, encoder.settings, None), encoder.device
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
-    rows = torch.arange(len(texts[0]), device=copied.device)
-    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=copied.device)
+    rows = torch.arange(len(texts[0]), device=device)
+    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=device)
     losses: list[float] = []
-    gradient = torch.empty(0)
+    gradients: list[Tensor] = []
     for _ in range(STEPS):
         parts = [copied.batch(side) if packed else copied.collate(side) for side in texts]
-        low = torch.autocast(copied.device.type, torch.bfloat16) if half else nullcontext()
-        with low:
-            claims, golds = (copied.vectors(part.to(copied.device)) for part in parts)
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            claims, golds = (copied.vectors(part.to(device)) for part in parts)
         loss = info_nce(claims, golds, rows, masked, temperature)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
-        if not len(gradient):
-            trained = [p for p in model.parameters() if p.grad is not None]
-            gradient = torch.cat([p.grad.float().flatten().cpu() for p in trained])
+        trained = [p.grad for p in model.parameters() if p.grad is not None]
+        gradients.append(torch.cat([gradient.float().flatten().cpu() for gradient in trained]))
         optimizer.step()
         optimizer.zero_grad()
-    return losses, gradient
+    return losses, gradients[0]
 
 
 def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> str:
