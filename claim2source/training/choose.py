@@ -85,7 +85,7 @@ def score_on_val(
     encoder: Encoder, data: TrainingData, rendering: Rendering, store: Store, repeats: int = 0
 ) -> ValScores:
     """Score a model on val; `repeats` bootstrap draws give intervals, 0 none."""
-    settings = Scoring(METRICS, repeats, 0, data.seen_golds)
+    settings = Scoring(METRICS, repeats, 0, data.selection.train.golds)
     scored = score_encoder(encoder, data.val, rendering, settings, store=store, progress=True)
     return val_scores(scored.report, data.weighing.of(scored.run), data.weighing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from claim2source.core.config import (
     Amount,
@@ -18,7 +18,6 @@ from claim2source.core.config import (
     Settings,
     Share,
     SplitShare,
-    as_plain,
     flag,
     list_field,
     require,
@@ -208,9 +207,6 @@ class WandbConfig:
     name: str | None = None
 
 
-_OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
-
-
 @dataclass(frozen=True)
 class TrainingRecipe(Settings):
     """Say how weights are trained, on any data, machine and folder.
@@ -285,11 +281,6 @@ class RunConfig(TrainingRecipe):
     def recipe(self, kind: type[Recipe]) -> Recipe:
         """Return the settings that weights are trained by, without the run's own."""
         return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings for a report, without those of one machine or process."""
-        return {key: value for key, value in as_plain(self).items() if key not in _OF_ONE_MACHINE}
 
     @property
     def held_out_seen(self) -> float:

@@ -36,16 +36,12 @@ from claim2source.training.teacher import (
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold the splits to train on, to choose on and to report on, and a teacher's scores.
-
-    A claim of val has a seen paper where `seen_golds` has its gold.
-    """
+    """Hold the splits to train on, to choose on and to report on, and a teacher's scores."""
 
     settings: DataConfig
     train: Dataset
     selection: SelectionData
     report: Dataset
-    seen_golds: frozenset[str] = frozenset()
     teacher: Teacher | None = None
 
     @property
@@ -104,7 +100,7 @@ def load_splits(run: RunFolder) -> TrainingData:
     if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(data, train, carved, report, carved.train.golds)
+    return TrainingData(data, train, carved, report)
 
 
 def unused_data(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from claim2source.core.config import as_plain
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -47,6 +48,8 @@ PARTS = (SEEN, UNSEEN)
 ZERO_SHOT = "zero-shot re-ranker"
 # Bootstrap draws and permutations of a re-ranker's report.
 _REPEATS = 10_000
+# Settings of one machine or process: no part of a report.
+_OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
 
 
 def report_run(
@@ -97,7 +100,7 @@ def report_pipeline(
     run, reported = session.run, data.report
     run.write(run.checkpoint(epoch))
     name, ranking, on_val = first
-    settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
+    settings = Scoring(repeats=_REPEATS, seen_golds=data.selection.train.golds)
     by = {TO_CHOOSE_BY: on_val.score}
     scored = score_result(FIRST_STAGE, ranking, reported, settings)
     scored = scored.with_report(model=name, claims="", val=on_val.by_split(), settings=by)
@@ -164,6 +167,7 @@ def _finish(
     The run is finished then: its states are removed.
     """
     run, config = session.run, session.run.config_with(recipe)
+    settings = {k: v for k, v in as_plain(config).items() if k not in _OF_ONE_MACHINE}
     training = TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.file.history),
@@ -172,7 +176,7 @@ def _finish(
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
         choice=choice,
         skipped_steps=run.file.skipped_steps,
-        settings=config.recorded,
+        settings=settings,
     )
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)

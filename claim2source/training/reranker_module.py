@@ -291,7 +291,8 @@ class PipelineOnVal(EvaluateOnVal):
 
 def pipeline_scores(result: Result, data: TrainingData, metric: str) -> ValScores:
     """Score a ranking of val; `metric` is that of the choice."""
-    scored = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
+    settings = Scoring(METRICS, 0, 0, data.selection.train.golds)
+    scored = score_result("val", result, data.val, settings)
     weighing = data.weighing
     values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
     return val_scores(scored.report, values, weighing)

@@ -42,18 +42,7 @@ from claim2source.training.config import RunConfig, TrainingRecipe
 
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
-_FREE = (
-    "resume",
-    "overwrite",
-    "after",
-    "wandb",
-    "out",
-    "store",
-    "device",
-    "keep",
-    "choose",
-    "rule",
-)
+_FREE = "resume overwrite after wandb out store device keep choose rule".split()
 _SEEN_SHARE = "data.val_seen_share"
 # Runs of versions 0.1 and 0.2 do not have it; their states are not read.
 _NEWEST = "optimisation.warmup_from_zero"
@@ -113,7 +102,6 @@ class RunFolder:
         another value.
         """
         path, exists = config.out, is_run(config.out)
-        settings, defaults = as_plain(config), as_plain(type(config)())
         run = cls(
             path,
             config=replace(config, data=replace(config.data, val_seen_share=config.held_out_seen)),
@@ -135,29 +123,37 @@ class RunFolder:
             run.lock = FolderLock(folder)
         try:
             if run.replaces:
-                _refuse_inputs_within(folder, _flattened(settings))
+                _refuse_inputs_within(folder, _flattened(as_plain(config)))
                 check_aside(folder, why_run_is_kept)
             if run.resumes:
-                before = _flattened(read_mapping(path / CONFIG_FILE))
-                if _NEWEST not in before:
-                    why = "is damaged, or of an earlier version, whose runs cannot be resumed"
-                    raise InputError(path / CONFIG_FILE, why=f"{why}; begin again with --overwrite")
-                for key, old, new in _changes(before, settings, defaults):
-                    raise ConfigError(key, new, f"{old!r}, with which the run was begun")
-                share = before.get(_SEEN_SHARE)
-                if config.data.val_seen_share is None and isinstance(share, int | float):
-                    data = replace(config.data, val_seen_share=share)
-                    run.config = replace(config, data=data)
-                run.file = RunFile.read(path)
-                if not run.is_finished:
-                    # Those of the state, once it is read.
-                    run.file.steps, run.file.skipped_steps = None, 0
-                if run.is_finished or run.state.is_file():
-                    run.check_history(0)
+                run._continue(config)
         except BaseException:
             run.release()
             raise
         return run
+
+    def _continue(self, config: RunConfig) -> None:
+        """Read what the run has done, and check that it goes on with the settings it began with."""
+        before = _flattened(read_mapping(self.path / CONFIG_FILE))
+        if _NEWEST not in before:
+            why = "is damaged, or of an earlier version, whose runs cannot be resumed"
+            raise InputError(self.path / CONFIG_FILE, why=f"{why}; begin again with --overwrite")
+        settings, defaults = (_flattened(as_plain(c)) for c in (config, type(config)()))
+        share = before.get(_SEEN_SHARE)
+        if config.data.val_seen_share is None and isinstance(share, int | float):
+            settings[_SEEN_SHARE] = share
+            self.config = replace(config, data=replace(config.data, val_seen_share=share))
+        for key in sorted(before.keys() | settings.keys()):
+            # A setting that the run's config does not have is newer than the run.
+            old, new = before.get(key, defaults.get(key)), settings.get(key)
+            if old != new and key.partition(".")[0] not in _FREE:
+                raise ConfigError(key, new, f"{old!r}, with which the run was begun")
+        self.file = RunFile.read(self.path)
+        if not self.is_finished:
+            # Those of the state, once it is read.
+            self.file.steps, self.file.skipped_steps = None, 0
+        if self.is_finished or self.state.is_file():
+            self.check_history(0)
 
     def begin(self) -> None:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
@@ -295,22 +291,6 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
         inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
         if inside and key not in ("out", "store"):
             raise ConfigError(key, inside[0], "a place outside the run that is replaced")
-
-
-def _changes(
-    before: Mapping[str, object], settings: Mapping[str, object], defaults: Mapping[str, object]
-) -> list[tuple[str, object, object]]:
-    """List key, old and new value of changed settings that a resumed run must not change."""
-    new, default = _flattened(settings), _flattened(defaults)
-    return [
-        (key, was, new.get(key))
-        for key in sorted(before.keys() | new.keys())
-        # A setting that the run's config does not have is newer than the run.
-        if key.partition(".")[0] not in _FREE
-        # None goes on as it was begun.
-        and not (key == _SEEN_SHARE and new.get(key) is None)
-        and (was := before.get(key, default.get(key))) != new.get(key)
-    ]
 
 
 def _flattened(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
