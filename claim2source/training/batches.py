@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -39,6 +39,7 @@ class BatchPlan:
     turns: tuple[int, ...] = ()
 
 
+@dataclass
 class BatchSampler:
     """Deal pairs to batches so that no batch holds one paper twice, where possible.
 
@@ -55,59 +56,52 @@ class BatchSampler:
     the batches of the first.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[int],
-        batch_size: int,
-        *,
-        epochs: int,
-        accumulation: int = 1,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        gather: bool = True,
-        config: BatchesConfig | None = None,
-        languages: Sequence[str] | None = None,
-        repeat: int = 1,
-        remine_every: int = 0,
-        fixed: bool = False,
-    ) -> None:
-        self.config = config or BatchesConfig()
-        self.pairs, self.remine_every = len(groups), remine_every
-        self.groups = np.tile(np.asarray(groups, dtype=np.int64), repeat)
-        if len(self.groups) < world_size:
-            raise ValueError(f"{len(self.groups)} pairs for {world_size} processes")
-        names = (list(languages) if languages is not None else [""] * self.pairs) * repeat
-        self.languages = sorted(set(names))
-        self._of_language = {
-            name: np.flatnonzero(np.array(names) == name) for name in self.languages
-        }
-        self.quotas = language_quotas(
-            {name: len(rows) for name, rows in self._of_language.items()}, self.config.alpha
-        )
-        self.per_step = min(batch_size, len(self.groups) // world_size) * world_size
-        self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
-        self.rank, self.world_size, self.gather = rank, world_size, gather
-        self.fixed = fixed
-        self._limit: int | None = None
-        # Uses of every pair before an epoch, of the last one that was planned whole.
-        self._use_counts: tuple[int, np.ndarray] | None = None
+    groups: Sequence[int]
+    batch_size: int
+    _: KW_ONLY
+    epochs: int
+    accumulation: int = 1
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    gather: bool = True
+    config: BatchesConfig = field(default_factory=BatchesConfig)
+    languages: Sequence[str] | None = None
+    repeat: int = 1
+    remine_every: int = 0
+    fixed: bool = False
+    # Batches that an epoch is cut to.
+    limit: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._groups = np.tile(np.asarray(self.groups, dtype=np.int64), self.repeat)
+        count, world = len(self._groups), self.world_size
+        if count < world:
+            raise ValueError(f"{count} pairs for {world} processes")
+        self._per_step = min(self.batch_size, count // world) * world
+        names = np.tile(self.languages or [""] * len(self.groups), self.repeat)
+        self._of_language = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        sizes = {name: len(rows) for name, rows in self._of_language.items()}
+        self.quotas = language_quotas(sizes, self.config.alpha)
+        # An epoch, and the uses of every pair before it.
+        self._uses = 0, np.zeros(len(self.groups), dtype=np.int64)
         # The same in every epoch, since quotas are.
-        self.batches = self.full_epoch = len(self.epoch_batches(0))
+        self.full_epoch = len(self.epoch_batches(0))
+
+    @property
+    def batches(self) -> int:
+        """Count the batches of an epoch, up to the limit."""
+        return min(self.full_epoch, self.limit or self.full_epoch)
 
     @property
     def optimizer_steps(self) -> int:
         return -(-self.batches // self.accumulation) * self.epochs
 
-    def limit_batches(self, limit: int) -> None:
-        self._limit = limit
-        self.batches = min(self.batches, limit)
-
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
         rows_by_language = {}
-        for number, name in enumerate(self.languages):
-            rows, quota = self._of_language[name], self.quotas[name]
+        for number, (name, rows) in enumerate(self._of_language.items()):
+            quota = self.quotas[name]
             first, last = epoch * quota, (epoch + 1) * quota
             turns = range(first // len(rows), (last - 1) // len(rows) + 1)
             # Each language has its own RNG: the sizes of the others do not change its order.
@@ -135,7 +129,7 @@ class BatchSampler:
         else:
             order = draw.permutation(np.concatenate(list(rows.values())))
             batches = self._deal(self._even_share(order)[0], draw)
-        return [batches[i] for i in draw.permutation(len(batches))[: self._limit]]
+        return [batches[i] for i in draw.permutation(len(batches))[: self.limit]]
 
     def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Divide rows into the most that all processes can share equally, and the rest."""
@@ -149,8 +143,8 @@ class BatchSampler:
         """
         if not len(shuffled):
             return []
-        count, world = -(-len(shuffled) // self.per_step), self.world_size
-        groups = self.groups[shuffled]
+        count, world = -(-len(shuffled) // self._per_step), self.world_size
+        groups = self._groups[shuffled]
         _, first, inverse, sizes = np.unique(
             groups, return_index=True, return_inverse=True, return_counts=True
         )
@@ -166,7 +160,7 @@ class BatchSampler:
     def repeats(self, epoch: int = 0) -> int:
         """Count the pairs that share a batch with an earlier pair of their group."""
         return sum(
-            len(batch) - len(np.unique(self.groups[batch])) for batch in self.epoch_batches(epoch)
+            len(batch) - len(np.unique(self._groups[batch])) for batch in self.epoch_batches(epoch)
         )
 
     def left_out(self, epoch: int = 0) -> int:
@@ -180,10 +174,10 @@ class BatchSampler:
 
     def plans(self, epoch: int, first: int = 0) -> Iterator[BatchPlan]:
         """Plan this process's batches of one epoch, from number `first`."""
-        turn_counts = self._used_before(epoch)
+        uses = self._used_before(epoch)
         for index, batch in enumerate(self.epoch_batches(epoch)):
             shares = self._split_by_rank(batch)
-            turns = [self._turns(rows, turn_counts) for rows in shares]
+            turns = [self._turns(rows, uses) for rows in shares]
             if index < first:
                 continue
             window_start = index - index % self.accumulation
@@ -198,25 +192,25 @@ class BatchSampler:
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],
             )
-        self._use_counts = epoch + 1, turn_counts
 
     def _used_before(self, epoch: int) -> np.ndarray:
-        turn_counts = np.zeros(self.pairs, dtype=np.int64)
+        """Count the uses of every pair before an epoch, since its negatives were mined."""
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
-        if mined < epoch and self._use_counts is not None and self._use_counts[0] == epoch:
-            return self._use_counts[1].copy()
-        for earlier in range(mined, epoch):
-            for batch in self.epoch_batches(earlier):
-                for rows in self._split_by_rank(batch):
-                    self._turns(rows, turn_counts)
-        return turn_counts
+        counted, uses = self._uses
+        if not mined < counted <= epoch:
+            counted, uses = mined, np.zeros_like(uses)
+        for earlier in range(counted, epoch):
+            pairs = np.concatenate(self.epoch_batches(earlier)) % len(uses)
+            uses = uses + np.bincount(pairs, minlength=len(uses))
+        self._uses = epoch, uses
+        return uses.copy()
 
-    def _turns(self, rows: Sequence[int], turn_counts: np.ndarray) -> tuple[int, ...]:
+    def _turns(self, rows: Sequence[int], uses: np.ndarray) -> tuple[int, ...]:
         """Look up how often each row's pair was used, and count this use."""
         turns = []
-        for row in rows:
-            turns.append(int(turn_counts[row % self.pairs]))
-            turn_counts[row % self.pairs] += 1
+        for pair in (row % len(uses) for row in rows):
+            turns.append(int(uses[pair]))
+            uses[pair] += 1
         return tuple(turns)
 
     def _split_by_rank(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:

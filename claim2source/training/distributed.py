@@ -38,22 +38,23 @@ _TIMEOUT = timedelta(minutes=15)
 _exchanges = count()
 # What gloo says of a process that is gone.
 _BROKEN = ("closed by peer", "reset by peer", "Broken pipe", "gloo/transport/tcp")
-# Launcher settings that Lightning ignores silently -> (option, values that change nothing).
+_ONE_WAY = "leave it out; the trainer runs single or DDP"
+# Launcher settings that Lightning ignores silently -> option, values that change nothing, advice.
 _IGNORED_BY_LIGHTNING = {
-    "ACCELERATE_USE_FSDP": ("--use_fsdp", ("false", "0", "no")),
-    "ACCELERATE_USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no")),
-    "ACCELERATE_USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no")),
-    "ACCELERATE_USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no")),
-    "ACCELERATE_MIXED_PRECISION": ("--mixed_precision", ("no",)),
-    "ACCELERATE_DYNAMO_BACKEND": ("--dynamo_backend", ("no",)),
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": ("--gradient_accumulation_steps", ("1",)),
+    "USE_FSDP": ("--use_fsdp", ("false", "0", "no"), _ONE_WAY),
+    "USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no"), _ONE_WAY),
+    "USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no"), _ONE_WAY),
+    "USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no"), _ONE_WAY),
+    "MIXED_PRECISION": ("--mixed_precision", ("no",), "set optimisation.precision"),
+    "DYNAMO_BACKEND": ("--dynamo_backend", ("no",), _ONE_WAY),
+    "GRADIENT_ACCUMULATION_STEPS": (
+        "--gradient_accumulation_steps",
+        ("1",),
+        "set optimisation.accumulation",
+    ),
 }
 # What starts several processes, on GPUs and on the CPU alike.
 _SEVERAL = "--multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no"
-_OUR_KEYS = {
-    "--mixed_precision": "set optimisation.precision",
-    "--gradient_accumulation_steps": "set optimisation.accumulation",
-}
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,6 @@ class World:
     local_rank: int = 0
 
     @property
-    def nodes(self) -> int:
-        return self.size // self.local_size
-
-    @property
     def is_first(self) -> bool:
         """Tell whether this process writes files, mines and evaluates."""
         return self.rank == 0
@@ -85,16 +82,14 @@ def launched_world(
     """Read the world from the launcher's environment variables; without them, one process.
 
     Raises `UserError` for launcher options that Lightning, or a training on `device`, would ignore,
-    and for numbers that contradict each other.
+    and for several processes without a launcher.
     """
     env = os.environ if environment is None else environment
-    for variable, (option, harmless) in _IGNORED_BY_LIGHTNING.items():
-        value = env.get(variable, "").strip().lower()
-        if value and value not in harmless:
-            advice = _OUR_KEYS.get(option, "leave it out; the trainer runs single or DDP")
+    for name, (option, harmless, advice) in _IGNORED_BY_LIGHTNING.items():
+        value = env.get(f"ACCELERATE_{name}", "").strip()
+        if value and value.lower() not in harmless:
             raise UserError(
-                f"accelerate launch {option} ({variable}={env[variable]}) "
-                f"would be ignored: {advice}"
+                f"accelerate launch {option} (ACCELERATE_{name}={value}) would be ignored: {advice}"
             )
     on_cpu = env.get("ACCELERATE_USE_CPU", "").strip().lower() in ("true", "1", "yes")
     launched = any(name.startswith("ACCELERATE_") for name in env)
@@ -106,25 +101,15 @@ def launched_world(
         )
     if on_cpu and device != "cpu" and torch.cuda.is_available():
         raise UserError("accelerate launch --cpu would be ignored: use --device cpu")
-    size = _number(env, "WORLD_SIZE", 1)
-    local = _number(env, "LOCAL_WORLD_SIZE", size)
-    rank = _number(env, "RANK", 0)
-    local_rank = _number(env, "LOCAL_RANK", rank % local)
-    if size % local or not 0 <= rank < size or local_rank >= local:
+    size = env.get("WORLD_SIZE", "").strip() or "1"
+    if size == "1":
+        return World()
+    if "TORCHELASTIC_RUN_ID" not in env:
         raise UserError(
-            f"the launcher's numbers of processes contradict each other: WORLD_SIZE={size}, "
-            f"LOCAL_WORLD_SIZE={local}, RANK={rank}, LOCAL_RANK={local_rank}"
+            f"WORLD_SIZE={size}, but no launcher started this process: use accelerate "
+            "launch --multi_gpu, or unset WORLD_SIZE"
         )
-    return World(size, local, rank, local_rank)
-
-
-def _number(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    if not text.isdecimal() or (int(text) == 0 and name not in ("RANK", "LOCAL_RANK")):
-        raise UserError(f"{name}={text!r}: a number of processes was expected")
-    return int(text)
+    return World(int(size), *(int(env[n]) for n in ("LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")))
 
 
 def check_same_world(world: World, lightning_size: int) -> None:
@@ -141,18 +126,13 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
     """Join the processes while the body runs; does nothing for a single process.
 
     With GPUs each process selects its own before the body loads anything. Raises `UserError`
-    where a machine has fewer GPUs than processes, where no launcher started the others, and where
-    the body loses the connection to one of them: a process that is killed closes it, and a machine
-    that is gone says nothing for the minutes of `_TIMEOUT`.
+    where a machine has fewer GPUs than processes, and where the body loses the connection to one of
+    them: a process that is killed closes it, and a machine that is gone says nothing for the
+    minutes of `_TIMEOUT`.
     """
     if world.size == 1:
         yield
         return
-    if not dist.is_torchelastic_launched():
-        raise UserError(
-            f"WORLD_SIZE={world.size}, but no launcher started this process: use accelerate "
-            "launch --multi_gpu, or unset WORLD_SIZE"
-        )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         if world.local_rank >= torch.cuda.device_count():
@@ -257,8 +237,6 @@ def gather_vectors(own: Tensor, counts: Sequence[int], rank: int) -> Tensor:
     """
     if len(counts) == 1:
         return own
-    if len(own) != counts[rank]:
-        raise ValueError(f"{len(own)} vectors, but counts[{rank}] is {counts[rank]}")
     return _Gather.apply(own, tuple(counts), rank)  # type: ignore[no-any-return, no-untyped-call]
 
 

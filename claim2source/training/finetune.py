@@ -12,10 +12,10 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
-from claim2source.training.callbacks import RetrieverOnVal
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.fit import (
+    RetrieverOnVal,
     fit,
     free_device,
     lightning_trainer,
@@ -128,16 +128,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         teacher=None if data.teacher is None else data.teacher.scores,
         aligned=None if base.teacher is None else base.teacher.aligned,
     )
-    sampler, steps = plan_batches(
-        pairs,
-        optimisation,
-        world,
-        trainer,
-        repeat=settings.repeat,
-        gather=optimisation.gather,
-        batches=recipe.batches,
-        remine_every=optimisation.remine_every,
-    )
+    sampler, steps = plan_batches(pairs, recipe, session, trainer)
     trained = trained_encoder(trainer, encoder)
     module = RetrieverModule(trained, pairs, optimisation, recipe.losses, steps, session.stop)
     shared = sampler.repeats()

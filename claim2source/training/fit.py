@@ -1,36 +1,65 @@
-"""Make Lightning's trainer for a run, and train with it, from where the run was stopped."""
+"""Make Lightning's trainer for a run, with its callbacks, and train from where it was stopped."""
+
+# These callbacks are those of our own modules alone.
+# mypy: disable-error-code="override"
 
 from __future__ import annotations
 
 import copy
 import gc
 import logging
+import math
+import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins import CheckpointIO
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.apply_func import apply_to_collection
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.trainer.call import _call_callback_hooks
+from torch import Tensor
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, Stopped
+from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
 from claim2source.core.provenance import git_state, versions
+from claim2source.core.report import MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
-from claim2source.models import DataRecord, Encoder
+from claim2source.models import DataRecord, Encoder, Manifest
+from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.training.base import LoadedBase
 from claim2source.training.batches import BatchLoader, BatchSampler
-from claim2source.training.callbacks import (
-    EvaluateOnVal,
-    GatherWeights,
-    KeepState,
-    StateFile,
-    StepLog,
-)
-from claim2source.training.config import BatchesConfig, StepsConfig, TrainingRecipe
+from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
+from claim2source.training.config import BatchesConfig, RetrieverRecipe, TrainingRecipe
 from claim2source.training.data import TrainingData, TrainingPairs
-from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
-from claim2source.training.module import TrainingModule
-from claim2source.training.resume import random_state
+from claim2source.training.distributed import (
+    Sharded,
+    check_same_world,
+    chosen_strategy,
+    encode_shares,
+    gather_values,
+    moved_weights,
+)
+from claim2source.training.module import RetrieverModule, TrainingModule
+from claim2source.training.negatives import log_negatives, mine_again, mines_after
+from claim2source.training.resume import (
+    OURS,
+    RandomState,
+    TrainingState,
+    random_state,
+    restore_random_state,
+    skipped_steps,
+)
 from claim2source.training.session import Session
 from claim2source.training.trainer import trainer_arguments
 
@@ -38,6 +67,365 @@ if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs
 
 log = logging.getLogger(__name__)
+
+# Bootstrap draws of the interval of a small val.
+_REPEATS = 2_000
+
+
+class StepLog(pl.Callback):
+    """Log losses, claims and tokens per second and memory of every optimizer step.
+
+    Lightning gets the same numbers, so that other callbacks can monitor them. The first process
+    counts the steps of all epochs on stderr; a resumed run goes on.
+    """
+
+    def __init__(self) -> None:
+        self.progress = Progress(None, 0)
+
+    def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        if trainer.is_global_zero:
+            steps = module.optimizer_steps, module.steps_done
+            self.progress = Progress("training", *steps, quiet=0)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
+    ) -> None:
+        if not module.window.closed:
+            return
+        window, world = module.window, trainer.world_size
+        seconds = max(time.perf_counter() - window.started, 1e-9)
+        values = {
+            "loss": window.means["loss"],
+            **{
+                name if name in module.measures else f"loss/{name}": value
+                for name, value in window.means.items()
+                if name != "loss"
+            },
+            "learning_rate": window.rate,
+            "gradient_norm": window.norm,
+            "skipped_steps": skipped_steps(module.losses),
+            "claims_per_second": world * window.claims / seconds,
+            "real_tokens_per_second": world * window.real / seconds,
+            "padded_tokens_per_second": world * window.padded / seconds,
+            "peak_memory_mib": peak_memory() / 2**20,
+        }
+        # By our own count of steps: it goes on where a run resumes.
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=module.steps_done)
+        module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
+        self.progress.update(1, f"loss {module.losses[-1]:.4g}")
+
+    def on_train_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        self.progress.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, module: TrainingModule, exception: BaseException
+    ) -> None:
+        self.progress.close()
+
+
+class GatherWeights(pl.Callback):
+    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
+
+    Processes that encode by themselves cannot use shards: every pass through these is one of all
+    processes together.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self._current = False
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        if trainer.current_epoch:
+            self._gather(module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        self._current = False
+        self._gather(module)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
+    ) -> None:
+        if self._current:
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
+            self._current = False
+
+    def _gather(self, module: TrainingModule) -> None:
+        if self._current:
+            return
+        weights = moved_weights(module.model, everywhere=True)
+        self.encoder.model.load_state_dict(weights, strict=False)
+        self.encoder.model.to(module.device)  # type: ignore[arg-type]
+        self._current = True
+
+
+class EvaluateOnVal(pl.Callback, ABC):
+    """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
+
+    `manifest` is what all epochs have in common, `metric` what is chosen by.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest | RerankerManifest,
+        data: TrainingData,
+        model: Any,
+        metric: str = MAIN_METRIC,
+    ) -> None:
+        self.session, self.manifest, self.data = session, manifest, data
+        self.model, self.metric = model, metric
+        self.run, self.world = session.run, session.world
+
+    @abstractmethod
+    def score(self, epoch: int) -> ValScores | None:
+        """Score the weights as they are, in all processes together; None on later ranks."""
+
+    def choose(self) -> tuple[int, Choice]:
+        """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+        return choose_epoch(self.run, self.data.weighing, self.metric)
+
+    def score_base(self) -> ValScores | None:
+        """Write and score the checkpoint of epoch 0, the model before training, if none has.
+
+        The first process records and returns the scores; it warns where something is chosen on a
+        val that is small.
+        """
+        if gather_values(bool(self.run.file.history), self.world)[0]:
+            return None
+        if (scores := self._save_and_score(0)) is None:
+            return None
+        self.run.record(scores.epoch(0, None))
+        if self.run.config.choose == "best" and (small := why_too_small(self.data.val)):
+            log.warning("%s%s", small, scores.interval_text)
+        return scores
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        """Save and score the epoch; record its scores, log them, and give them to Lightning.
+
+        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an
+        EarlyStopping can monitor them.
+        """
+        epoch = module.epochs_done
+        with module.stop.after_step(waits=False):
+            entry: Epoch | None = None
+            if (scores := self._save_and_score(epoch)) is not None:
+                entry = self._record(scores, module)
+            shared = gather_values(entry, self.world)[0]
+        if shared is not None:
+            for lang, row in shared.val.items():
+                values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
+                # The logs have them already, at the step.
+                module.log_dict(values, logger=False)
+
+    def _save_and_score(self, epoch: int) -> ValScores | None:
+        folder, manifest = self.run.checkpoint(epoch), self.manifest
+        if self.world.is_first:
+            data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
+            manifest = self.model.save(folder, replace(self.manifest, epoch=epoch, data=data))
+        if (scores := self.score(epoch)) is not None:
+            replace(manifest, scores=scores.by_split()).write(folder)
+        return scores
+
+    def _record(self, scores: ValScores, module: TrainingModule) -> Epoch:
+        epoch = module.epochs_done
+        losses = module.losses[module.steps_before(epoch) :]
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(finite) / len(finite) if finite else None
+        text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
+        skipped = len(losses) - len(finite)
+        skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        entry = scores.epoch(epoch, mean)
+        self.run.record(entry)
+        self.session.logs.scores(entry, module.steps_done)
+        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
+        return entry
+
+
+class RetrieverOnVal(EvaluateOnVal):
+    """Score a retriever, of which every process encodes a share of val, and mine again with it.
+
+    Negatives are mined before an epoch, every `optimisation.remine_every` epochs (ANCE). The
+    weights are named as the checkpoint of the epoch before: what was encoded to score it is not
+    encoded again.
+    """
+
+    model: LoadedBase
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
+        """Mine where it is due after the last epoch, and train on the new negatives."""
+        epoch, session, train = trainer.current_epoch, self.session, self.data.train
+        recipe, encoder = self.model.recipe, self.model.encoder
+        if not mines_after(recipe.optimisation, epoch):
+            return
+        with module.stop.after_step(waits=False):
+            with self.model.as_checkpoint(self.run.checkpoint(epoch), self.world):
+                rows, lines = mine_again(session, recipe, train, encoder, epoch)
+            module.pairs.use(rows)
+        log_negatives(session, module.pairs.rows, train, recipe.optimisation.seed)
+        if lines:
+            say("\n".join(lines))
+
+    def score(self, epoch: int) -> ValScores | None:
+        base, val, store, world = self.model, self.data.val, self.session.store, self.world
+        rendering = self.manifest.rendering
+        with base.as_checkpoint(self.run.checkpoint(epoch), world):
+            encode_shares(base.encoder, rendering, val.claims, val.sources, store, world)
+            if not world.is_first:
+                return None
+            repeats = _REPEATS if epoch == 0 and why_too_small(val) else 0
+            return score_on_val(base.encoder, self.data, rendering, store, repeats)
+
+
+class StateFile(CheckpointIO):
+    """Write and read Lightning's checkpoints as `TrainingState` does.
+
+    Atomically, the one before is kept, weights that are not finite are refused, and nothing but
+    tensors and plain values is read. A snapshot is taken at once and written while the training
+    goes on, one at a time: what is wrong with a file is raised at the next save, or at the end.
+    """
+
+    def __init__(self) -> None:
+        self._saving: Future[None] | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        self.teardown()
+        # On the CPU: a GPU has no room for another optimizer state.
+        snapshot = apply_to_collection(
+            checkpoint, Tensor, lambda t: t.detach().to("cpu", copy=True)
+        )
+        writer = ThreadPoolExecutor(1, "state")
+        self._saving = writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
+        writer.shutdown(wait=False)
+
+    def teardown(self) -> None:
+        """Wait until the last save is on disk. Raises its error."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        self.teardown()
+        return dict(TrainingState.load(Path(path)).checkpoint)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+class KeepState(Checkpoint):
+    """Save the state every so many steps, at an epoch's last step and once it is scored.
+
+    A signal ends the training after a step, once that is saved. What Lightning does not hold is
+    added: the RNG states of all processes, losses, and the mined negatives. `random` is the RNG
+    state to begin with. With `keep: best` checkpoints that will not be chosen are deleted then: an
+    epoch that is repeated may get another score on a GPU.
+    """
+
+    def __init__(self, evaluation: EvaluateOnVal, interval: int) -> None:
+        self.evaluation, self.interval = evaluation, interval
+        self.run, self.world = evaluation.run, evaluation.world
+        # Whether the last step of an epoch is done that is not scored.
+        self.epoch_open = False
+        self._ended = self._between = False
+        self.random: RandomState | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        # Before anything else: Lightning has put its own handlers in place.
+        module.stop.install()
+        # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
+        if self.random is None:
+            # Dropout is seeded by process.
+            torch.manual_seed(module.config.seed + self.world.rank)
+        else:
+            restore_random_state(self.random)
+        self._close_epoch(trainer)
+
+    def on_fit_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        """Close an epoch that was left open where it was the last: Lightning trained nothing."""
+        self._close_epoch(trainer)
+        trainer.strategy.checkpoint_io.teardown()
+
+    def _close_epoch(self, trainer: pl.Trainer) -> None:
+        if self.epoch_open:
+            for monitoring in (False, True):  # Lightning's order
+                _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
+    ) -> None:
+        """Save after a step where it is due, the epoch's last, or a signal came."""
+        if not module.window.closed:
+            return
+        self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
+        due = self.interval and module.steps_done % self.interval == 0
+        if self.epoch_open or module.stopping or due:
+            self._save(trainer, module, between=self.epoch_open)
+        if module.stopping:
+            raise Stopped("", module.stop.received or SIGTERM)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        self.epoch_open, self._ended = False, _is_ended(trainer)
+        self._save(trainer, module, between=True)
+        if self.world.is_first and self.run.config.keep == "best":
+            trainer.strategy.checkpoint_io.teardown()
+            self.run.prune(self.evaluation.choose()[0])
+
+    def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
+        self._between = between
+        trainer.save_checkpoint(self.run.state, weights_only=False)
+        self.run.file.steps = module.steps_done
+        self.run.file.skipped_steps = skipped_steps(module.losses)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, module: TrainingModule, checkpoint: dict[str, Any]
+    ) -> None:
+        mined = torch.frombuffer(bytearray(self.run.mined.read_bytes()), dtype=torch.uint8)
+        checkpoint[OURS] = {
+            "batches_done": module.batches_done,
+            "steps_done": module.steps_done,
+            "losses": list(module.losses),
+            "world_size": self.world.size,
+            "mined": {"file": self.run.mined.name, "content": mined},
+            "random": gather_values(random_state(), self.world),
+            "epoch_open": self.epoch_open,
+            "ended": self._ended,
+        }
+        if self._between:
+            _begin_next_epoch(checkpoint["loops"]["fit_loop"])
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, module: TrainingModule, checkpoint: dict[str, Any]
+    ) -> None:
+        ours = TrainingState.of(checkpoint)
+        module.batches_done, module.steps_done = ours.batches_done, ours.steps_done
+        module.losses = list(ours.losses)
+        self.random = ours.random[self.world.rank]
+        self.epoch_open, self.run.file.steps = ours.epoch_open, ours.steps_done
+
+
+def _is_ended(trainer: pl.Trainer) -> bool:
+    loop = trainer.fit_loop
+    steps = 0 <= loop.max_steps <= trainer.global_step
+    return steps or (trainer.should_stop and loop._can_stop_early)
+
+
+def _begin_next_epoch(loop: dict[str, Any]) -> None:
+    """Count an epoch as complete whose last step is done.
+
+    Lightning counts it after the last of its hooks; with `max_steps` it would then begin the epoch
+    again where a run resumes.
+    """
+    for count in (loop["epoch_progress"][key] for key in ("total", "current")):
+        count |= dict.fromkeys(("started", "processed", "completed"), count["ready"])
+    batches = loop["epoch_loop.batch_progress"]
+    batches["current"] = dict.fromkeys(batches["current"], 0)
+    batches["total"] |= {"completed": batches["total"]["processed"]}
+    batches["is_last_batch"] = False
+    loop["state_dict"].pop("combined_loader", None)
 
 
 def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
@@ -80,16 +468,12 @@ def lightning_trainer(
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     session, optimisation, world = evaluation.session, recipe.optimisation, evaluation.world
     # Lightning calls the last one last, after those of the config.
-    callbacks: list[pl.Callback] = [
-        evaluation,
-        StepLog(),
-        KeepState(evaluation, optimisation.save_every),
-    ]
+    callbacks = [evaluation, StepLog(), KeepState(evaluation, optimisation.save_every)]
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
         "accelerator": "gpu" if device.type == "cuda" else "cpu",
         "devices": world.local_size,
-        "num_nodes": world.nodes,
+        "num_nodes": world.size // world.local_size,
         "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
         "accumulate_grad_batches": optimisation.accumulation,
         "gradient_clip_val": optimisation.max_grad_norm or None,
@@ -100,12 +484,10 @@ def lightning_trainer(
         "num_sanity_val_steps": 0,
         "log_every_n_steps": 1,
     }
-    arguments: dict[str, Any] = {"enable_model_summary": False}
-    arguments |= trainer_arguments(recipe.trainer) | ours
-    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [StateFile()]}
-    for name, part in parts.items():
+    arguments = {"enable_model_summary": False, **trainer_arguments(recipe.trainer), **ours}
+    for name, part in (("callbacks", callbacks), ("plugins", [StateFile()])):
         extra = arguments.get(name) or []
-        arguments[name] = part + (extra if isinstance(extra, list) else [extra])
+        arguments[name] = [*part, *(extra if isinstance(extra, list) else [extra])]
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := recipe.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -127,17 +509,10 @@ def fit(
 ) -> None:
     """Train all remaining epochs, and score one that was left open."""
     run, first, state = session.run, session.world.is_first, session.state
-    (keep_state,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
-    # Dropout is seeded by process.
-    torch.manual_seed(module.config.seed + session.world.rank)
-    keep_state.random = random_state()
     batches_done = 0 if state is None else state.batches_done
     if first:
-        say(
-            "\n".join(
-                [*summary, *([f"resuming after batch {batches_done}"] if batches_done else [])]
-            )
-        )
+        resumed = [f"resuming after batch {batches_done}"] if batches_done else []
+        say("\n".join([*summary, *resumed]))
     if state is not None:
         first_epoch = -(-batches_done // sampler.batches)
         run.check_history(first_epoch - (state.epoch_open or batches_done % sampler.batches > 0))
@@ -152,12 +527,9 @@ def fit(
         trainer.loggers = [session.logs]
     module.model.train()
     with session.stop.after_step():
-        resumed = None if state is None else run.state
         loader = BatchLoader(sampler, module.collate)
-        trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
-        # Where it was the last epoch, Lightning trained nothing.
-        keep_state.close_epoch(trainer)
-        trainer.strategy.checkpoint_io.teardown()
+        path = None if state is None else run.state
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=path, weights_only=True)
     if module.epochs_done < sampler.epochs and first:
         log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)
 
@@ -185,32 +557,31 @@ def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
 
 def plan_batches(
     pairs: TrainingPairs | RerankerPairs,
-    optimisation: StepsConfig,
-    world: World,
+    recipe: TrainingRecipe,
+    session: Session,
     trainer: pl.Trainer,
-    *,
-    repeat: int = 1,
-    gather: bool = False,
-    batches: BatchesConfig | None = None,
-    remine_every: int = 0,
 ) -> tuple[BatchSampler, int]:
     """Deal the pairs to the batches of all epochs; count the optimizer steps.
 
     Epochs and the training end where the trainer's limits do.
     """
     overfits = bool(vars(trainer)["overfit_batches"])
+    optimisation, batches, gather, remine_every = recipe.optimisation, BatchesConfig(), False, 0
+    if isinstance(recipe, RetrieverRecipe):
+        train, batches = recipe.optimisation, recipe.batches
+        gather, remine_every = train.gather, train.remine_every
     sampler = BatchSampler(
         pairs.groups(),
         optimisation.batch_size,
         epochs=optimisation.epochs,
         accumulation=optimisation.accumulation,
         seed=optimisation.seed,
-        rank=world.rank,
-        world_size=world.size,
+        rank=session.world.rank,
+        world_size=session.world.size,
         gather=gather,
         config=batches,
         languages=pairs.languages,
-        repeat=repeat,
+        repeat=session.run.config.data.repeat,
         remine_every=remine_every,
         fixed=overfits,
     )
@@ -219,6 +590,6 @@ def plan_batches(
     if count == 0:
         key = "overfit_batches" if overfits else "limit_train_batches"
         raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
-    sampler.limit_batches(count)
+    sampler.limit = count
     steps = sampler.optimizer_steps
     return sampler, steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)

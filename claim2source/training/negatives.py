@@ -106,13 +106,11 @@ def mine_first(
     Returns the rows, and how they were mined in lines.
     """
     run, world, train, file = session.run, session.world, data.train, session.run.config.mined
-    candidates = recipe.losses.distillation.candidates
-    pairs_alone = recipe.optimisation.negatives == 0
-    exists = gather_values(run.mined.is_file(), world)[0]
+    candidates, optimisation = recipe.losses.distillation.candidates, recipe.optimisation
     counts: MiningCounts | None = None
-    if not exists and file is None and not candidates and not pairs_alone:
+    if file is None and not candidates and optimisation.negatives:
         counts = _mine_pairs(session, recipe, train, encoder)
-    elif not exists and world.is_first:
+    elif world.is_first and not run.mined.is_file():
         rows: Iterable[MinedRow]
         if file is not None:
             rows = read_mined(file, train)
@@ -128,7 +126,7 @@ def mine_first(
         if baseline is None:
             seed, store = recipe.mining.seed, session.store
             baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
-        lines += temperature_sentences(baseline, recipe.optimisation.temperature)
+        lines += temperature_sentences(baseline, optimisation.temperature)
     return mined_rows(session, train), lines
 
 
@@ -139,19 +137,16 @@ def mine_again(
 
     Returns the rows, and how they were mined in lines.
     """
-    run, counts = session.run, None
+    run = session.run
     before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
-    # An existing file is from a run that was killed after mining: the same weights mined it.
-    if not gather_values(run.mined.is_file(), session.world)[0]:
-        counts = _mine_pairs(session, recipe, train, encoder, before)
+    counts = _mine_pairs(session, recipe, train, encoder, before)
     return mined_rows(session, train), [] if counts is None else counts.sentences()
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
     """Tell whether to mine again after this epoch; never after the last."""
-    if config.negatives == 0 or config.remine_every == 0:
-        return False
-    return 0 < epoch < config.epochs and epoch % config.remine_every == 0
+    is_due = config.remine_every > 0 and epoch % config.remine_every == 0
+    return is_due and config.negatives > 0 and 0 < epoch < config.epochs
 
 
 def _mine_pairs(
@@ -161,8 +156,13 @@ def _mine_pairs(
     encoder: Encoder,
     before: Path | None = None,
 ) -> MiningCounts | None:
-    """Mine all pairs of the data set, or those of the file `before`, in the first process."""
+    """Mine all pairs of the data set, or those of the file `before`, in the first process.
+
+    An existing file is from a run that was killed after mining: the same weights mined it.
+    """
     rendering, store, world = recipe.rendering, session.store, session.world
+    if gather_values(session.run.mined.is_file(), world)[0]:
+        return None
     encode_shares(encoder, rendering, train.claims, train.sources, store, world)
     if not world.is_first:
         return None
@@ -186,20 +186,12 @@ def log_negatives(session: Session, rows: Sequence[MinedRow], train: Dataset, se
 
 def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> TextTable:
     """Sample pairs and list their negatives, for a reader."""
-    columns = ["language", "claim", "gold", "negative", "score", "origin"]
     claims = {claim.id: claim for claim in train.claims}
     titles = {source.id: source.title or source.id for source in train.sources}
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
-    table = [
-        [
-            claims[row.claim].lang,
-            claims[row.claim].text,
-            titles[row.positive],
-            titles[negative.source],
-            negative.score,
-            negative.origin,
-        ]
-        for row in (rows[i] for i in order[:SHOWN_PAIRS])
-        for negative in row.negatives
-    ]
-    return TextTable(columns, table)
+    table = []
+    for row in (rows[i] for i in order[:SHOWN_PAIRS]):
+        claim = claims[row.claim]
+        pair = [claim.lang, claim.text, titles[row.positive]]
+        table += [[*pair, titles[n.source], n.score, n.origin] for n in row.negatives]
+    return TextTable(["language", "claim", "gold", "negative", "score", "origin"], table)

@@ -135,9 +135,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(optimisation.seed, verbose=False)
     reranker.adapt()
-    sampler, steps = plan_batches(
-        pairs, optimisation, session.world, setup.trainer, repeat=settings.repeat
-    )
+    sampler, steps = plan_batches(pairs, recipe, session, setup.trainer)
     module = RerankerModule(reranker, pairs, steps, session.stop)
     left_out = pairs.untaught
     summary = [

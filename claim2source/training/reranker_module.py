@@ -15,11 +15,11 @@ from claim2source.metrics.metrics import evaluate
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
-from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores, val_scores
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
+from claim2source.training.fit import EvaluateOnVal
 from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import RerankerLossConfig

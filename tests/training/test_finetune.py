@@ -29,8 +29,8 @@ from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
-from claim2source.training import callbacks as evaluate
 from claim2source.training import finetune as program
+from claim2source.training import fit as evaluate
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.resume import TrainingState
