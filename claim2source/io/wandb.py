@@ -15,6 +15,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,21 +87,26 @@ class TrainingPage:
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
 
-    def write(self, folder: Path) -> None:
-        """Write it to the training's folder."""
-        write_json(folder / TRAINING_FILE, asdict(self))
+    @classmethod
+    def begin(cls, folder: Path, project: str, name: str | None) -> TrainingPage:
+        """Write the page of a training to its folder; that of a resumed one goes on."""
+        before = cls.read(folder) or cls(uuid.uuid4().hex[:8])
+        name, above = name or folder.resolve().name, _page_above(folder.resolve().parent)
+        group = (
+            before.group
+            or os.environ.get("WANDB_RUN_GROUP")
+            or (above[1].group if above else None)
+            or f"{name}-{before.id}"  # two runs may have one name
+        )
+        page = cls(before.id, project, name, group)
+        write_json(folder / TRAINING_FILE, asdict(page))
+        return page
 
 
 def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
     parent = folder.resolve()
     pages = ((above, TrainingPage.read(above)) for above in (parent, *parent.parents))
     return next(((above, page) for above, page in pages if page is not None), None)
-
-
-def group_above(folder: Path) -> str | None:
-    """Return the group of the training whose folder holds `folder`; None outside of one."""
-    page = _page_above(folder)
-    return (page[1].group or None) if page else None
 
 
 class Tracker:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger
@@ -11,7 +9,7 @@ from pytorch_lightning.loggers import CSVLogger
 from claim2source.core.config import as_plain
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
-from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, group_above, wandb_mode
+from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
 from claim2source.training.run_folder import RunFolder
 
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
@@ -56,15 +54,7 @@ def open_page(run: RunFolder) -> Tracker | None:
     config, folder = run.config.wandb, run.path
     if (mode := wandb_mode(config.mode)) == "off":
         return None
-    page = TrainingPage.read(folder) or TrainingPage(uuid.uuid4().hex[:8])
-    name = config.name or folder.resolve().name
-    group = (
-        page.group
-        or os.environ.get("WANDB_RUN_GROUP")
-        or group_above(folder.resolve().parent)
-        or f"{name}-{page.id}"  # two runs may have one name
-    )
-    TrainingPage(page.id, config.project, name, group).write(folder)
+    page = TrainingPage.begin(folder, config.project, config.name)
     settings = as_plain(run.config)
     tracker = Tracker(mode, folder, id=page.id, resume="allow", job_type="train", config=settings)
     tracker.define_steps(_STEP)
