@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from sentence_transformers.cross_encoder import CrossEncoder, losses
 from torch import Tensor, nn
 
 from claim2source.core.errors import EXIT_CODE, UserError
@@ -22,7 +25,7 @@ from claim2source.training.distributed import gather_values
 from claim2source.training.fit import EvaluateOnVal
 from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
-from claim2source.training.reranker_config import RerankerLossConfig
+from claim2source.training.reranker_config import Loss
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
 from claim2source.training.resume import StopSignals
@@ -30,37 +33,39 @@ from claim2source.training.resume import StopSignals
 _TOP = 5  # places that LambdaLoss looks at
 
 
-def logits_table(labels: int) -> Any:
+class LogitsTable(CrossEncoder):
     """Stand for a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
 
     The losses of sentence-transformers run the model themselves. Pairs are scored in chunks here,
     and their gradients taken chunk by chunk.
     """
-    from sentence_transformers.cross_encoder import CrossEncoder
 
-    class LogitsTable(CrossEncoder):
-        logits = torch.zeros(0, labels)
+    def __init__(self, labels: int) -> None:
+        nn.Module.__init__(self)
+        self.logits = torch.zeros(0, labels)
 
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
+    @property
+    def num_labels(self) -> int:
+        return self.logits.shape[1]
 
-        @property
-        def num_labels(self) -> int:
-            return labels
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
 
-        @property
-        def device(self) -> torch.device:
-            return self.logits.device
+    def preprocess(self, inputs: Sequence[Any], *_: Any, **__: Any) -> dict[str, Tensor]:
+        return {"rows": torch.tensor([row for _, row in inputs])}
 
-        def preprocess(
-            self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
-        ) -> dict[str, Tensor]:
-            return {"rows": torch.tensor([row for _, row in inputs])}
+    def forward(self, input: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
+        return {"scores": self.logits[input["rows"]]}
 
-        def forward(self, input: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-            return {"scores": self.logits[input["rows"]]}
 
-    return LogitsTable()
+_LOSSES: Mapping[str, Any] = {
+    "listwise": partial(losses.ListNetLoss, mini_batch_size=-1),
+    "lambda": partial(losses.LambdaLoss, k=_TOP, mini_batch_size=-1),
+    "bce": losses.BinaryCrossEntropyLoss,
+    "cross_entropy": losses.CrossEntropyLoss,
+    "margin_mse": losses.MarginMSELoss,
+}
 
 
 class GroupLoss:
@@ -70,21 +75,9 @@ class GroupLoss:
     could hardly prefer any of its sources.
     """
 
-    def __init__(self, config: RerankerLossConfig, labels: int = 1) -> None:
-        from sentence_transformers.cross_encoder import losses
-
-        self.config, self.table = config, logits_table(labels)
-        raw = nn.Identity()
-        kinds: Mapping[str, Any] = {
-            "listwise": lambda: losses.ListNetLoss(self.table, raw, mini_batch_size=-1),
-            "lambda": lambda: losses.LambdaLoss(
-                self.table, k=_TOP, activation_fn=raw, mini_batch_size=-1
-            ),
-            "bce": lambda: losses.BinaryCrossEntropyLoss(self.table, raw),
-            "cross_entropy": lambda: losses.CrossEntropyLoss(self.table, raw),
-            "margin_mse": lambda: losses.MarginMSELoss(self.table, raw),
-        }
-        self.loss = kinds[config.kind]()
+    def __init__(self, kind: Loss, labels: int = 1) -> None:
+        self.kind, self.table = kind, LogitsTable(labels)
+        self.loss = _LOSSES[kind](self.table, activation_fn=nn.Identity())
 
     def __call__(
         self, logits: Tensor, sizes: Sequence[int], golds: Tensor, teacher: Tensor | None = None
@@ -94,26 +87,25 @@ class GroupLoss:
         `logits` [pairs, labels] come group after group, each of the next of `sizes` pairs; `golds`
         [pairs] tells which are golds. `teacher` [pairs] are its scores.
         """
-        self.table.logits, kind = logits, self.config.kind
-        ends = torch.tensor(sizes).cumsum(0).tolist()
-        rows = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+        self.table.logits, kind = logits, self.kind
         loss: Tensor
         if kind in ("bce", "cross_entropy"):
             target = golds.float() if kind == "bce" else golds.long()
-            loss = self.loss([[""] * len(logits), sum(rows, [])], target)
-        elif kind == "margin_mse":
+            loss = self.loss([[""] * len(logits), range(len(logits))], target)
+            return loss
+        rows = [part.tolist() for part in torch.arange(len(logits)).split(list(sizes))]
+        if kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
             single = [
                 self.loss([[""], *([row] for row in part)], teacher[None, part]) for part in rows
             ]
-            loss = torch.stack(single).mean()
-        else:
-            targets = [part.float() for part in golds.split(list(sizes))]
-            if kind == "listwise":
-                # Its targets are a softmax: these give the golds all of it.
-                targets = [part.log() for part in targets]
-            loss = self.loss([[""] * len(rows), rows], targets)
+            return torch.stack(single).mean()
+        targets = [part.float() for part in golds.split(list(sizes))]
+        if kind == "listwise":
+            # Its targets are a softmax: these give the golds all of it.
+            targets = [part.log() for part in targets]
+        loss = self.loss([[""] * len(rows), rows], targets)
         return loss
 
 
@@ -169,7 +161,7 @@ class RerankerModule(TrainingModule):
         super().__init__(reranker.model, recipe.optimisation, optimizer_steps, stop)
         self.reranker, self.pairs = reranker, pairs
         self.chunk_size = recipe.optimisation.chunk_size
-        self.loss_of_groups = [GroupLoss(recipe.loss, recipe.model.labels)]  # no part of the model
+        self.loss_of_groups = GroupLoss(recipe.loss.kind, recipe.model.labels)
         self._equal_steps = 0
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
@@ -200,20 +192,14 @@ class RerankerModule(TrainingModule):
             part = part_of.get(tuple(rows))
             if part is None:
                 part = self.reranker.features([groups.texts[row] for row in rows])
-            part = {
-                key: value.to(self.device, non_blocking=True)
-                if isinstance(value, Tensor)
-                else value
-                for key, value in part.items()
-            }
-            return self.reranker.logits(part)
+            return self.reranker.logits(move_data_to_device(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.
             with torch.autocast(logits.device.type, enabled=False):
                 golds = groups.golds.to(logits.device)
                 teacher = None if groups.teacher is None else groups.teacher.to(logits.device)
-                loss = self.loss_of_groups[0](logits.float(), groups.sizes, golds, teacher)
+                loss = self.loss_of_groups(logits.float(), groups.sizes, golds, teacher)
             values = logits.detach().float()
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             uniform = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
@@ -226,9 +212,9 @@ class RerankerModule(TrainingModule):
         self.window.terms.append(terms)
         self.window.claims += len(groups.sizes)
         for part in groups.parts:
-            masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
-            self.window.real += sum(int(mask.sum()) for mask in masks)
-            self.window.padded += sum(mask.numel() for mask in masks)
+            mask = part["attention_mask"]
+            self.window.real += int(mask.sum())
+            self.window.padded += mask.numel()
         return self.share_of_step(forward, groups.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
@@ -256,37 +242,32 @@ class PipelineOnVal(EvaluateOnVal):
 
     def score(self, epoch: int) -> ValScores | None:
         """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
-        result = self._rerank_val()
-        if epoch and self._has_collapsed(result):
-            if not self.world.is_first:
-                raise SystemExit(EXIT_CODE)
-            raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
-        if not self.world.is_first:
-            return None
-        return pipeline_scores(result, self.data, self.metric)
-
-    def _rerank_val(self) -> Result:
-        """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.model.model
+        # Every process re-ranks with the weights as they are.
         share = val.claims[world.rank :: world.size]
-        part = self._first.restricted([claim.id for claim in share])
+        first = self._first.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
-        result = self.model.stage.apply(share, val.sources, part)
+        part = self.model.stage.apply(share, val.sources, first)
         model.train(training)
-        return join_results(gather_values(result, world), val.claims)
+        result = join_results(gather_values(part, world), val.claims)
+        if epoch and self._has_collapsed(result):
+            if not world.is_first:
+                raise SystemExit(EXIT_CODE)
+            raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
+        return pipeline_scores(result, self.data, self.metric) if world.is_first else None
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
-        run, depth = result.run, self.model.stage.depth
+        depth = self.model.stage.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
-        ranked = {
-            claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
-        }
-        several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
-        uniform = (claim in failed or are_alike(row) for claim, row in several.items())
-        return bool(several) and all(uniform)
+        uniform = []
+        for claim in result.run.claim_ids:
+            scores = torch.tensor(list(result.run.scored(claim).values())[:depth])
+            if len(scores) > 1:
+                uniform.append(claim in failed or are_alike(scores))
+        return bool(uniform) and all(uniform)
 
 
 def pipeline_scores(result: Result, data: TrainingData, metric: str) -> ValScores:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from claim2source.core.records import Claim, Source
 from claim2source.mining import MinedRow, Negative
 from claim2source.text import Rendering
-from claim2source.training.reranker_config import RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_module import GroupLoss
 from tests.training.small import dataset_of
@@ -70,7 +69,7 @@ def groups(values: Tensor) -> list[Tensor]:
 
 def test_listwise_is_the_softmax_over_each_group() -> None:
     values = logits()
-    loss = GroupLoss(RerankerLossConfig("listwise"))(values, SIZES, GOLDS)
+    loss = GroupLoss("listwise")(values, SIZES, GOLDS)
     expected_loss = torch.stack([-group[:, 0].log_softmax(0)[0] for group in groups(values)]).mean()
     assert torch.allclose(loss, expected_loss)
     (gradient,) = torch.autograd.grad(loss, values)
@@ -82,14 +81,14 @@ def test_listwise_is_the_softmax_over_each_group() -> None:
 def test_raw_logits_can_be_certain_and_squashed_ones_cannot(kind: str) -> None:
     """A sigmoid leaves a group's logits less than 1 apart: no gold gets nearly all of a softmax."""
     certain = torch.where(GOLDS, 30.0, -30.0)[:, None]
-    loss = GroupLoss(RerankerLossConfig(kind))  # type: ignore[arg-type]
+    loss = GroupLoss(kind)  # type: ignore[arg-type]
     assert float(loss(certain, SIZES, GOLDS)) < 1e-6
     loss.loss.activation_fn = nn.Sigmoid()
     assert float(loss(certain, SIZES, GOLDS)) > 0.3
 
 
 def test_lambda_punishes_only_what_stands_above_a_gold() -> None:
-    loss = GroupLoss(RerankerLossConfig("lambda"))
+    loss = GroupLoss("lambda")
     right = torch.tensor([[3.0], [1.0], [0.0], [2.0], [0.0], [3.0], [2.0], [1.0], [0.0]])
     wrong = right.clone()
     wrong[0], wrong[1] = 1.0, 3.0
@@ -101,7 +100,7 @@ def test_lambda_punishes_only_what_stands_above_a_gold() -> None:
 
 def test_bce_is_of_every_pair() -> None:
     values = logits()
-    bce = GroupLoss(RerankerLossConfig("bce"))(values, SIZES, GOLDS)
+    bce = GroupLoss("bce")(values, SIZES, GOLDS)
     probable = values[:, 0].sigmoid()
     expected = -torch.where(GOLDS, probable, 1 - probable).log().mean()
     assert torch.allclose(bce, expected)
@@ -109,18 +108,18 @@ def test_bce_is_of_every_pair() -> None:
 
 def test_cross_entropy_is_of_irrelevant_and_relevant() -> None:
     values = logits(2)
-    loss = GroupLoss(RerankerLossConfig("cross_entropy"), 2)(values, SIZES, GOLDS)
+    loss = GroupLoss("cross_entropy", 2)(values, SIZES, GOLDS)
     expected = -values.log_softmax(1)[torch.arange(9), GOLDS.long()].mean()
     assert torch.allclose(loss, expected)
     sizes = values.detach().abs() + 9
     relevant = torch.stack([-sizes[:, 0], sizes[:, 1]], dim=1)
     sure = torch.where(GOLDS[:, None], relevant, relevant.flip(1))
-    assert float(GroupLoss(RerankerLossConfig("cross_entropy"), 2)(sure, SIZES, GOLDS)) < 1e-6
+    assert float(GroupLoss("cross_entropy", 2)(sure, SIZES, GOLDS)) < 1e-6
 
 
 def test_margin_mse_is_of_the_first_of_a_group_against_the_others() -> None:
     values, teacher = logits(), torch.tensor([5.0, 1, 2, 4, 0, 9, 8, 7, 6])
-    loss = GroupLoss(RerankerLossConfig("margin_mse", scores="x"))  # type: ignore[arg-type]
+    loss = GroupLoss("margin_mse")
     parts = zip(groups(values[:, 0]), groups(teacher), strict=True)
     squares = [((group[0] - group[1:]) - (t[0] - t[1:])).square().mean() for group, t in parts]
     assert torch.allclose(loss(values, SIZES, GOLDS, teacher), torch.stack(squares).mean())
