@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from claim2source.core.records import Dataset
 from claim2source.core.report import (
-    MACRO,
     MAIN_METRIC,
     Choice,
     Epoch,
-    Intervals,
     SystemReport,
     Table,
 )
-from claim2source.io.store import Store
-from claim2source.models import Encoder
-from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
-from claim2source.text import Rendering
-from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder
 
 # Below these the interval of a mean over val is wider than what training gains.
 FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
-
-
-@dataclass(frozen=True)
-class ValScores:
-    """Hold a model's scores on val: all, by part, the one to choose by, and by claim."""
-
-    table: Table
-    parts: Mapping[str, Table]
-    score: float
-    claims: Mapping[str, float]
-    intervals: Intervals | None = None
-
-    def epoch(self, number: int, loss: float | None) -> Epoch:
-        return Epoch(number, self.table, loss, self.parts, self.score, self.claims)
-
-    def by_split(self) -> dict[str, Table]:
-        return {"val": self.table, **{part_name(part): row for part, row in self.parts.items()}}
-
-    @property
-    def interval_text(self) -> str:
-        """Write the macro MRR@5 before training with its interval; empty without intervals."""
-        if self.intervals is None or (bounds := self.intervals.of(MAIN_METRIC)) is None:
-            return ""
-        (low, high), mean = bounds, self.table[MACRO][MAIN_METRIC]
-        return (
-            f"; before training its {MAIN_METRIC} is {mean:.4f} with a 95 % interval from "
-            f"{low:.4f} to {high:.4f}, {high - low:.4f} wide"
-        )
-
-    def __str__(self) -> str:
-        """Write MRR@5 by language, on both parts, and the score to choose by."""
-        line = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in self.table.items())
-        if not self.parts:
-            return line
-        seen, unseen = (self.parts[part]["macro"]["mrr@5"] for part in (SEEN, UNSEEN))
-        by = f"to choose by {self.score:.4f}"
-        return f"{line}  (seen papers {seen:.4f}, unseen {unseen:.4f}, {by})"
 
 
 def why_too_small(val: Dataset) -> str | None:
@@ -81,21 +36,39 @@ def part_name(part: str) -> str:
     return f"val, {part} papers"
 
 
-def score_on_val(
-    encoder: Encoder, data: TrainingData, rendering: Rendering, store: Store, repeats: int = 0
-) -> ValScores:
-    """Score a model on val; `repeats` bootstrap draws give intervals, 0 none."""
-    settings = Scoring(METRICS, repeats, 0, data.selection.train.golds)
-    scored = score_encoder(encoder, data.val, rendering, settings, store=store, progress=True)
-    return val_scores(scored.report, data.weighing.of(scored.run), data.weighing)
+def scores_by_split(entry: Epoch) -> dict[str, Table]:
+    return {"val": entry.val, **{part_name(part): table for part, table in entry.parts.items()}}
 
 
-def val_scores(report: SystemReport, values: np.ndarray, weighing: Weighing) -> ValScores:
-    """Make the scores of a report on val; `values` are those to choose by, of each claim."""
+def scores_text(entry: Epoch) -> str:
+    """Write MRR@5 by language, on both parts, and the score to choose by."""
+    line = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in entry.val.items())
+    if not entry.parts:
+        return line
+    seen, unseen = (entry.parts[part]["macro"]["mrr@5"] for part in (SEEN, UNSEEN))
+    by = f"to choose by {entry.score:.4f}"
+    return f"{line}  (seen papers {seen:.4f}, unseen {unseen:.4f}, {by})"
+
+
+def interval_text(report: SystemReport) -> str:
+    """Write the macro MRR@5 before training with its interval; empty without intervals."""
+    if report.intervals is None or (bounds := report.intervals.of(MAIN_METRIC)) is None:
+        return ""
+    (low, high), mean = bounds, report.macro[MAIN_METRIC]
+    return (
+        f"; before training its {MAIN_METRIC} is {mean:.4f} with a 95 % interval from "
+        f"{low:.4f} to {high:.4f}, {high - low:.4f} wide"
+    )
+
+
+def scored_epoch(
+    number: int, report: SystemReport, values: np.ndarray, weighing: Weighing
+) -> Epoch:
+    """Make an epoch of its report on val; `values` are those to choose by, of each claim."""
     # Without claims of seen papers there are no parts to tell apart.
     parts = report.slices if all(report.slices.values()) else {}
     by_claim = dict(zip(weighing.claim_ids, values.tolist(), strict=True))
-    return ValScores(report.table, parts, weighing.score(values), by_claim, report.intervals)
+    return Epoch(number, report.table, None, parts, weighing.score(values), by_claim)
 
 
 def choose_epoch(

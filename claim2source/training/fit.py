@@ -37,9 +37,17 @@ from claim2source.core.report import MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Encoder, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.training.base import LoadedBase
 from claim2source.training.batches import BatchLoader, BatchSampler
-from claim2source.training.choose import ValScores, choose_epoch, score_on_val, why_too_small
+from claim2source.training.choose import (
+    choose_epoch,
+    interval_text,
+    scored_epoch,
+    scores_by_split,
+    scores_text,
+    why_too_small,
+)
 from claim2source.training.config import BatchesConfig, RetrieverRecipe, TrainingRecipe
 from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import (
@@ -162,8 +170,11 @@ class GatherWeights(pl.Callback):
 class EvaluateOnVal(pl.Callback, ABC):
     """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
 
-    `manifest` is what all epochs have in common, `metric` what is chosen by.
+    `manifest` is what all epochs have in common, `metric` what is chosen by; `interval` says how
+    sure the scores before training are, where val is small.
     """
+
+    interval = ""
 
     def __init__(
         self,
@@ -178,14 +189,14 @@ class EvaluateOnVal(pl.Callback, ABC):
         self.run, self.world = session.run, session.world
 
     @abstractmethod
-    def score(self, epoch: int) -> ValScores | None:
+    def score(self, epoch: int) -> Epoch | None:
         """Score the weights as they are, in all processes together; None on later ranks."""
 
     def choose(self) -> tuple[int, Choice]:
         """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
         return choose_epoch(self.run, self.data.weighing, self.metric)
 
-    def score_base(self) -> ValScores | None:
+    def score_base(self) -> Epoch | None:
         """Write and score the checkpoint of epoch 0, the model before training, if none has.
 
         The first process records and returns the scores; it warns where something is chosen on a
@@ -193,12 +204,12 @@ class EvaluateOnVal(pl.Callback, ABC):
         """
         if gather_values(bool(self.run.file.history), self.world)[0]:
             return None
-        if (scores := self._save_and_score(0)) is None:
+        if (entry := self._save_and_score(0)) is None:
             return None
-        self.run.record(scores.epoch(0, None))
+        self.run.record(entry)
         if self.run.config.choose == "best" and (small := why_too_small(self.data.val)):
-            log.warning("%s%s", small, scores.interval_text)
-        return scores
+            log.warning("%s%s", small, self.interval)
+        return entry
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Save and score the epoch; record its scores, log them, and give them to Lightning.
@@ -208,9 +219,8 @@ class EvaluateOnVal(pl.Callback, ABC):
         """
         epoch = module.epochs_done
         with module.stop.after_step(waits=False):
-            entry: Epoch | None = None
-            if (scores := self._save_and_score(epoch)) is not None:
-                entry = self._record(scores, module)
+            if (entry := self._save_and_score(epoch)) is not None:
+                entry = self._record(entry, module)
             shared = gather_values(entry, self.world)[0]
         if shared is not None:
             for lang, row in shared.val.items():
@@ -218,27 +228,27 @@ class EvaluateOnVal(pl.Callback, ABC):
                 # The logs have them already, at the step.
                 module.log_dict(values, logger=False)
 
-    def _save_and_score(self, epoch: int) -> ValScores | None:
+    def _save_and_score(self, epoch: int) -> Epoch | None:
         folder, manifest = self.run.checkpoint(epoch), self.manifest
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
             manifest = self.model.save(folder, replace(self.manifest, epoch=epoch, data=data))
-        if (scores := self.score(epoch)) is not None:
-            replace(manifest, scores=scores.by_split()).write(folder)
-        return scores
+        if (entry := self.score(epoch)) is not None:
+            replace(manifest, scores=scores_by_split(entry)).write(folder)
+        return entry
 
-    def _record(self, scores: ValScores, module: TrainingModule) -> Epoch:
-        epoch = module.epochs_done
-        losses = module.losses[module.steps_before(epoch) :]
+    def _record(self, entry: Epoch, module: TrainingModule) -> Epoch:
+        losses = module.losses[module.steps_before(entry.epoch) :]
         finite = [loss for loss in losses if not math.isnan(loss)]
         mean = sum(finite) / len(finite) if finite else None
         text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
         skipped = len(losses) - len(finite)
         skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
-        entry = scores.epoch(epoch, mean)
+        entry = replace(entry, loss=mean)
         self.run.record(entry)
         self.session.logs.scores(entry, module.steps_done)
-        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
+        scores = scores_text(entry)
+        print(f"epoch {entry.epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
         return entry
 
 
@@ -266,7 +276,7 @@ class RetrieverOnVal(EvaluateOnVal):
         if lines:
             say("\n".join(lines))
 
-    def score(self, epoch: int) -> ValScores | None:
+    def score(self, epoch: int) -> Epoch | None:
         base, val, store, world = self.model, self.data.val, self.session.store, self.world
         rendering = self.manifest.rendering
         with base.as_checkpoint(self.run.checkpoint(epoch), world):
@@ -274,7 +284,12 @@ class RetrieverOnVal(EvaluateOnVal):
             if not world.is_first:
                 return None
             repeats = _REPEATS if epoch == 0 and why_too_small(val) else 0
-            return score_on_val(base.encoder, self.data, rendering, store, repeats)
+            settings = Scoring(METRICS, repeats, 0, self.data.selection.train.golds)
+            scored = score_encoder(
+                base.encoder, val, rendering, settings, store=store, progress=True
+            )
+        self.interval, weighing = interval_text(scored.report), self.data.weighing
+        return scored_epoch(epoch, scored.report, weighing.of(scored.run), weighing)
 
 
 class StateFile(CheckpointIO):

@@ -37,7 +37,7 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.choose import SEEN, UNSEEN
 from claim2source.systems.stages import apply_stage
-from claim2source.training.choose import ValScores, part_name
+from claim2source.training.choose import part_name, scores_by_split
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.reranker_config import RerankerRecipe
@@ -88,7 +88,7 @@ def report_pipeline(
     recipe: RerankerRecipe,
     data: TrainingData,
     depth: int,
-    first: tuple[str, Result, ValScores],
+    first: tuple[str, Result, Epoch],
     epoch: int,
     choice: Choice,
 ) -> Report:
@@ -103,7 +103,7 @@ def report_pipeline(
     settings = Scoring(repeats=_REPEATS, seen_golds=data.selection.train.golds)
     by = {TO_CHOOSE_BY: on_val.score}
     scored = score_result(FIRST_STAGE, ranking, reported, settings)
-    scored = scored.with_report(model=name, claims="", val=on_val.by_split(), settings=by)
+    scored = scored.with_report(model=name, claims="", val=scores_by_split(on_val), settings=by)
     systems: dict[str, ScoredSystem] = {FIRST_STAGE: scored}
     results: dict[int, Result] = {}
     for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
@@ -143,7 +143,7 @@ def report_pipeline(
     report = add_tests(report, systems, families, reported, _REPEATS, 0)
     best = run.file.history[epoch].val[MACRO][MAIN_METRIC]
     notes = []
-    if best < on_val.table[MACRO][MAIN_METRIC]:
+    if best < on_val.val[MACRO][MAIN_METRIC]:
         notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
     entry_keys: dict[str, object] = {"rerank": recipe.model.kind, "model": run.path}
     entry_keys["depth"] = depth

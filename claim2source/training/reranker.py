@@ -15,6 +15,7 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
+from claim2source.training.choose import scores_text
 from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
@@ -108,8 +109,8 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     """
     data, run = setup.data, session.run
     setup.evaluation.rank(None if setup.rankings is None else setup.rankings[0])
-    if (scores := setup.evaluation.score_base()) is not None:
-        say(f"before training: val MRR@5  {scores}")
+    if (entry := setup.evaluation.score_base()) is not None:
+        say(f"before training: val MRR@5  {scores_text(entry)}")
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
@@ -159,7 +160,7 @@ def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report
     data, reranker = setup.data, setup.reranker
     assert setup.rankings is not None
     on_val, reported = setup.rankings
-    scores = pipeline_scores(on_val, data, setup.evaluation.metric)
+    scores = pipeline_scores(-1, on_val, data, setup.evaluation.metric)
     first = setup.first, reported, scores
     return report_pipeline(
         session, reranker.recipe, data, reranker.stage.depth, first, epoch, choice

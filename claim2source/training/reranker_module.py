@@ -13,13 +13,14 @@ from sentence_transformers.cross_encoder import CrossEncoder, losses
 from torch import Tensor, nn
 
 from claim2source.core.errors import EXIT_CODE, UserError
+from claim2source.core.report import Epoch
 from claim2source.core.run import Result, join_results
 from claim2source.metrics.metrics import evaluate
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.choose import ValScores, val_scores
+from claim2source.training.choose import scored_epoch
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.fit import EvaluateOnVal
@@ -240,7 +241,7 @@ class PipelineOnVal(EvaluateOnVal):
         assert result is not None
         self._first = result.run
 
-    def score(self, epoch: int) -> ValScores | None:
+    def score(self, epoch: int) -> Epoch | None:
         """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
         val, world, model = self.data.val, self.world, self.model.model
         # Every process re-ranks with the weights as they are.
@@ -255,7 +256,9 @@ class PipelineOnVal(EvaluateOnVal):
             if not world.is_first:
                 raise SystemExit(EXIT_CODE)
             raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
-        return pipeline_scores(result, self.data, self.metric) if world.is_first else None
+        if not world.is_first:
+            return None
+        return pipeline_scores(epoch, result, self.data, self.metric)
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
@@ -270,10 +273,10 @@ class PipelineOnVal(EvaluateOnVal):
         return bool(uniform) and all(uniform)
 
 
-def pipeline_scores(result: Result, data: TrainingData, metric: str) -> ValScores:
+def pipeline_scores(epoch: int, result: Result, data: TrainingData, metric: str) -> Epoch:
     """Score a ranking of val; `metric` is that of the choice."""
     settings = Scoring(METRICS, 0, 0, data.selection.train.golds)
     scored = score_result("val", result, data.val, settings)
     weighing = data.weighing
     values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
-    return val_scores(scored.report, values, weighing)
+    return scored_epoch(epoch, scored.report, values, weighing)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.report import Report, Rule
+from claim2source.core.report import Epoch, Report, Rule
 from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
-from claim2source.training.choose import ValScores, choose_epoch
+from claim2source.training.choose import choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.data import TrainingData
 from claim2source.training.finetune import finetune
@@ -26,10 +26,10 @@ def score(value: float) -> dict[str, dict[str, float]]:
     return {name: {"mrr@5": value} for name in ("en", "de", "macro")}
 
 
-def on_val(value: float, data: TrainingData) -> ValScores:
-    """Scores on val that are the same for every claim."""
+def on_val(epoch: int, value: float, data: TrainingData) -> Epoch:
+    """An epoch whose scores on val are the same for every claim."""
     claims = dict.fromkeys(data.weighing.claim_ids, value)
-    return ValScores(score(value), {}, value, claims)
+    return Epoch(epoch, score(value), score=value, claims=claims)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,7 @@ def test_of_what_val_cannot_tell_apart_the_nearest_to_the_last_epoch_is_chosen(
     scores: list[float], rule: Rule, expected: int, trained: FinetuneConfig
 ) -> None:
     data, run = data_of(trained), RunFolder(trained.out, config=replace(trained, rule=rule))
-    run.file.history = [
-        on_val(value, data).epoch(number, None) for number, value in enumerate(scores)
-    ]
+    run.file.history = [on_val(number, value, data) for number, value in enumerate(scores)]
     epoch, choice = choose_epoch(run, data.weighing)
     assert (epoch, choice.rule, choice.settings) == (expected, rule, {"epoch": expected})
     assert [trial.score for trial in choice.tried] == pytest.approx(scores)
@@ -66,7 +64,7 @@ def test_a_loss_within_a_standard_error_is_taken_but_never_below_the_base(
     trained: FinetuneConfig, tmp_path: Path
 ) -> None:
     data, run = data_of(trained), RunFolder(trained.out, config=trained)
-    rows = [on_val(value, data).epoch(number, None) for number, value in enumerate([0.5] * 4)]
+    rows = [on_val(number, value, data) for number, value in enumerate([0.5] * 4)]
     # The last epoch gains at one paper and loses more at another: within a standard error.
     claims = list(rows[3].claims)
     uneven = dict(rows[3].claims) | {claims[0]: 0.9, claims[1]: 0.05}

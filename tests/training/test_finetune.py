@@ -242,7 +242,7 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
         "optimisation__remine_every": 1,
     }
     finetune(small_config(*setup, tmp_path / "whole", **extra))
-    real, calls = evaluate.score_on_val, []
+    real, calls = evaluate.score_encoder, []
 
     def evaluate_then_stop(*arguments: Any, **settings: Any) -> Any:
         calls.append(1)
@@ -250,7 +250,7 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(evaluate, "score_on_val", evaluate_then_stop)
+    monkeypatch.setattr(evaluate, "score_encoder", evaluate_then_stop)
     with pytest.raises(Stopped, match="stopped at step"):
         finetune(small_config(*setup, tmp_path / "cut", **extra))
     state = TrainingState.load(tmp_path / "cut" / "state.pt")
@@ -308,7 +308,7 @@ def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(evaluate, "score_on_val", interrupted)
+    monkeypatch.setattr(evaluate, "score_encoder", interrupted)
     for number in range(2):
         with pytest.raises(Stopped, match="before anything was scored; run it again") as raised:
             finetune(small_config(*setup, tmp_path / "run", optimisation__epochs=1 + number))
