@@ -116,31 +116,26 @@ class BatchSampler:
         """List the row numbers of every batch of an epoch, over all processes."""
         epoch = 0 if self.fixed else epoch
         draw = np.random.default_rng([self.seed, epoch])
-        rows = self.epoch_rows(epoch)
+        parts = list(self.epoch_rows(epoch).values())
+        if self.config.order == "mixed":
+            parts = [np.concatenate(parts)]
         batches: list[np.ndarray] = []
-        if self.config.order == "language":
-            rest = [np.empty(0, dtype=np.int64)]
-            for part in rows.values():
-                shuffled, left = self._even_share(draw.permutation(part))
-                batches += self._deal(shuffled, draw)
-                rest.append(left)
-            # No pair is left out for being of a small language.
-            batches += self._deal(self._even_share(np.concatenate(rest))[0], draw)
-        else:
-            order = draw.permutation(np.concatenate(list(rows.values())))
-            batches = self._deal(self._even_share(order)[0], draw)
+        rest = []
+        for part in parts:
+            order = draw.permutation(part)
+            batches += self._deal(order, draw)
+            rest.append(order[len(order) - len(order) % self.world_size :])
+        # No pair is left out for being of a small language.
+        batches += self._deal(np.concatenate(rest), draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self.limit]]
 
-    def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Divide rows into the most that all processes can share equally, and the rest."""
-        even = len(rows) - len(rows) % self.world_size
-        return rows[:even], rows[even:]
-
     def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
-        """Deal rows: groups in random order, each group's pairs to consecutive batches.
+        """Deal the rows that all processes can share equally, if any.
 
-        Rounds go over all batches; the last `world_size` ones, where they cannot, over the first.
+        Groups come in random order, each group's pairs go to consecutive batches. Rounds go over
+        all batches; the last `world_size` ones, where they cannot, over the first.
         """
+        shuffled = shuffled[: len(shuffled) - len(shuffled) % self.world_size]
         if not len(shuffled):
             return []
         count, world = -(-len(shuffled) // self._per_step), self.world_size

@@ -141,30 +141,20 @@ class GatherWeights(pl.Callback):
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self._current = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         if trainer.current_epoch:
-            self._gather(module)
+            self.on_train_epoch_end(trainer, module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self._current = False
-        self._gather(module)
+        weights = moved_weights(module.model, everywhere=True)
+        self.encoder.model.load_state_dict(weights, strict=False)
+        self.encoder.model.to(module.device)  # type: ignore[arg-type]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
     ) -> None:
-        if self._current:
-            self.encoder.model.to("cpu")  # type: ignore[arg-type]
-            self._current = False
-
-    def _gather(self, module: TrainingModule) -> None:
-        if self._current:
-            return
-        weights = moved_weights(module.model, everywhere=True)
-        self.encoder.model.load_state_dict(weights, strict=False)
-        self.encoder.model.to(module.device)  # type: ignore[arg-type]
-        self._current = True
+        self.encoder.model.to("cpu")  # type: ignore[arg-type]
 
 
 class EvaluateOnVal(pl.Callback, ABC):

@@ -236,7 +236,12 @@ class TrainingModule(pl.LightningModule):
             name: torch.stack([measured[name] for measured in window.terms]).mean()
             for name in window.terms[0]
         }
-        means = self._mean_over_ranks({**terms, _STOP: stop, _SPOILT: spoilt})
+        terms |= {_STOP: stop, _SPOILT: spoilt}
+        values = torch.stack([terms[name].float() for name in sorted(terms)])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(values)
+            values = values / self.trainer.world_size
+        means = dict(zip(sorted(terms), values.tolist(), strict=True))
         self.stopping = means.pop(_STOP) > 0
         is_taken = means.pop(_SPOILT) == 0 and math.isfinite(means["loss"])
         if not is_taken:
@@ -298,13 +303,6 @@ class TrainingModule(pl.LightningModule):
         if not self.trainer.is_global_zero:
             raise SystemExit(EXIT_CODE)
         raise UserError(why)
-
-    def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
-        values = torch.stack([terms[name].float() for name in sorted(terms)])
-        if self.trainer.world_size > 1:
-            torch.distributed.all_reduce(values)
-            values = values / self.trainer.world_size
-        return dict(zip(sorted(terms), values.tolist(), strict=True))
 
 
 def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
