@@ -357,18 +357,12 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
         if self.tuning == "qlora":
             # The manifest copies this: the checkpoint is used over the same 4-bit base.
             object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
-        require(
-            self.tuning == "qlora" or self.model.quantization is None,
-            "model.quantization",
-            self.model.quantization,
-            f"none with tuning: {self.tuning}; write tuning: qlora",
-        )
-        require(
-            self.tuning != "full" or self.model.dtype == "float32",
-            "model.dtype",
-            self.model.dtype,
-            "float32 with tuning: full; 16 bits lose small steps",
-        )
+        model, allowed = self.model, f"none with tuning: {self.tuning}; write tuning: qlora"
+        is_good = self.tuning == "qlora" or model.quantization is None
+        require(is_good, "model.quantization", model.quantization, allowed)
+        allowed = "float32 with tuning: full; 16 bits lose small steps"
+        is_good = self.tuning != "full" or model.dtype == "float32"
+        require(is_good, "model.dtype", model.dtype, allowed)
         negatives, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
         # A file may hold more negatives than the config mines, until the run mines again.
         from_file = self.mined is not None and self.optimisation.remine_every == 0

@@ -164,12 +164,14 @@ class MemoryPlan:
         recipe: chunks and checkpointing are numbers and flags.
         memory: what it is estimated to need.
         device: bytes that the device has.
+        longest: tokens of a text at most.
         auto: keys of `optimisation` that were left to the device.
     """
 
     recipe: RetrieverRecipe
     memory: Memory
     device: float
+    longest: int
     auto: tuple[str, ...] = ()
 
     @property
@@ -183,10 +185,9 @@ class MemoryPlan:
         Returns the recipe and, where there is a GPU, what was predicted and measured in a line.
         """
         recipe = self.recipe
-        longest = trained_length(recipe.optimisation, encoder.settings.max_length)
         if encoder.device.type != "cuda" or recipe.self_check is False:
             return recipe, []
-        measured = measure_chunk(encoder, recipe, tokens_at_once(recipe, longest))
+        measured = measure_chunk(encoder, recipe, self.memory.tokens, self.longest)
         predicted, peak = (
             memory.weights + measured.tokens * memory.a_token for memory in (self.memory, measured)
         )
@@ -196,7 +197,7 @@ class MemoryPlan:
         )
         if "chunk_tokens" in self.auto and isinstance(recipe.optimisation.chunk_tokens, int):
             share = USABLE if torch.distributed.is_initialized() else MEASURED
-            budget = measured.chunk(share * self.device, longest)
+            budget = measured.chunk(share * self.device, self.longest)
             line += f"; chunks of {budget:,} tokens"
             recipe = replace(recipe, optimisation=replace(recipe.optimisation, chunk_tokens=budget))
         return recipe, [line]
@@ -271,7 +272,7 @@ def plan_memory(
     for setting in settings:
         candidate = replace(recipe, optimisation=setting)
         memory = Memory.of(model, candidate, tokens_at_once(candidate, longest))
-        options.append(MemoryPlan(candidate, memory, device, auto))
+        options.append(MemoryPlan(candidate, memory, device, longest, auto))
     return next((option for option in options if option.fits), options[-1])
 
 
@@ -294,14 +295,14 @@ def plan_memory_here(
     return planned
 
 
-def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int) -> Memory:
+def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int, longest: int) -> Memory:
     """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
 
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are. What is there before counts as weights, AdamW's means are still to come.
     """
-    model, longest = encoder.model, trained_length(recipe.optimisation, encoder.settings.max_length)
-    device, training = encoder.device, model.training
+    model, device = encoder.model, encoder.device
+    training = model.training
     half = recipe.optimisation.precision == "bf16"
     model.train()
     with torch.random.fork_rng([device]):

@@ -22,7 +22,6 @@ from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.training import after
 from claim2source.training.after import next_steps
 from claim2source.training.config import DataConfig, FinetuneConfig
-from claim2source.training.early import check_early
 from claim2source.training.finetune import finetune
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
@@ -280,10 +279,9 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
         if content is not None:
             Path(file).write_text(content, encoding="utf-8")
     config = small_config(*setup, tmp_path / "run", after="end.yaml")
-    for check in (check_early, finetune):
-        with pytest.raises(UserError, match=why) as error:
-            check(config)
-        assert len(error.value.lines) == 1 and not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=why) as error:
+        finetune(config)
+    assert len(error.value.lines) == 1 and not (tmp_path / "run").exists()
 
 
 CONFIG = FinetuneConfig(
