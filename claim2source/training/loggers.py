@@ -19,13 +19,22 @@ _STEP = "trainer/global_step"
 class RunLog(CSVLogger):
     """Log a run's numbers to a CSV file, and these with tables to a page in W&B.
 
-    A resumed run gets a CSV file named by its first step; its page goes on.
+    A resumed run gets a CSV file named by its first step; its page goes on. W&B never stops the
+    training.
     """
 
     def __init__(self, run: RunFolder) -> None:
         step = f"step-{run.file.steps or 0:06d}"
         super().__init__(run.path, name="logs", version=step, flush_logs_every_n_steps=1)
-        self.page = open_page(run)
+        config, mode = run.config.wandb, wandb_mode(run.config.wandb.mode)
+        self.page: Tracker | None = None
+        if mode != "off":
+            page = TrainingPage.begin(run.path, config.project, config.name)
+            settings = as_plain(run.config)
+            self.page = Tracker(
+                mode, run.path, id=page.id, resume="allow", job_type="train", config=settings
+            )
+            self.page.define_steps(_STEP)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:  # type: ignore[override]
         super().log_metrics(metrics, step)
@@ -47,15 +56,3 @@ class RunLog(CSVLogger):
         """Close the page; later evaluations are W&B runs of their own."""
         if self.page is not None:
             self.page.close()
-
-
-def open_page(run: RunFolder) -> Tracker | None:
-    """Open a run's page in W&B, which never stops the training; None where it is off."""
-    config, folder = run.config.wandb, run.path
-    if (mode := wandb_mode(config.mode)) == "off":
-        return None
-    page = TrainingPage.begin(folder, config.project, config.name)
-    settings = as_plain(run.config)
-    tracker = Tracker(mode, folder, id=page.id, resume="allow", job_type="train", config=settings)
-    tracker.define_steps(_STEP)
-    return tracker

@@ -143,12 +143,8 @@ def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
     norm = (4 if adapters else 8) if gated else size
     total = float(size * values + 2 * hidden * norm)
     if adapters:
-        outputs = {"o_proj": queries, "down_proj": inner}
-        names = recipe.lora.targets or (
-            *("q_proj", "k_proj", "v_proj", "o_proj"),
-            *(("gate_proj", "up_proj", "down_proj") if gated else ("up_proj", "down_proj")),
-        )
-        inputs = sum(outputs.get(name, hidden) for name in names)
+        adapted = linear_layers(model, recipe.lora.targets).values()
+        inputs = sum(layer.in_features for layer in adapted) / shape.num_hidden_layers
         copied = train.precision == "fp32" and recipe.model.dtype != "float32"
         times = 2 if recipe.lora.dropout else 1 if copied else 0
         if times:
