@@ -49,26 +49,22 @@ def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
     words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
     try:
         evaluation = read_config(EvaluateConfig, words, program="after", description=None)
-    except ConfigError as error:
-        raise InputError(file, None, error.key, error.why) from None
-    evaluation = replace(
-        evaluation,
-        dataset=config.data.dataset,
-        split=config.data.report_split,
-        claims=list(dict.fromkeys([config.rendering.claims, *evaluation.claims])),
-        languages=config.languages,
-        lenient=config.data.lenient,
-        model=config.model.for_checkpoint(config.out),
-        store=config.store,
-        device=config.device,
-        wandb=tracking,
-        rule=config.rule,
-    )
-    # Which checkpoints there will be is not known yet; step 0 will.
-    of_run = (CHOSEN, "epoch-")
-    only = [name for name in evaluation.only if not name.startswith(of_run)]
-    step_0 = f"{config.out}/checkpoints/{STEP_0}"
-    try:
+        evaluation = replace(
+            evaluation,
+            dataset=config.data.dataset,
+            split=config.data.report_split,
+            claims=list(dict.fromkeys([config.rendering.claims, *evaluation.claims])),
+            languages=config.languages,
+            lenient=config.data.lenient,
+            model=config.model.for_checkpoint(config.out),
+            store=config.store,
+            device=config.device,
+            wandb=tracking,
+            rule=config.rule,
+        )
+        # Which checkpoints there will be is not known yet; step 0 will.
+        only = [name for name in evaluation.only if not name.startswith((CHOSEN, "epoch-"))]
+        step_0 = f"{config.out}/checkpoints/{STEP_0}"
         replace(evaluation, only=only, checkpoint=[step_0]).plans()
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)

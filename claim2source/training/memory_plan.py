@@ -32,14 +32,11 @@ _STEP = 512
 
 @dataclass(frozen=True)
 class Memory:
-    """Hold the bytes that a device needs in training.
+    """Hold the bytes that a device needs in training with so many `tokens` at once.
 
-    Args:
-        weights: of what is not trained.
-        states: of what is trained: weights, gradients, AdamW's means.
-        a_token: what the forward pass keeps of each token until its gradient is known; with
-            checkpointing also what one layer keeps while its gradient is computed.
-        tokens: that are kept at once.
+    `weights` are those of what is not trained, `states` of what is, with gradients and AdamW's
+    means; `a_token` is what the forward pass keeps of each token until its gradient is known, with
+    checkpointing also what one layer keeps while its gradient is computed.
     """
 
     weights: float
@@ -154,14 +151,9 @@ def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Hold a recipe without `auto`, and its memory on a device.
+    """Hold a recipe without `auto`, and what it is estimated to need of a `device` of bytes.
 
-    Args:
-        recipe: chunks and checkpointing are numbers and flags.
-        memory: what it is estimated to need.
-        device: bytes that the device has.
-        longest: tokens of a text at most.
-        auto: keys of `optimisation` that were left to the device.
+    Texts have at most `longest` tokens; `auto` are the keys of `optimisation` that were left open.
     """
 
     recipe: RetrieverRecipe
@@ -249,27 +241,22 @@ def plan_memory(
     computes the forward pass once more; both, which compute it twice more. Where nothing fits,
     the last.
     """
-    train, settings = recipe.optimisation, []
+    train, plans = recipe.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     is_auto = train.gradient_checkpointing == "auto"
     for checkpointing in (False, True) if is_auto else (bool(train.gradient_checkpointing),):
-        variant = replace(train, gradient_checkpointing=checkpointing)
-        if train.chunk_tokens != "auto":
-            settings.append(variant)
-            continue
-        settings.append(replace(variant, chunk_tokens=None))
-        empty = Memory.of(model, replace(recipe, optimisation=variant), 0)
-        is_large = empty.room(USABLE * device) >= max(longest, LEAST_CHUNK)
-        if is_large or checkpointing or not is_auto:
-            tokens = empty.chunk(USABLE * device, longest)
-            settings.append(replace(variant, chunk_tokens=tokens))
-    options = []
-    for setting in settings:
-        candidate = replace(recipe, optimisation=setting)
-        memory = Memory.of(model, candidate, tokens_at_once(candidate, longest))
-        options.append(MemoryPlan(candidate, memory, device, longest, auto))
-    return next((option for option in options if option.fits), options[-1])
+        setting, chunks = replace(train, gradient_checkpointing=checkpointing), [train.chunk_tokens]
+        if train.chunk_tokens == "auto":
+            empty, chunks = Memory.of(model, replace(recipe, optimisation=setting), 0), [None]
+            is_large = empty.room(USABLE * device) >= max(longest, LEAST_CHUNK)
+            if is_large or checkpointing or not is_auto:
+                chunks.append(empty.chunk(USABLE * device, longest))
+        for chunk in chunks:
+            candidate = replace(recipe, optimisation=replace(setting, chunk_tokens=chunk))
+            memory = Memory.of(model, candidate, tokens_at_once(candidate, longest))
+            plans.append(MemoryPlan(candidate, memory, device, longest, auto))
+    return next((plan for plan in plans if plan.fits), plans[-1])
 
 
 def plan_memory_here(

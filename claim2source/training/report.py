@@ -145,11 +145,9 @@ def report_pipeline(
     notes = []
     if best < on_val.val[MACRO][MAIN_METRIC]:
         notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    entry_keys: dict[str, object] = {"rerank": recipe.model.kind, "model": run.path}
-    entry_keys["depth"] = depth
+    stage_text = f"rerank: {recipe.model.kind}, model: {run.path}, depth: {depth}"
     if allowed := recipe.model.allow_remote_code:
-        entry_keys["allow_remote_code"] = list(allowed)
-    stage_text = ", ".join(f"{key}: {value}" for key, value in entry_keys.items())
+        stage_text += f", allow_remote_code: {list(allowed)}"
     notes.append(f"A stage of any system: {{{stage_text}}}")
     return _finish(session, report, recipe, epoch, choice, notes)
 
