@@ -74,7 +74,7 @@ class RerankerPairs:
     ) -> None:
         self.negatives, self.teacher = negatives, teacher
         claims: Mapping[str, Claim] = {claim.id: claim for claim in train.claims}
-        self.rows = [row for row in rows if len(self._ids(row, 0)) > 1]
+        self.rows = [row for row in rows if len(self.group(row, 0)) > 1]
         self.untaught = len(rows) - len(self.rows)
         row_claims = [claims[row.claim] for row in self.rows]
         self.golds = [claim.golds for claim in row_claims]
@@ -90,11 +90,8 @@ class RerankerPairs:
         """Number the pairs' groups of connected golds: such pairs are kept apart."""
         return connected_groups(self.golds)
 
-    def sources(self, number: int, epoch: int) -> list[str]:
-        """List the ids of a pair's group in an epoch, its gold first."""
-        return self._ids(self.rows[number], epoch)
-
-    def _ids(self, row: MinedRow, epoch: int) -> list[str]:
+    def group(self, row: MinedRow, epoch: int) -> list[str]:
+        """List the ids of a pair's sources in an epoch, its gold first."""
         scored = None if self.teacher is None else self.teacher.get(row.claim, {})
         negatives = [n for n in row.negatives if scored is None or n.source in scored]
         gold = [row.positive] if scored is None or row.positive in scored else []
@@ -106,8 +103,3 @@ class RerankerPairs:
 
     def pairs(self, number: int, ids: Sequence[str]) -> list[Pair]:
         return [Pair(self._claims[number], self._sources[source]) for source in ids]
-
-    def taught(self, number: int, ids: Sequence[str]) -> list[float]:
-        assert self.teacher is not None
-        scored = self.teacher[self.rows[number].claim]
-        return [scored[source] for source in ids]

@@ -35,36 +35,23 @@ Features = Mapping[str, Any]
 class TrainedReranker(ABC):
     """Hold a re-ranker that is trained, as the stage that reads its checkpoints.
 
-    The stage scores with `network`, Lightning trains `model`: the same weights, with adapters on
-    them where they are trained. Of a `headless` one the head is random, and in no file of the base.
+    The stage scores with its `network`, Lightning trains `model`: the same weights, with adapters
+    on them where they are trained. Of a `headless` one the head is random, and in no file.
     """
 
     recipe: RerankerRecipe
     base: Base
     stage: Any
     model: Any = None
+    # The transformers model within.
+    transformer: Any = None
     headless: bool = False
     # peft's name of what the model does.
     task: ClassVar[str]
 
-    @property
-    def network(self) -> Any:
-        return self.stage.network
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the files that the training begins with."""
-        folder: Path = self.stage.files[0]
-        return folder
-
-    @property
-    @abstractmethod
-    def transformer(self) -> Any:
-        """Return the transformers model within."""
-
     @abstractmethod
     def load(self) -> None:
-        """Load the model from `folder`."""
+        """Load the model from the stage's files."""
 
     @abstractmethod
     def features(self, pairs: Sequence[Pair]) -> Features:
@@ -118,43 +105,38 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def load(self) -> None:
         """Load the model; a head that its files do not have begins random, by the seed."""
-        config, tuning = self.recipe.model, self.recipe.tuning
+        labels, tuning = self.recipe.model.labels, self.recipe.tuning
+        folder, _, settings = self.stage.files
         pl.seed_everything(self.recipe.optimisation.seed, verbose=False)
         # Cut to all that the files allow, where no length is set.
-        self.stage.__dict__["network"] = load_cross_encoder(
-            self.folder, self.stage.files[2], config.max_length, config.labels, trains=True
-        )
-        self.model = self.transformer if tuning == "lora" else self.network
-        self.headless = not _has_head(self.folder, config.labels)
-        allowed = (
-            f"full: the model has no head of {config.labels} logits, and adapters need their base's"
-        )
+        length = self.recipe.model.max_length
+        network: Any = load_cross_encoder(folder, settings, length, labels, trains=True)
+        self.stage.__dict__["network"], self.transformer = network, network[0].model
+        self.model = self.transformer if tuning == "lora" else network
+        self.headless = not _has_head(folder, labels)
+        allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
         require(tuning == "full" or not self.headless, "tuning", tuning, allowed)
-
-    @property
-    def transformer(self) -> Any:
-        return self.network[0].model
 
     def adapt(self) -> None:
         """Make the model trainable; the head stays float32."""
         super().adapt()
         if self.recipe.model.dtype != "float32":
-            keep_head(self.network)
+            keep_head(self.stage.network)
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        batch: Features = self.network.preprocess(texts, prompt=self.stage.instruction)
+        batch: Features = self.stage.network.preprocess(texts, prompt=self.stage.instruction)
         return batch
 
     def logits(self, features: Features) -> Tensor:
-        scores: Tensor = self.network(dict(features))["scores"]
+        scores: Tensor = self.stage.network(dict(features))["scores"]
         return scores.float().reshape(-1, self.recipe.model.labels)
 
     def write_full(self, folder: Path) -> None:
         """Write the whole model, as sentence-transformers loads it, with its base's activation."""
         from sentence_transformers.util import fullname
 
-        network: Any = self.network
+        network: Any = self.stage.network
         if not self.headless:
             network.activation_fn = network.named_activation
             # Versions of sentence-transformers before 6 read it here.
@@ -183,12 +165,8 @@ class YesNoToTrain(TrainedReranker):
     task = "CAUSAL_LM"
 
     def load(self) -> None:
-        self.model = self.transformer
+        self.model = self.transformer = self.stage.network[0]
         self.model.config.use_cache = False
-
-    @property
-    def transformer(self) -> Any:
-        return self.network[0]
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         ids, mask = left_padded(self.stage.tokens(pairs))
@@ -206,7 +184,7 @@ class YesNoToTrain(TrainedReranker):
 
     def write_full(self, folder: Path) -> None:
         self.transformer.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
-        for file in tokenizer_files(self.folder):
+        for file in tokenizer_files(self.stage.files[0]):
             shutil.copyfile(file, folder / file.name)
 
 

@@ -168,15 +168,14 @@ class RerankerModule(TrainingModule):
     def collate(self, plan: BatchPlan) -> CollatedGroups:
         texts: list[Pair] = []
         sizes, golds, taught = [], [], []
-        for row in plan.rows:
-            number = row % len(self.pairs.rows)
-            ids = self.pairs.sources(number, plan.epoch)
+        for number in (row % len(self.pairs.rows) for row in plan.rows):
+            mined = self.pairs.rows[number]
+            ids = self.pairs.group(mined, plan.epoch)
             texts += self.pairs.pairs(number, ids)
             sizes.append(len(ids))
-            gold = self.pairs.rows[number].positive
-            golds += [source == gold for source in ids]
+            golds += [source == mined.positive for source in ids]
             if self.pairs.teacher is not None:
-                taught += self.pairs.taught(number, ids)
+                taught += [self.pairs.teacher[mined.claim][source] for source in ids]
         # Pairs of like length share a chunk; the longest come last, and are read only once.
         lengths = [len(claim + source) for claim, source in texts]
         chunks = length_chunks(lengths, self.chunk_size or len(lengths))

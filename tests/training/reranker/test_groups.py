@@ -25,15 +25,15 @@ def test_each_epoch_takes_the_next_in_the_files_proportion() -> None:
     negatives += tuple(Negative(f"s{i}", 0.0, "random") for i in range(30, 33))
     row = MinedRow("c", "s04", negatives)
     pairs = RerankerPairs(ONE, [row], Rendering(), 3)
-    groups = [pairs.sources(0, epoch) for epoch in range(4)]
+    groups = [pairs.group(row, epoch) for epoch in range(4)]
     assert groups[:3] == [
         ["s04", "s10", "s11", "s30"], ["s04", "s12", "s13", "s31"], ["s04", "s14", "s15", "s32"]
     ]  # fmt: skip
     assert groups[3] == groups[0]
     reranker_pairs = RerankerPairs(ONE, [row], Rendering(), 9)
     assert (
-        reranker_pairs.sources(0, 0) == reranker_pairs.sources(0, 1)
-        and len(reranker_pairs.sources(0, 0)) == 10
+        reranker_pairs.group(row, 0) == reranker_pairs.group(row, 1)
+        and len(reranker_pairs.group(row, 0)) == 10
     )
     (claim, text), *_ = pairs.pairs(0, ["s04"])
     assert claim == "a claim" and SOURCES[4].title in text
@@ -47,10 +47,9 @@ def test_a_teacher_decides_what_is_compared() -> None:
         return RerankerPairs(ONE, [row], Rendering(), 2, {"c": scores})
 
     reranker_pairs = pairs({"s04": 0.5, "s01": 0.9, "s03": 0.1})
-    assert reranker_pairs.sources(0, 0) == ["s04", "s01", "s03"]
-    assert reranker_pairs.taught(0, ["s04", "s01", "s03"]) == [0.5, 0.9, 0.1]
+    assert reranker_pairs.group(row, 0) == ["s04", "s01", "s03"]
     # Without a score of the gold the candidates are compared with each other.
-    assert pairs({"s00": 3.0, "s01": 2.0, "s03": 1.0}).sources(0, 0) == ["s00", "s01", "s03"]
+    assert pairs({"s00": 3.0, "s01": 2.0, "s03": 1.0}).group(row, 0) == ["s00", "s01", "s03"]
     assert not pairs({"s04": 1.0}).rows and pairs({"s01": 1.0}).untaught == 1
 
 

@@ -65,4 +65,4 @@ def test_a_tuned_cross_encoder_keeps_its_bases_activation(
     # Training and our stages go by logits.
     pair = [("masks work", "a study of masks")]
     raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)
-    assert reranker.network.predict(pair)[0] == pytest.approx(raw[0], abs=1e-5)
+    assert reranker.stage.network.predict(pair)[0] == pytest.approx(raw[0], abs=1e-5)
