@@ -148,11 +148,11 @@ def _merged(config: MergeConfig) -> list[str]:
         if len(config.checkpoints) > 1:
             report, name = compare_parts(config, checkpoint), _formula(config)
         elif config.scales:
+            require_scalable(checkpoint)
             scale = config.scales[0]
             if len({*config.scales}) > 1:
                 report, scale = compare_scales(config, checkpoint)
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
-        require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
             lines = export(scaled, folder, scale, config.dtype, name)
             scores = _run_report(checkpoint) if scale is None and report is None else report
@@ -292,7 +292,6 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
     of equal scales the smallest is chosen.
     """
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
-    require_scalable(scaled, 1.0)
     comparison = Comparison(config, scaled.manifest)
     selection, reported = comparison.selection(), comparison.reported()
 

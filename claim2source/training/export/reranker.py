@@ -16,7 +16,7 @@ from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import tokenizer_files, weights_hash
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.stages.cross_encoder import CrossEncoder
-from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
+from claim2source.stages.load import LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.export.sentence_transformers import load_export
@@ -53,14 +53,12 @@ def export_reranker(
     kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
     stage: Any = kind(model=str(checkpoint), allow_remote_code=model.allow_remote_code)
     stage = stage.with_runtime(None, "cpu")
-    base, _, settings = stage.files
-    settings = replace(settings, dtype="float32")
-    stage.__dict__["files"] = (base, {}, settings)
-    before = weights_hash(base)
+    base, identity, settings = stage.files
+    stage.__dict__["files"] = base, identity, replace(settings, dtype="float32")
     dtype = dtype or manifest.reranker.dtype
     write = _write_cross_encoder if kind is CrossEncoder else _write_yes_no
-    write(stage, base, settings, folder, dtype)
-    if weights_hash(base) != before:
+    write(stage, folder, dtype)
+    if weights_hash(base) != identity["weights"]:
         raise UserError(f"{base}: the base's weights changed while they were exported")
     sha256 = file_hash(folder / "model.safetensors")
     exported = replace(manifest, reranker=replace(manifest.reranker, dtype=dtype))
@@ -76,9 +74,8 @@ def export_reranker(
     ]
 
 
-def _write_cross_encoder(
-    stage: CrossEncoder, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
-) -> None:
+def _write_cross_encoder(stage: CrossEncoder, folder: Path, dtype: Dtype) -> None:
+    base, _, settings = stage.files
     length, instruction = stage.prompt_settings
     without_adapter = replace(settings, adapter=None)
     model = load_cross_encoder(base, without_adapter, length, settings.labels, trains=True)
@@ -87,13 +84,12 @@ def _write_cross_encoder(
     _save(model, folder, instruction)
 
 
-def _write_yes_no(
-    stage: YesNo, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
-) -> None:
+def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
+    base, _, settings = stage.files
+    length, *_ = stage.prompt_settings
     causal, _ = load_causal(base, replace(settings, adapter=None))
-    length, _, _ = stage.prompt_settings
     # A template drops the line ends that its last tags need; a string in it does not.
     text = "".join(stage.prompt(Pair(*_ROLES)))
     for role in _ROLES:
@@ -143,9 +139,7 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     model = load_export(Theirs, folder)
     names = " ".join(model.tokenizer.all_special_tokens)
     pairs = [*_PAIRS, Pair(*(text.format(names) for text in _SPECIAL))]
-    ours = np.zeros(len(pairs))
-    for scored in stage.score(pairs):
-        ours[list(scored.positions)] = scored.scores
+    ours = stage.pair_scores(pairs).scores
     theirs = np.asarray(model.predict([tuple(pair) for pair in pairs])).reshape(len(pairs), -1)
     theirs = theirs[:, -1] - (theirs[:, 0] if theirs.shape[1] == 2 else 0)
     differences, tolerance = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
@@ -154,6 +148,5 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
         raise UserError(
             f"the logits in sentence-transformers are others: they differ by {worst:.2g}"
         )
-    if differences[-1] > tolerance:
-        return ["the name of a special token in a text is special in sentence-transformers"]
-    return []
+    note = "the name of a special token in a text is special in sentence-transformers"
+    return [note] if differences[-1] > tolerance else []

@@ -34,6 +34,7 @@ from claim2source.models.manifest import FILE
 from claim2source.models.resolve import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
+    check_hash,
     load_base,
     set_adapter_scale,
 )
@@ -183,9 +184,8 @@ def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
         for field, of in _SHARED_FIELDS.items():
             if of(manifest) != of(parts[first]):
                 raise UserError(f"{folder}: its {field} is not that of {first}")
-        file = folder / (_MODEL if manifest.weights.kind == "full" else ADAPTER_FILE)
-        if not file.is_file() or file_hash(file) != manifest.weights.sha256:
-            raise InputError(file, why="its sha256 is not the manifest's, or it is missing")
+        name = _MODEL if manifest.weights.kind == "full" else ADAPTER_FILE
+        check_hash(folder / name, manifest.weights.sha256)
     return parts
 
 
@@ -286,32 +286,26 @@ def _sum_adapters(
     state = {}
     for name in states[0]:
         factors = [part_state[name].float() for part_state in states]
-        if ".lora_A." in name:
-            state[name] = torch.cat(factors, dim=0)
-        elif ".lora_B." in name:
-            weighed = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
-            state[name] = torch.cat(weighed, dim=1)
-        else:
-            raise UserError(f"{next(iter(parts))}: {name} is no factor of a delta")
+        if ".lora_B." in name:
+            factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
+        state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0)
     save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
     settings = {"r": sum(ranks), "lora_alpha": sum(ranks)}
     write_json(folder / ADAPTER_CONFIG_FILE, config | settings)
 
 
-def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
+def require_scalable(checkpoint: Path) -> None:
     """Raise `UserError` where there is nothing to scale, or full weights were scaled before."""
-    weights = scaled.manifest.weights
-    if scale is None:
-        return
+    weights = Manifest.read(checkpoint).weights
     if weights.kind == "base":
-        raise UserError(f"{scaled.folder}: holds the base itself: there is nothing to scale")
+        raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
     if weights.projection is not None:
         why = "has a projection into its teacher's space, which lies at no scale from the base"
-        raise UserError(f"{scaled.folder}: {why}")
+        raise UserError(f"{checkpoint}: {why}")
     if weights.kind == "full" and weights.scale != 1:
         raise UserError(
-            f"{scaled.folder}: its weights already are an interpolation at {weights.scale:g}; "
+            f"{checkpoint}: its weights already are an interpolation at {weights.scale:g}; "
             "name the checkpoint it was made from"
         )
 
