@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -168,15 +167,14 @@ def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
-        in_fold = folds == fold
-        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty)
+        values[folds == fold] = rank_fold(lists, folds == fold, penalty)
     return values
 
 
-def rank_others(train: Lists, test: Lists, penalty: float) -> np.ndarray:
-    """Rank claims by weights that are fitted on others: reciprocal ranks [claims]."""
-    weights = fit_linear(train, penalty).astype(np.float32)
-    return reciprocal_ranks(test.features @ weights, test)
+def rank_fold(lists: Lists, in_fold: np.ndarray, penalty: float) -> np.ndarray:
+    """Rank a fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
+    test, weights = lists.of(in_fold), fit_linear(lists.of(~in_fold), penalty)
+    return reciprocal_ranks(test.features @ weights.astype(np.float32), test)
 
 
 class Recipe(NamedTuple):
@@ -271,14 +269,21 @@ def gather(
         for name, view in views.items()
         if any(len(set(scores[~np.isnan(scores)].tolist())) > 1 for scores in columns[name])
     }
+    weighing = weigh(data, selection.seen, selection.seen_share)
+    gold = [
+        np.array([source in claim.golds for source in ids], bool)
+        for claim, ids in zip(data.claims, listed, strict=True)
+    ]
+    signed = np.array([not view.is_similarity for view in telling.values()])
+    told = [columns[name] for name in telling]
     return Fitting(
         system=system.name,
         depth=depth,
         data=data,
         run=run,
-        weighing=weigh(data, selection.seen, selection.seen_share),
+        weighing=weighing,
         views=telling,
-        columns=columns,
+        lists=make_lists(told, gold, weighing.weights, weighing.groups, signed),
         seconds=seconds,
         note=note,
         constant=tuple(name for name in views if name not in telling),
@@ -291,10 +296,10 @@ def gather(
 class Fitting:
     """Fit rankers of the first `depth` sources of a system, for claims with a gold.
 
-    `columns` are the scores of these by view and claim. The `constant` views say the same of all
-    of a claim's candidates; the first two of the other `views` are in every ranker. `seconds` is
-    the CPU time of each view, `note` says how trained encoders' scores were taken. Papers are
-    dealt to `folds` parts; views and penalty are chosen by `rule`.
+    The `constant` views say the same of all of a claim's candidates; the first two of the other
+    `views` are in every ranker. `seconds` is the CPU time of each view, `note` says how trained
+    encoders' scores were taken. Papers are dealt to `folds` parts; views and penalty are chosen by
+    `rule`.
     """
 
     system: str
@@ -303,23 +308,12 @@ class Fitting:
     run: Run
     weighing: Weighing
     views: Mapping[str, ViewConfig]
-    columns: Mapping[str, Sequence[np.ndarray]]
+    lists: Lists
     seconds: Mapping[str, float]
     note: str
     constant: tuple[str, ...]
     folds: int
     rule: Rule
-
-    @cached_property
-    def lists(self) -> Lists:
-        """Pad the gathered scores."""
-        gold = [
-            np.array([source in claim.golds for source in self.run.sources(claim.id)], bool)
-            for claim in self.data.claims
-        ]
-        signed = np.array([not view.is_similarity for view in self.views.values()])
-        columns = [self.columns[name] for name in self.views]
-        return make_lists(columns, gold, self.weighing.weights, self.weighing.groups, signed)
 
     @property
     def names(self) -> list[str]:
@@ -346,7 +340,6 @@ class Fitting:
     def choose(self, lists: Lists, weighing: Weighing, seed: int) -> tuple[Recipe, Choice]:
         scores = try_recipes(lists, deal_papers(lists.groups, self.folds, seed), PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
-        position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
             "learned fusion",
             scores,
@@ -356,7 +349,9 @@ class Fitting:
                 "penalty": recipe.penalty,
             },
             # Fewer views are nearer to the base; a penalty is less than a view.
-            distance=lambda recipe: len(recipe.views) + position[recipe.penalty] / len(PENALTIES),
+            distance=lambda recipe: (
+                len(recipe.views) + PENALTIES.index(recipe.penalty) / len(PENALTIES)
+            ),
             rule=self.rule,
             tables=none,
             trials=True,
@@ -369,10 +364,10 @@ class Fitting:
         values = np.zeros(len(folds))
         for fold in np.unique(folds):
             in_fold = folds == fold
-            train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
-            recipe, _ = self.choose(train, self.weighing.among(~in_fold), _SEED + 1)
-            halves = train.seeing(recipe.views), test.seeing(recipe.views)
-            values[in_fold] = rank_others(*halves, recipe.penalty)
+            others, weighing = self.lists.of(~in_fold), self.weighing.among(~in_fold)
+            recipe, _ = self.choose(others, weighing, _SEED + 1)
+            visible = self.lists.seeing(recipe.views)
+            values[in_fold] = rank_fold(visible, in_fold, recipe.penalty)
         return values
 
     def fit(self, scorer: Scorer) -> tuple[LearnedFusion, Choice]:
