@@ -60,6 +60,17 @@ class CrossEncoder(LocalReranker):
         folder, _, settings = self.files
         return load_cross_encoder(folder, settings, self.prompt_settings[0])
 
+    def features(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        """Make the tensors of some pairs, on the CPU."""
+        texts: list[Any] = [tuple(pair) for pair in pairs]
+        features: dict[str, Any] = self.network.preprocess(texts, prompt=self.prompt_settings[1])
+        return features
+
+    def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
+        """Compute the logits of pairs, [pairs] or [pairs, labels], float32."""
+        scores: torch.Tensor = self.network(dict(features))["scores"]
+        return scores.float()
+
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Turn the network's output for some pairs into their scores, [rows].
 
@@ -82,8 +93,7 @@ class CrossEncoder(LocalReranker):
         from claim2source.models.tokens import grouped_lengths
 
         model = self.network
-        texts: list[Any] = [tuple(pairs[row]) for row in chunk]
-        features = model.preprocess(texts, prompt=self.prompt_settings[1])
+        features = self.features([pairs[row] for row in chunk])
         mask = features["attention_mask"]
         lengths = mask.sum(dim=1).tolist()
         padded = int(mask.shape[1])
@@ -102,7 +112,7 @@ class CrossEncoder(LocalReranker):
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-            scores = self.from_logits(model(batch)["scores"].float())
+            scores = self.from_logits(self.logits(batch))
             return scores.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):

@@ -167,6 +167,23 @@ class YesNo(LocalReranker):
             ids.append(int(token))
         return ids[0], ids[1]
 
+    def features(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        """Make the tensors of some pairs' prompts, padded on the left, on the CPU."""
+        ids, mask = left_padded(self.tokens(pairs))
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+    def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
+        """Compute logit(yes) - logit(no), [pairs], with gradients."""
+        import torch
+
+        model: Any = self.network[0]
+        hidden = model.base_model(**features, use_cache=False).last_hidden_state[:, -1]
+        with torch.autocast(hidden.device.type, enabled=False):
+            direction, bias = answers_direction(model, self.answers)
+            scores: torch.Tensor = hidden.float() @ direction + bias
+        return scores
+
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, so that the shared start of their prompts is read once."""
         order = [row for rows in rows_by_claim(pairs).values() for row in rows]

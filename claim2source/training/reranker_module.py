@@ -28,7 +28,7 @@ from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import Loss
 from claim2source.training.reranker_data import RerankerPairs
-from claim2source.training.reranker_models import Features, TrainedReranker
+from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
 
 _TOP = 5  # places that LambdaLoss looks at
@@ -142,7 +142,7 @@ class CollatedGroups:
     golds: Tensor
     teacher: Tensor | None
     chunks: Sequence[Sequence[int]]
-    parts: Sequence[Features]
+    parts: Sequence[Mapping[str, Any]]
 
 
 class RerankerModule(TrainingModule):
@@ -160,7 +160,7 @@ class RerankerModule(TrainingModule):
     ) -> None:
         recipe = reranker.recipe
         super().__init__(reranker.model, recipe.optimisation, optimizer_steps, stop)
-        self.reranker, self.pairs = reranker, pairs
+        self.stage, self.pairs = reranker.stage, pairs
         self.chunk_size = recipe.optimisation.chunk_size
         self.loss_of_groups = GroupLoss(recipe.loss.kind, recipe.model.labels)
         self._equal_steps = 0
@@ -179,7 +179,7 @@ class RerankerModule(TrainingModule):
         # Pairs of like length share a chunk; the longest come last, and are read only once.
         lengths = [len(claim + source) for claim, source in texts]
         chunks = length_chunks(lengths, self.chunk_size or len(lengths))
-        parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
+        parts = [self.stage.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return CollatedGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
 
@@ -191,8 +191,9 @@ class RerankerModule(TrainingModule):
         def encode(rows: Sequence[int]) -> Tensor:
             part = part_of.get(tuple(rows))
             if part is None:
-                part = self.reranker.features([groups.texts[row] for row in rows])
-            return self.reranker.logits(move_data_to_device(part, self.device))
+                part = self.stage.features([groups.texts[row] for row in rows])
+            logits = self.stage.logits(move_data_to_device(part, self.device))
+            return logits.reshape(len(rows), -1)
 
         def loss_of(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.

@@ -22,7 +22,7 @@ from claim2source.stages.yes_no import YesNo
 from claim2source.training.export.sentence_transformers import load_export
 
 if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder as Model
+    pass
 
 _PAIRS = (
     Pair("new study: masks work", "Masks in schools. A trial of 31 schools."),
@@ -81,7 +81,9 @@ def _write_cross_encoder(stage: CrossEncoder, folder: Path, dtype: Dtype) -> Non
     model = load_cross_encoder(base, without_adapter, length, settings.labels, trains=True)
     network: Any = model[0]
     network.model = _merged(network.model, settings.adapter, dtype)
-    _save(model, folder, instruction)
+    if instruction is not None:
+        model.prompts, model.default_prompt_name = {"instruction": instruction}, "instruction"
+    save_cross_encoder(model, folder)
 
 
 def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
@@ -103,7 +105,7 @@ def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
             Path(temporary, file.name).write_bytes(file.read_bytes())
         Path(temporary, "chat_template.jinja").write_text(prompt, encoding="utf-8")
         model = Theirs(temporary, device="cpu", max_length=length, local_files_only=True)
-        _save(model, folder, None)
+        save_cross_encoder(model, folder)
 
 
 def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
@@ -115,18 +117,20 @@ def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
     return model.to(getattr(torch, dtype))
 
 
-def _save(model: Model, folder: Path, instruction: str | None) -> None:
-    """Write the modules; predictions are raw logits: a sigmoid ties the high ones."""
+def save_cross_encoder(model: Any, folder: Path, activation: Any = None) -> None:
+    """Write the modules with an activation of predictions; none: raw logits."""
     import torch
+    from sentence_transformers.util import fullname
 
-    model.activation_fn = torch.nn.Identity()
-    path = f"{torch.nn.Identity.__module__}.Identity"
-    network: Any = model[0]
+    # A sigmoid ties the high ones.
+    activation = activation or torch.nn.Identity()
+    config, own = model[0].model.config, model.activation_fn
     # Versions of sentence-transformers before 6 read it here.
-    network.model.config.sentence_transformers = {"activation_fn": path}
-    if instruction is not None:
-        model.prompts, model.default_prompt_name = {"instruction": instruction}, "instruction"
+    settings = getattr(config, "sentence_transformers", None) or {}
+    config.sentence_transformers = settings | {"activation_fn": fullname(activation)}
+    model.activation_fn = activation
     model.save_pretrained(str(folder), create_model_card=False)
+    model.activation_fn = own
 
 
 def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str]:

@@ -31,7 +31,6 @@ from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.training.fusion import gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import first_system
-from claim2source.training.reranker_models import CrossEncoderToTrain
 from claim2source.training.run_folder import RunFile
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
@@ -367,14 +366,14 @@ def test_chunks_do_not_change_the_training(
         finetune_reranker(
             small_config(tiny, tmp_path / name, optimisation__chunk_size=size, **extra)
         )
-    logits = CrossEncoderToTrain.logits
+    logits = CrossEncoder.logits
 
     def of_few(self: Any, features: Any) -> torch.Tensor:
         if len(features["input_ids"]) > 9:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return logits(self, features)
 
-    monkeypatch.setattr(CrossEncoderToTrain, "logits", of_few)
+    monkeypatch.setattr(CrossEncoder, "logits", of_few)
     finetune_reranker(small_config(tiny, tmp_path / "small", **extra))
     full, chunks, small = (losses_of(tmp_path / name) for name in ("whole", "chunks", "small"))
     assert chunks == pytest.approx(full, rel=1e-3)
