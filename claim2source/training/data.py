@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -285,48 +286,34 @@ class TrainingPairs:
         positives = torch.tensor([column_of[row.positive] for row in own])
         masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        view_rows = [
-            (i, forms[plan.epoch % len(forms)])
-            for i, row in enumerate(own)
-            if (forms := self.views.get(row.claim))
-        ]
-        owners = torch.tensor([i for i, _ in view_rows], dtype=torch.long) if self.views else None
-        base = self.base if self.losses.keep_base.weight else None
-        keep_weights = None
-        if base is not None:
-            languages = [self._language_of[row.claim] for row in own]
-            keep_weights = torch.tensor(
-                language_weights(languages, self.losses.keep_base.languages)
-            )
-        texts, aligned = self._aligned_texts(own, plan)
+        ids, targets = [row.claim for row in own], dict[str, Any]()
+        if self.views:
+            forms = {i: form for i, claim in enumerate(ids) if (form := self.views.get(claim))}
+            targets["views"] = [form[plan.epoch % len(form)] for form in forms.values()]
+            targets["owners"] = torch.tensor(list(forms), dtype=torch.long)
+        if self.teacher is not None:
+            targets["teacher"] = self._teacher_scores(own, column_of, masked)
+        if self.base is not None and self.query_only:
+            targets["fixed_sources"] = self.base.sources(columns)
+        if self.base is not None and self.losses.keep_base.weight:
+            shares_of = self.losses.keep_base.languages
+            weights = language_weights([self._language_of[claim] for claim in ids], shares_of)
+            targets["keep_weights"] = torch.tensor(weights)
+            targets["base_claims"] = self.base.claims(ids)
+            targets["base_sources"] = self.base.sources(columns)
+        if self.base is not None and self.aligned is not None:
+            index = plan.index * len(shares) + plan.rank
+            targets["texts"], vectors = self.aligned.batch(plan.epoch, index)
+            targets["aligned"] = torch.cat((self.base.claims(ids), vectors))
         return TrainBatch(
             plan=plan,
-            claims=[self.claim_tokens[row.claim] for row in own],
+            claims=[self.claim_tokens[claim] for claim in ids],
             sources=[] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
             counts=tuple(len(part) for part in by_rank),
             positives=positives,
             masked=masked,
-            fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
-            views=[tokens for _, tokens in view_rows],
-            owners=owners,
-            teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
-            base_claims=None if base is None else base.claims([row.claim for row in own]),
-            base_sources=None if base is None else base.sources(columns),
-            keep_weights=keep_weights,
-            texts=texts,
-            aligned=aligned,
+            **targets,
         )
-
-    def _aligned_texts(
-        self, own: Sequence[MinedRow], plan: BatchPlan
-    ) -> tuple[list[Tokens], Tensor | None]:
-        """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
-        if self.aligned is None:
-            return [], None
-        assert self.base is not None
-        shares = max(len(plan.shares), 1)
-        texts, vectors = self.aligned.batch(plan.epoch, plan.index * shares + plan.rank)
-        return texts, torch.cat((self.base.claims([row.claim for row in own]), vectors))
 
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] where the source is the paper of one of the claim's golds."""
