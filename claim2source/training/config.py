@@ -374,8 +374,7 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
             remine_every = self.optimisation.remine_every
             require(remine_every == 0, "optimisation.remine_every", remine_every, f"0 with {key}")
             allowed = f"at most mining.hard ({self.mining.hard}) with {key}"
-            good = negatives <= self.mining.hard
-            require(good, "optimisation.negatives", negatives, allowed)
+            require(negatives <= self.mining.hard, "optimisation.negatives", negatives, allowed)
         super().check()
         self._check_teacher()
 

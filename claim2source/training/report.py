@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from claim2source.core.config import as_plain
@@ -13,7 +13,6 @@ from claim2source.core.report import (
     Epoch,
     Report,
     SystemReport,
-    Table,
     TrainingReport,
 )
 from claim2source.core.run import Result
@@ -192,27 +191,17 @@ def run_tables(report: Report, training: TrainingReport) -> dict[str, TextTable]
     Each has a row for each language and `macro`, and all metrics. Where val has both parts, each
     has a table like that of all of val.
     """
-    metrics = list(report.systems[STEP_0].macro)
-
-    def by_epoch(tables: Mapping[int, Table]) -> TextTable:
-        losses = {entry.epoch: entry.loss for entry in training.history}
+    metrics, tables = list(report.systems[STEP_0].macro), dict[str, TextTable]()
+    for split in scores_by_split(training.history[-1]):
         rows: list[list[Cell]] = [
-            [epoch, language, *(row[m] for m in metrics), losses[epoch]]
-            for epoch, table in tables.items()
-            for language, row in table.items()
+            [entry.epoch, language, *(row[m] for m in metrics), entry.loss]
+            for entry in training.history
+            for language, row in scores_by_split(entry).get(split, {}).items()
         ]
-        return TextTable(["epoch", "language", *metrics, "loss"], rows)
-
-    val_parts = {
-        part_name(part): by_epoch({e.epoch: e.parts[part] for e in training.history if e.parts})
-        for part in training.history[-1].parts
-    }
-    return {
-        "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
-        **val_parts,
-        **run_scores(report),
-        **{f"Tests: {test.family}": family_table(test) for test in report.tests},
-    }
+        name = "history" if split == "val" else split
+        tables[name] = TextTable(["epoch", "language", *metrics, "loss"], rows)
+    tests = {f"Tests: {test.family}": family_table(test) for test in report.tests}
+    return {**tables, **run_scores(report), **tests}
 
 
 def run_scores(report: Report) -> dict[str, TextTable]:
