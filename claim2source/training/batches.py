@@ -241,16 +241,16 @@ class BatchLoader(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
-        first, self._first = self._first, 0
+        first, self._first, self._position = self._first, 0, self._first
         plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
-            queue = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))
+            futures = (thread.submit(self.make, plan) for plan in plans)
+            queue = deque(islice(futures, AHEAD))
             while queue:
-                plan, future = queue.popleft()
-                batch = future.result()
-                queue.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
-                self._position = plan.index + 1
+                batch = queue.popleft().result()
+                queue.extend(islice(futures, 1))
+                self._position += 1
                 yield batch
         finally:
             # Also where the training ends within an epoch: this generator is closed then.

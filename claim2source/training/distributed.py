@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import time
@@ -24,7 +25,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Dataset
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Side
 from claim2source.text import Rendering
@@ -261,12 +262,7 @@ class _Gather(torch.autograd.Function):
 
 
 def encode_shares(
-    encoder: Encoder,
-    rendering: Rendering,
-    claims: Sequence[Claim],
-    sources: Sequence[Source],
-    store: Store,
-    world: World,
+    encoder: Encoder, rendering: Rendering, dataset: Dataset, store: Store, world: World
 ) -> None:
     """Write this process's share of the vectors to the store, and wait for the others'.
 
@@ -277,8 +273,8 @@ def encode_shares(
     if world.size == 1 or encoder.weights is None:
         return
     sides: list[tuple[Side, list[str]]] = [
-        ("claim", rendering.claim_texts(claims)),
-        ("source", rendering.source_texts(sources)),
+        ("claim", rendering.claim_texts(dataset.claims)),
+        ("source", rendering.source_texts(dataset.sources)),
     ]
     for side, texts in sides:
         distinct = sorted(dict.fromkeys(texts), key=len)  # so that shares take equally long
@@ -305,7 +301,7 @@ def chosen_strategy(requested: object, world: World) -> Strategy | str:
             raise ConfigError(key, size, "1: every process takes its own part of a batch")
         requested = "fsdp2"
     if requested == "fsdp2":
-        return Sharded(world)
+        return Sharded(world.size, 1, save_distributed_checkpoint=False)
     if requested in (None, "auto", "ddp"):
         if world.size == 1:
             return "auto"
@@ -332,9 +328,6 @@ class Sharded(ModelParallelStrategy):
     A saved state is one file, with whole tensors, of the weights that training moves.
     """
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world.size, 1, save_distributed_checkpoint=False)
-
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Gather the weights that training moves, on the first process."""
         return moved_weights(self.model, everywhere=False)
@@ -357,25 +350,52 @@ def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
     return get_model_state_dict(model, options=options)
 
 
+class GatherWeights(pl.Callback):
+    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
+
+    Processes that encode by themselves cannot use shards: every pass through these is one of all
+    processes together.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
+        if trainer.current_epoch:
+            self.on_train_epoch_end(trainer, module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
+        weights = moved_weights(module.model, everywhere=True)
+        self.encoder.model.load_state_dict(weights, strict=False)
+        self.encoder.model.to(module.device)  # type: ignore[arg-type]
+
+    def on_train_batch_start(self, *arguments: Any) -> None:
+        self.encoder.model.to("cpu")  # type: ignore[arg-type]
+
+
+def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
+    """Return the encoder to train: where weights are sharded, a copy of it.
+
+    What is sharded cannot be scored and saved: that is done with the whole model.
+    """
+    if not isinstance(trainer.strategy, Sharded):
+        return encoder
+    trained = copy.copy(encoder)
+    trained.model = copy.deepcopy(encoder.model)
+    encoder.model.to("cpu")  # type: ignore[arg-type]
+    trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    return trained
+
+
 def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
     """Shard a model, layer by layer; with `half`, its layers compute in bf16.
 
     The shards keep the weights' own type: fp32 masters, which the optimizer moves. Gradients are
     reduced in fp32.
     """
-    policy = MixedPrecisionPolicy()
-    if half:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in layers_of(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-def most_chunks(count: int, device: torch.device) -> int:
-    """Count the most chunks that any process has: sharded, all must run equally many."""
-    maximum = torch.tensor(count, device=device)
-    torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX)
-    return int(maximum)
+    types = (torch.bfloat16, torch.float32) if half else ()
+    for part in (*layers_of(model), model):
+        fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(*types))
 
 
 def start_reducer(strategy: Strategy, output: Tensor) -> None:

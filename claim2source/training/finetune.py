@@ -14,6 +14,7 @@ from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
+from claim2source.training.distributed import trained_encoder
 from claim2source.training.fit import (
     RetrieverOnVal,
     fit,
@@ -21,7 +22,6 @@ from claim2source.training.fit import (
     lightning_trainer,
     plan_batches,
     provenance,
-    trained_encoder,
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import log_negatives, mine_first, restore_mined

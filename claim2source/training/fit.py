@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import logging
 import math
@@ -35,7 +34,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
-from claim2source.models import DataRecord, Encoder, Manifest
+from claim2source.models import DataRecord, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.training.base import LoadedBase
@@ -56,10 +55,9 @@ from claim2source.training.distributed import (
     chosen_strategy,
     encode_shares,
     gather_values,
-    moved_weights,
 )
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import log_negatives, mine_again, mines_after
+from claim2source.training.negatives import log_negatives, mine_pairs, mined_rows, mines_after
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -130,31 +128,6 @@ class StepLog(pl.Callback):
         self, trainer: pl.Trainer, module: TrainingModule, exception: BaseException
     ) -> None:
         self.progress.close()
-
-
-class GatherWeights(pl.Callback):
-    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
-
-    Processes that encode by themselves cannot use shards: every pass through these is one of all
-    processes together.
-    """
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        if trainer.current_epoch:
-            self.on_train_epoch_end(trainer, module)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        weights = moved_weights(module.model, everywhere=True)
-        self.encoder.model.load_state_dict(weights, strict=False)
-        self.encoder.model.to(module.device)  # type: ignore[arg-type]
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
-    ) -> None:
-        self.encoder.model.to("cpu")  # type: ignore[arg-type]
 
 
 class EvaluateOnVal(pl.Callback, ABC):
@@ -228,7 +201,9 @@ class EvaluateOnVal(pl.Callback, ABC):
         return entry
 
     def _record(self, entry: Epoch, module: TrainingModule) -> Epoch:
-        losses = module.losses[module.steps_before(entry.epoch) :]
+        trainer = module.trainer
+        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        losses = module.losses[(entry.epoch - 1) * per_epoch :]
         finite = [loss for loss in losses if not math.isnan(loss)]
         mean = sum(finite) / len(finite) if finite else None
         text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
@@ -255,22 +230,23 @@ class RetrieverOnVal(EvaluateOnVal):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
         """Mine where it is due after the last epoch, and train on the new negatives."""
         epoch, session, train = trainer.current_epoch, self.session, self.data.train
-        recipe, encoder = self.model.recipe, self.model.encoder
+        run, recipe = self.run, self.model.recipe
         if not mines_after(recipe.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            with self.model.as_checkpoint(self.run.checkpoint(epoch), self.world):
-                rows, lines = mine_again(session, recipe, train, encoder, epoch)
-            module.pairs.use(rows)
+            before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
+            with self.model.as_checkpoint(run.checkpoint(epoch), self.world):
+                counts = mine_pairs(session, recipe, train, self.model.encoder, before)
+            module.pairs.use(mined_rows(session, train))
         log_negatives(session, module.pairs.rows, train, recipe.optimisation.seed)
-        if lines:
+        if counts is not None and (lines := counts.sentences()):
             say("\n".join(lines))
 
     def score(self, epoch: int) -> Epoch | None:
         base, val, store, world = self.model, self.data.val, self.session.store, self.world
         rendering = self.manifest.rendering
         with base.as_checkpoint(self.run.checkpoint(epoch), world):
-            encode_shares(base.encoder, rendering, val.claims, val.sources, store, world)
+            encode_shares(base.encoder, rendering, val, store, world)
             if not world.is_first:
                 return None
             repeats = _REPEATS if epoch == 0 and why_too_small(val) else 0
@@ -333,9 +309,8 @@ class KeepState(Checkpoint):
     def __init__(self, evaluation: EvaluateOnVal, interval: int) -> None:
         self.evaluation, self.interval = evaluation, interval
         self.run, self.world = evaluation.run, evaluation.world
-        # Whether the last step of an epoch is done that is not scored.
-        self.epoch_open = False
-        self._ended = self._between = False
+        # Whether the last step of an epoch is done that is not scored; whether none is begun.
+        self.epoch_open = self._between = False
         self.random: RandomState | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
@@ -373,7 +348,7 @@ class KeepState(Checkpoint):
             raise Stopped("", module.stop.received or SIGTERM)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self.epoch_open, self._ended = False, _is_ended(trainer)
+        self.epoch_open = False
         self._save(trainer, module, between=True)
         if self.world.is_first and self.run.config.keep == "best":
             trainer.strategy.checkpoint_io.teardown()
@@ -397,7 +372,7 @@ class KeepState(Checkpoint):
             "mined": {"file": self.run.mined.name, "content": mined},
             "random": gather_values(random_state(), self.world),
             "epoch_open": self.epoch_open,
-            "ended": self._ended,
+            "ended": not self.epoch_open and _is_ended(trainer),
         }
         if self._between:
             _begin_next_epoch(checkpoint["loops"]["fit_loop"])
@@ -544,20 +519,6 @@ def free_device(model: torch.nn.Module) -> None:
     model.to(torch.device("cpu"))
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
-    """Return the encoder to train: where weights are sharded, a copy of it.
-
-    What is sharded cannot be scored and saved: that is done with the whole model.
-    """
-    if not isinstance(trainer.strategy, Sharded):
-        return encoder
-    trained = copy.copy(encoder)
-    trained.model = copy.deepcopy(encoder.model)
-    encoder.model.to("cpu")  # type: ignore[arg-type]
-    trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
-    return trained
 
 
 def plan_batches(

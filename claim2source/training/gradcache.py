@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -91,8 +90,7 @@ def length_chunks(lengths: Sequence[int], size: int) -> list[list[int]]:
     The last chunk is full and has the longest texts: it is encoded only once.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    bounds = [*range(len(order) % size, len(order), size), len(order)]
-    return [order[start:end] for start, end in pairwise([0, *bounds]) if end > start]
+    return [order[max(end - size, 0) : end] for end in range(len(order), 0, -size)][::-1]
 
 
 def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -> list[list[int]]:

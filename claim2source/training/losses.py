@@ -85,12 +85,7 @@ class DistillationConfig(LossConfig):
 
 
 def distillation(
-    claims: Tensor,
-    sources: Tensor,
-    teacher: Tensor,
-    *,
-    temperature: float,
-    teacher_temperature: float,
+    claims: Tensor, sources: Tensor, teacher: Tensor, temperature: float, teacher_temperature: float
 ) -> Tensor:
     """Compare the student's distribution over the candidates with the teacher's.
 
@@ -255,14 +250,9 @@ def combined(
     pairs = targets.positives, targets.masked
     terms = {"info_nce": info_nce(claims, sources, *pairs, temperature)}
     if targets.teacher is not None:
-        terms["distillation"] = distillation(
-            claims,
-            sources,
-            targets.teacher,
-            temperature=temperature,
-            # Without one the scores were divided when they were read.
-            teacher_temperature=config.distillation.temperature or 1.0,
-        )
+        # Without one the scores were divided when they were read.
+        own = config.distillation.temperature or 1.0
+        terms["distillation"] = distillation(claims, sources, targets.teacher, temperature, own)
     if targets.base_claims is not None:
         assert targets.base_sources is not None and targets.keep_weights is not None
         base = targets.base_claims, targets.base_sources, targets.keep_weights

@@ -24,13 +24,7 @@ from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import DataConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import (
-    Sharded,
-    gather_vectors,
-    most_chunks,
-    shard,
-    start_reducer,
-)
+from claim2source.training.distributed import Sharded, gather_vectors, shard, start_reducer
 from claim2source.training.gradcache import (
     Chunks,
     Encode,
@@ -42,12 +36,7 @@ from claim2source.training.gradcache import (
 )
 from claim2source.training.losses import LossesConfig, combined
 from claim2source.training.negatives import first_loss_sentences
-from claim2source.training.resume import (
-    CALMER,
-    StopSignals,
-    skipped_steps,
-    trainable_weights,
-)
+from claim2source.training.resume import CALMER, StopSignals, skipped_steps, trainable_weights
 
 if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs
@@ -103,12 +92,6 @@ class TrainingModule(pl.LightningModule):
         """Count the epochs that were begun, the current one too."""
         return -(-self.batches_done // int(self.trainer.num_training_batches))
 
-    def steps_before(self, epoch: int) -> int:
-        """Count the optimizer steps before an epoch; the first is 1."""
-        trainer = self.trainer
-        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-        return (epoch - 1) * per_epoch
-
     def configure_model(self) -> None:
         """Shard the model where the strategy does."""
         if isinstance(self.trainer.strategy, Sharded):
@@ -127,11 +110,7 @@ class TrainingModule(pl.LightningModule):
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
         first = 0 if self.config.warmup_from_zero else 1
         rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
-        scheduler = LambdaLR(optimizer, rate)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -454,7 +433,11 @@ class RetrieverModule(TrainingModule):
                 part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
             return self.encoder.vectors(part.to(device, non_blocking=True))[: len(rows)]
 
-        missing = most_chunks(len(chunks), device) - len(chunks) if self.sharded else 0
+        missing = 0
+        if self.sharded:
+            # All processes must run equally many.
+            count = torch.tensor(len(chunks), device=device)
+            missing = int(self.trainer.strategy.reduce(count, reduce_op="max")) - len(chunks)
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
         loss = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
         self.window.terms.append(terms)

@@ -109,7 +109,7 @@ def mine_first(
     candidates, optimisation = recipe.losses.distillation.candidates, recipe.optimisation
     counts: MiningCounts | None = None
     if file is None and not candidates and optimisation.negatives:
-        counts = _mine_pairs(session, recipe, train, encoder)
+        counts = mine_pairs(session, recipe, train, encoder)
     elif world.is_first and not run.mined.is_file():
         rows: Iterable[MinedRow]
         if file is not None:
@@ -130,26 +130,13 @@ def mine_first(
     return mined_rows(session, train), lines
 
 
-def mine_again(
-    session: Session, recipe: RetrieverRecipe, train: Dataset, encoder: Encoder, epoch: int
-) -> tuple[list[MinedRow], list[str]]:
-    """Mine the same pairs, in the same order, with the model as it is after an epoch.
-
-    Returns the rows, and how they were mined in lines.
-    """
-    run = session.run
-    before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
-    counts = _mine_pairs(session, recipe, train, encoder, before)
-    return mined_rows(session, train), [] if counts is None else counts.sentences()
-
-
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
     """Tell whether to mine again after this epoch; never after the last."""
     is_due = config.remine_every > 0 and epoch % config.remine_every == 0
     return is_due and config.negatives > 0 and 0 < epoch < config.epochs
 
 
-def _mine_pairs(
+def mine_pairs(
     session: Session,
     recipe: RetrieverRecipe,
     train: Dataset,
@@ -163,7 +150,7 @@ def _mine_pairs(
     rendering, store, world = recipe.rendering, session.store, session.world
     if gather_values(session.run.mined.is_file(), world)[0]:
         return None
-    encode_shares(encoder, rendering, train.claims, train.sources, store, world)
+    encode_shares(encoder, rendering, train, store, world)
     if not world.is_first:
         return None
     miner = Miner(train, encoder, rendering, recipe.mining, store, progress=True)
