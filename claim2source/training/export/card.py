@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.errors import UserError
-from claim2source.core.report import MACRO, MAIN_METRIC, Report
+from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.models.hub import one_line
 from claim2source.models.manifest import Manifest
 from claim2source.models.places import base_record
@@ -26,30 +25,6 @@ from sentence_transformers import CrossEncoder
 model = CrossEncoder("{title}")
 logits = model.predict([(post, paper)])""",
 }
-
-
-@dataclass(frozen=True)
-class Score:
-    """Hold MRR@5 in one language, or the macro average, with its interval where there is one."""
-
-    language: str
-    value: float
-    claims: int
-    interval: tuple[float, float] | None
-
-
-def chosen_scores(report: Report) -> list[Score]:
-    """List the scores of a report's chosen system by language, the macro average last."""
-    system = report.systems.get(report.chosen or "")
-    if system is None:
-        return []
-    bounds = system.intervals.values.get(MAIN_METRIC, {}) if system.intervals else {}
-    rows = {**system.languages, **({MACRO: system.macro} if system.macro else {})}
-    return [
-        Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
-        for name, row in rows.items()
-        if MAIN_METRIC in row
-    ]
 
 
 def write_card(
@@ -82,31 +57,30 @@ def write_card(
         "## Results",
     ]
     results, languages = [], list(data.languages or ())
-    if report is not None and (scores := chosen_scores(report)):
-        dataset = Path(report.dataset).name
-        languages = languages or [row.language for row in scores if row.language != MACRO]
+    system = None if report is None else report.systems.get(report.chosen or "")
+    if report is None or system is None or not system.table:
+        sections.append("None: it was not evaluated, so its quality is unknown.")
+    else:
+        dataset, languages = Path(report.dataset).name, languages or list(system.languages)
         lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
-        for row in scores:
-            ends, interval = "", None
-            if row.interval is not None:
-                ends = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
-                interval = {"interval_95": [round(end, 4) for end in row.interval]}
-            lines.append(f"| {row.language} | {row.claims} | {row.value:.4f} | {ends} |")
+        for language, row in system.table.items():
+            value, text, interval = float(row[MAIN_METRIC]), "", None
+            if system.intervals and (ends := system.intervals.of(MAIN_METRIC, language)):
+                text, interval = f"{ends[0]:.4f} to {ends[1]:.4f}", [round(end, 4) for end in ends]
+            lines.append(f"| {language} | {int(row['queries'])} | {value:.4f} | {text} |")
             results.append(
                 EvalResult(
                     task_type="text-retrieval",
                     dataset_type=dataset,
                     dataset_name=dataset,
-                    dataset_config=row.language,
+                    dataset_config=language,
                     dataset_split=report.split,
                     metric_type=MAIN_METRIC,
-                    metric_value=round(row.value, 4),
-                    metric_args=interval,
+                    metric_value=round(value, 4),
+                    metric_args={"interval_95": interval} if interval else None,
                 )
             )
         sections += [f"MRR@5 on {report.split} of {dataset}:", "\n".join(lines)]
-    else:
-        sections.append("None: it was not evaluated, so its quality is unknown.")
     escaped = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
     sections += ["## What was checked", "\n".join(f"- {line}" for line in escaped)]
     metadata = ModelCardData(

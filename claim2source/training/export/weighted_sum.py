@@ -79,15 +79,11 @@ class ScaledCheckpoint:
         self.folder = checkpoint_folder(checkpoint)
         self.manifest = Manifest.read(self.folder)
         self.model = replace(model or ModelConfig(), name=str(self.folder))
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.kind = device, dtype, self.manifest.weights.kind
 
     @cached_property
     def resolved(self) -> Resolved:
         return resolve(self.model, self.device, self.dtype)
-
-    @property
-    def kind(self) -> str:
-        return self.manifest.weights.kind
 
     @property
     def encoder(self) -> Encoder:
