@@ -174,7 +174,11 @@ class StopSignals:
         """Handle the signals while the body runs; in other threads than the main, do nothing."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         self.install()
-        _end_with_launcher()
+        launched = any(name.startswith(("ACCELERATE_", "TORCHELASTIC_")) for name in os.environ)
+        if launched and sys.platform == "linux":
+            # SIGTERM when the launcher dies: `accelerate launch` hands no signal on.
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
         try:
             yield self
         finally:
@@ -215,11 +219,3 @@ class StopSignals:
         first, self.received = self.received is None, self.received or number
         if is_second or (first and not self._waits):
             raise Stopped("", self.received)
-
-
-def _end_with_launcher() -> None:
-    """Get SIGTERM when the launcher dies: `accelerate launch` hands no signal on."""
-    launched = any(name.startswith(("ACCELERATE_", "TORCHELASTIC_")) for name in os.environ)
-    if launched and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Join a training's processes, hold its folder and signals, and read the state to resume."""
+"""Join a training's processes, hold its folder, logs and signals, and read its saved state."""
 
 from __future__ import annotations
 
@@ -8,18 +8,69 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from signal import SIGTERM
+from typing import Any
 
+from pytorch_lightning.loggers import CSVLogger
+
+from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError, said_once
+from claim2source.core.report import MACRO, Epoch
+from claim2source.core.tables import TextTable
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
+from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
 from claim2source.training.config import RunConfig
 from claim2source.training.distributed import World, joined_world, launched_world, synchronised
-from claim2source.training.loggers import RunLog
 from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
 from claim2source.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
+
+# The name that Lightning's own logger gives it: a resumed run's curves go on.
+_STEP = "trainer/global_step"
+
+
+class RunLog(CSVLogger):
+    """Log a run's numbers to a CSV file, and these with tables to a page in W&B.
+
+    A resumed run gets a CSV file named by its first step; its page goes on. W&B never stops the
+    training.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        step = f"step-{run.file.steps or 0:06d}"
+        super().__init__(run.path, name="logs", version=step, flush_logs_every_n_steps=1)
+        config, mode = run.config.wandb, wandb_mode(run.config.wandb.mode)
+        self.page: Tracker | None = None
+        if mode != "off":
+            page = TrainingPage.begin(run.path, config.project, config.name)
+            settings = as_plain(run.config)
+            self.page = Tracker(
+                mode, run.path, id=page.id, resume="allow", job_type="train", config=settings
+            )
+            self.page.define_steps(_STEP)
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:  # type: ignore[override]
+        super().log_metrics(metrics, step)
+        if self.page is not None:
+            self.page.log(metrics if step is None else {**metrics, _STEP: step})
+
+    def scores(self, entry: Epoch, step: int) -> None:
+        """Log a point of the learning curves: an epoch's MRR@5 on val, by language and part."""
+        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in entry.val.items()}
+        for part, table in entry.parts.items():
+            values[f"val/{part} papers/mrr@5"] = table[MACRO]["mrr@5"]
+        self.log_metrics({"epoch": entry.epoch, **values}, step)
+
+    def table(self, key: str, table: TextTable) -> None:
+        if self.page is not None:
+            self.page.log({key: as_wandb(table)})
+
+    def close(self) -> None:
+        """Close the page; later evaluations are W&B runs of their own."""
+        if self.page is not None:
+            self.page.close()
 
 
 @dataclass
