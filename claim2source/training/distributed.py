@@ -184,10 +184,8 @@ def _wait_for_first(world: World) -> None:
 
 
 def barrier(world: World) -> None:
-    if world.size > 1:
-        _wait_for_first(world)
-        # On the CPU: a GPU barrier would choose a device before Lightning has set it.
-        dist.all_reduce(torch.zeros(1))
+    # On the CPU: a GPU barrier would choose a device before Lightning has set it.
+    gather_values(None, world)
 
 
 @contextlib.contextmanager

@@ -93,9 +93,7 @@ class StepLog(pl.Callback):
             steps = module.optimizer_steps, module.steps_done
             self.progress = Progress("training", *steps, quiet=0)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: TrainingModule, *_: Any) -> None:
         if not module.window.closed:
             return
         window, world = module.window, trainer.world_size
@@ -121,12 +119,10 @@ class StepLog(pl.Callback):
         module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
         self.progress.update(1, f"loss {module.losses[-1]:.4g}")
 
-    def on_train_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         self.progress.close()
 
-    def on_exception(
-        self, trainer: pl.Trainer, module: TrainingModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         self.progress.close()
 
 
@@ -180,10 +176,9 @@ class EvaluateOnVal(pl.Callback, ABC):
         There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an
         EarlyStopping can monitor them.
         """
-        epoch = module.epochs_done
         with module.stop.after_step(waits=False):
-            if (entry := self._save_and_score(epoch)) is not None:
-                entry = self._record(entry, module)
+            if (entry := self._save_and_score(module.epochs_done)) is not None:
+                self._record(entry, module)
             shared = gather_values(entry, self.world)[0]
         if shared is not None:
             for lang, row in shared.val.items():
@@ -200,7 +195,7 @@ class EvaluateOnVal(pl.Callback, ABC):
             replace(manifest, scores=scores_by_split(entry)).write(folder)
         return entry
 
-    def _record(self, entry: Epoch, module: TrainingModule) -> Epoch:
+    def _record(self, entry: Epoch, module: TrainingModule) -> None:
         trainer = module.trainer
         per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
         losses = module.losses[(entry.epoch - 1) * per_epoch :]
@@ -214,7 +209,6 @@ class EvaluateOnVal(pl.Callback, ABC):
         self.session.logs.scores(entry, module.steps_done)
         scores = scores_text(entry)
         print(f"epoch {entry.epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
-        return entry
 
 
 class RetrieverOnVal(EvaluateOnVal):
@@ -287,9 +281,7 @@ class StateFile(CheckpointIO):
         if saving is not None:
             saving.result()
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         self.teardown()
         return dict(TrainingState.load(Path(path)).checkpoint)
 
@@ -334,9 +326,7 @@ class KeepState(Checkpoint):
             for monitoring in (False, True):  # Lightning's order
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: TrainingModule, *arguments: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: TrainingModule, *_: Any) -> None:
         """Save after a step where it is due, the epoch's last, or a signal came."""
         if not module.window.closed:
             return

@@ -112,9 +112,7 @@ class TrainingModule(pl.LightningModule):
         rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
         return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:
+    def transfer_batch_to_device(self, batch: Any, *_: Any) -> Any:
         """Leave a batch where it is: its chunks are moved to the device one after the other."""
         return batch
 
