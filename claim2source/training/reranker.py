@@ -122,30 +122,24 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
-    recipe, settings = reranker.recipe, data.settings
-    optimisation, claims = recipe.optimisation, data.train.claims
-    pairs = RerankerPairs(
-        data.train,
-        rows,
-        recipe.rendering,
-        optimisation.negatives,
-        None if teacher is None else teacher.scores,
-    )
+    recipe, claims, seed = reranker.recipe, data.train.claims, reranker.recipe.optimisation.seed
+    scores = None if teacher is None else teacher.scores
+    pairs = RerankerPairs(data.train, rows, recipe, scores)
     if not pairs.rows:
         raise UserError(f"{session.run.mined}: no pair has a negative to learn from")
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
-    pl.seed_everything(optimisation.seed, verbose=False)
+    pl.seed_everything(seed, verbose=False)
     reranker.adapt()
     sampler, steps = plan_batches(pairs, recipe, session, setup.trainer)
     module = RerankerModule(reranker, pairs, steps, session.stop)
     left_out = pairs.untaught
     summary = [
         *untranslated_sentences(claims, recipe.rendering.claims),
-        *module.summary(settings, sampler, len(claims)),
+        *module.summary(data.settings, sampler, len(claims)),
         *([f"{left_out} pairs are left out: they have nothing to compare"] if left_out else []),
         *([] if teacher is None else teacher.sentences()),
     ]
-    log_negatives(session, pairs.rows, data.train, optimisation.seed)
+    log_negatives(session, pairs.rows, data.train, seed)
     fit(session, setup.trainer, module, sampler, summary)
 
 

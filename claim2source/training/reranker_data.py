@@ -15,9 +15,8 @@ from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.text import Rendering
 from claim2source.training.data import TrainingData, in_turn
-from claim2source.training.reranker_config import FirstStageConfig
+from claim2source.training.reranker_config import FirstStageConfig, RerankerRecipe
 from claim2source.training.session import Session
 from claim2source.training.teacher import TeacherScores
 
@@ -68,22 +67,21 @@ class RerankerPairs:
         self,
         train: Dataset,
         rows: Sequence[MinedRow],
-        rendering: Rendering,
-        negatives: int,
+        recipe: RerankerRecipe,
         teacher: TeacherScores | None = None,
     ) -> None:
-        self.negatives, self.teacher = negatives, teacher
+        self.negatives, self.teacher = recipe.optimisation.negatives, teacher
         claims: Mapping[str, Claim] = {claim.id: claim for claim in train.claims}
         self.rows = [row for row in rows if len(self.group(row, 0)) > 1]
         self.untaught = len(rows) - len(self.rows)
         row_claims = [claims[row.claim] for row in self.rows]
         self.golds = [claim.golds for claim in row_claims]
         self.languages = [claim.lang for claim in row_claims]
-        self._claims = rendering.claim_texts(row_claims)
+        self._claims = recipe.rendering.claim_texts(row_claims)
         source_ids = {n.source for row in self.rows for n in row.negatives}
         source_ids |= {row.positive for row in self.rows}
         sources = [source for source in train.sources if source.id in source_ids]
-        texts = rendering.source_texts(sources)
+        texts = recipe.rendering.source_texts(sources)
         self._sources = {s.id: text for s, text in zip(sources, texts, strict=True)}
 
     def groups(self) -> list[int]:

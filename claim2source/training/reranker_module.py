@@ -237,16 +237,14 @@ class PipelineOnVal(EvaluateOnVal):
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
-        result = gather_values(first, self.world)[0]
-        assert result is not None
-        self._first = result.run
+        self._first: Any = gather_values(first, self.world)[0]
 
     def score(self, epoch: int) -> Epoch | None:
         """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
         val, world, model = self.data.val, self.world, self.model.model
         # Every process re-ranks with the weights as they are.
         share = val.claims[world.rank :: world.size]
-        first = self._first.restricted([claim.id for claim in share])
+        first = self._first.run.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
         part = self.model.stage.apply(share, val.sources, first)

@@ -109,11 +109,10 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     Of its ranks `first_rank` to `last_rank`, golds left out, the first `hard` that are in the
     pool. A claim that it does not score gets none.
     """
-    golds = train.golds
-    rows = []
+    golds, rows = train.golds, []
     for claim in train.claims:
-        scored = teacher.scores.get(claim.id, {})
-        non_golds = [pair for pair in scored.items() if pair[0] not in claim.golds]
+        scored = teacher.scores.get(claim.id, {}).items()
+        non_golds = [pair for pair in scored if pair[0] not in claim.golds]
         negatives = [
             Negative(source, score, "teacher")
             for source, score in non_golds[config.first_rank - 1 : config.last_rank]

@@ -233,16 +233,13 @@ def write_modules(
 
     `dimensions` is the length of pooled vectors, `dense` a layer behind the pooling.
     """
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    if dense is not None:
-        del kinds["Normalize"]
-        kinds |= {"Dense": "2_Dense", "Normalize": "3_Normalize"}
-    if not settings.normalize:
-        del kinds["Normalize"]
+    kinds = ["Transformer", "Pooling"]
+    kinds += ["Dense"] if dense is not None else []
+    kinds += ["Normalize"] if settings.normalize else []
     modules = []
-    for i, (kind, path) in enumerate(kinds.items()):
+    for i, kind in enumerate(kinds):
+        path, type_ = f"{i}_{kind}" if i else "", f"sentence_transformers.models.{kind}"
         (folder / path).mkdir(exist_ok=True)
-        type_ = f"sentence_transformers.models.{kind}"
         modules.append({"idx": i, "name": str(i), "path": path, "type": type_})
     write_json(folder / "modules.json", modules)
     if dense is not None:
@@ -258,10 +255,7 @@ def write_modules(
         "include_prompt": settings.pooling != "mean" or bool(settings.template.pool_prefix),
     }
     write_json(folder / "1_Pooling" / "config.json", pooling)
-    length = {
-        "max_seq_length": settings.max_length,
-        "do_lower_case": settings.lower_case,
-    }
+    length = {"max_seq_length": settings.max_length, "do_lower_case": settings.lower_case}
     write_json(folder / "sentence_bert_config.json", length)
     values = {
         "__version__": {name: version(name) for name in ("transformers", "torch")},

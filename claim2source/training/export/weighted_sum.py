@@ -261,7 +261,7 @@ def _sum_adapters(
     import torch
     from safetensors.torch import load_file, save_file
 
-    states, scales, ranks = [], [], []
+    states, scales, rank = [], [], 0
     config: dict[str, Any] = {}
     weights = weights or [1 / len(parts)] * len(parts)
     for (part, manifest), weight in zip(parts.items(), weights, strict=True):
@@ -272,23 +272,19 @@ def _sum_adapters(
             why = "adapters with target_parameters are no sum of deltas, and are in no sum"
             raise InputError(file, why=why)
         states.append(load_file(part / ADAPTER_FILE))
-        rank = int(config["r"])
-        scales.append(manifest.weights.scale * config["lora_alpha"] / rank * weight)
-        ranks.append(rank)
-    for part, part_state in zip(parts, states, strict=True):
-        if unshared := states[0].keys() ^ part_state.keys():
-            first = next(iter(parts))
-            raise UserError(f"{part}: only it or {first} adapts {min(unshared)}")
+        if unshared := states[0].keys() ^ states[-1].keys():
+            raise UserError(f"{part}: only it or {next(iter(parts))} adapts {min(unshared)}")
+        scales.append(manifest.weights.scale * config["lora_alpha"] / config["r"] * weight)
+        rank += config["r"]
     state = {}
     for name in states[0]:
         factors = [part_state[name].float() for part_state in states]
         if ".lora_B." in name:
             factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
-        state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0)
-    save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
+        state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0).contiguous()
+    save_file(state, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
-    settings = {"r": sum(ranks), "lora_alpha": sum(ranks)}
-    write_json(folder / ADAPTER_CONFIG_FILE, config | settings)
+    write_json(folder / ADAPTER_CONFIG_FILE, config | {"r": rank, "lora_alpha": rank})
 
 
 def require_scalable(checkpoint: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from claim2source.core.records import Claim, Source
 from claim2source.mining import MinedRow, Negative
-from claim2source.text import Rendering
+from claim2source.training.reranker_config import RerankerRecipe, RerankerStepsConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_module import GroupLoss
 from tests.training.small import dataset_of
@@ -19,18 +19,22 @@ SOURCES = tuple(Source(f"s{i:02d}", f"title {i}", "text") for i in range(40))
 ONE = dataset_of([Claim("c", "a claim", golds=("s04",))], SOURCES)
 
 
+def recipe(negatives: int) -> RerankerRecipe:
+    return RerankerRecipe(optimisation=RerankerStepsConfig(negatives=negatives))
+
+
 def test_each_epoch_takes_the_next_in_the_files_proportion() -> None:
     """Hard ones first, then random ones; a list that is not longer is used whole."""
     negatives = tuple(Negative(f"s{i:02d}", 1.0, "first") for i in range(10, 16))
     negatives += tuple(Negative(f"s{i}", 0.0, "random") for i in range(30, 33))
     row = MinedRow("c", "s04", negatives)
-    pairs = RerankerPairs(ONE, [row], Rendering(), 3)
+    pairs = RerankerPairs(ONE, [row], recipe(3))
     groups = [pairs.group(row, epoch) for epoch in range(4)]
     assert groups[:3] == [
         ["s04", "s10", "s11", "s30"], ["s04", "s12", "s13", "s31"], ["s04", "s14", "s15", "s32"]
     ]  # fmt: skip
     assert groups[3] == groups[0]
-    reranker_pairs = RerankerPairs(ONE, [row], Rendering(), 9)
+    reranker_pairs = RerankerPairs(ONE, [row], recipe(9))
     assert (
         reranker_pairs.group(row, 0) == reranker_pairs.group(row, 1)
         and len(reranker_pairs.group(row, 0)) == 10
@@ -44,7 +48,7 @@ def test_a_teacher_decides_what_is_compared() -> None:
     row = MinedRow("c", "s04", negatives)
 
     def pairs(scores: dict[str, float]) -> RerankerPairs:
-        return RerankerPairs(ONE, [row], Rendering(), 2, {"c": scores})
+        return RerankerPairs(ONE, [row], recipe(2), {"c": scores})
 
     reranker_pairs = pairs({"s04": 0.5, "s01": 0.9, "s03": 0.1})
     assert reranker_pairs.group(row, 0) == ["s04", "s01", "s03"]
