@@ -97,9 +97,9 @@ class BatchSampler:
     def optimizer_steps(self) -> int:
         return -(-self.batches // self.accumulation) * self.epochs
 
-    def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
+    def epoch_rows(self, epoch: int) -> list[np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
-        rows_by_language = {}
+        rows_by_language = []
         for number, (name, rows) in enumerate(self._of_language.items()):
             quota = self.quotas[name]
             first, last = epoch * quota, (epoch + 1) * quota
@@ -109,14 +109,14 @@ class BatchSampler:
                 np.random.default_rng([self.seed, turn, number]).permutation(rows) for turn in turns
             ]
             start = turns[0] * len(rows)
-            rows_by_language[name] = np.concatenate(permutations)[first - start : last - start]
+            rows_by_language.append(np.concatenate(permutations)[first - start : last - start])
         return rows_by_language
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
         """List the row numbers of every batch of an epoch, over all processes."""
         epoch = 0 if self.fixed else epoch
         draw = np.random.default_rng([self.seed, epoch])
-        parts = list(self.epoch_rows(epoch).values())
+        parts = self.epoch_rows(epoch)
         if self.config.order == "mixed":
             parts = [np.concatenate(parts)]
         batches: list[np.ndarray] = []
@@ -175,14 +175,13 @@ class BatchSampler:
             turns = [self._turns(rows, uses) for rows in shares]
             if index < first:
                 continue
-            window_start = index - index % self.accumulation
-            closed = min(window_start + self.accumulation, self.batches) - 1
+            begun = index - index % self.accumulation
             shared = self.gather and self.world_size > 1
             yield BatchPlan(
                 rows=shares[self.rank],
                 epoch=epoch,
                 index=index,
-                window=closed - window_start + 1,
+                window=min(self.accumulation, self.batches - begun),
                 shares=shares if shared else (),
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],

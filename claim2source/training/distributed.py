@@ -283,9 +283,6 @@ def encode_shares(
     barrier(world)
 
 
-STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
-
-
 def chosen_strategy(requested: object, world: World) -> Strategy | str:
     """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another.
 
@@ -306,7 +303,8 @@ def chosen_strategy(requested: object, world: World) -> Strategy | str:
         requested = DDPStrategy()
     if not isinstance(requested, DDPStrategy):
         name = requested if isinstance(requested, str) else type(requested).__name__
-        raise ConfigError("trainer.strategy", name, STRATEGIES)
+        allowed = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
+        raise ConfigError("trainer.strategy", name, allowed)
     requested._forward_redirection = _call_method  # type: ignore[assignment]
     # Weights may get no gradient: a pooler that is not used.
     requested._ddp_kwargs |= {"find_unused_parameters": True, "static_graph": False}

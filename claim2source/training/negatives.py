@@ -96,10 +96,7 @@ def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
 
 
 def mine_first(
-    session: Session,
-    recipe: RetrieverRecipe,
-    data: TrainingData,
-    encoder: Encoder,
+    session: Session, recipe: RetrieverRecipe, data: TrainingData, encoder: Encoder
 ) -> tuple[list[MinedRow], list[str]]:
     """Mine with the base model, copy the user's file, or take the teacher's candidates.
 
