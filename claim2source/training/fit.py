@@ -155,7 +155,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
         return choose_epoch(self.run, self.data.weighing, self.metric)
 
-    def score_base(self) -> Epoch | None:
+    def score_base(self) -> str | None:
         """Write and score the checkpoint of epoch 0, the model before training, if none has.
 
         The first process records and returns the scores; it warns where something is chosen on a
@@ -168,7 +168,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         self.run.record(entry)
         if self.run.config.choose == "best" and (small := why_too_small(self.data.val)):
             log.warning("%s%s", small, self.interval)
-        return entry
+        return scores_text(entry)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Save and score the epoch; record its scores, log them, and give them to Lightning.

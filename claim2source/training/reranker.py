@@ -15,7 +15,6 @@ from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.systems.heldout import require_held_out
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.choose import scores_text
 from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
@@ -109,8 +108,8 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     """
     data, run = setup.data, session.run
     setup.evaluation.rank(None if setup.rankings is None else setup.rankings[0])
-    if (entry := setup.evaluation.score_base()) is not None:
-        say(f"before training: val MRR@5  {scores_text(entry)}")
+    if (scores := setup.evaluation.score_base()) is not None:
+        say(f"before training: val MRR@5  {scores}")
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
