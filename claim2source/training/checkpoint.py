@@ -22,6 +22,7 @@ from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.export.weighted_sum import ONE_SHARD
+from claim2source.training.memory_plan import linear_layers
 from claim2source.training.resume import require_finite_weights
 
 # Name of a projection that is trained with its model, as a part of it.
@@ -105,14 +106,10 @@ def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
             allowed = f"at most {limit}, the layers of this model"
             raise ConfigError("optimisation.train_layers", count, allowed)
         return
-    layers = dict(model.named_modules())
+    layers = [path for path, _ in model.named_modules()]
     for name in recipe.lora.targets:
         if not any(path == name or path.endswith(f".{name}") for path in layers):
-            linear = {
-                path.rsplit(".", 1)[-1]
-                for path, module in layers.items()
-                if isinstance(module, torch.nn.Linear)
-            }
+            linear = {path.rsplit(".", 1)[-1] for path in linear_layers(model)}
             allowed = "layers of this model: " + ", ".join(sorted(linear))
             raise ConfigError("lora.targets", name, allowed)
     if recipe.lora.dropout and any(p.ndim == 3 for p in model.parameters()):

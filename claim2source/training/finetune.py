@@ -11,7 +11,7 @@ from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.training.after import evaluate_after, next_steps, read_after
-from claim2source.training.base import LoadedBase, load_base, prepare_to_train
+from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.distributed import trained_encoder
@@ -26,7 +26,6 @@ from claim2source.training.fit import (
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import log_negatives, mine_first, restore_mined
 from claim2source.training.report import report_run
-from claim2source.training.self_check import check_device
 from claim2source.training.session import Session, open_session
 
 
@@ -103,8 +102,7 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     data, base, state = setup.data, setup.base, session.state
     if base.teacher is not None:
         folder = session.run.checkpoint(0) if state is None else None
-        texts = data.train, session.store, session.world
-        base.teacher.prepare(*texts, base.untrained, folder)
+        base.teacher.prepare(data.train, session.store, session.world, base.untrained, folder)
     setup.evaluation.score_base()
     if state is not None:
         return restore_mined(session, state.mined, data.train), []

@@ -415,7 +415,8 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
     )
     return {
         "data": record,
-        "config": as_plain(session.run.config_with(recipe)),
+        # With numbers in place of `auto`.
+        "config": as_plain(replace(session.run.config, optimisation=recipe.optimisation)),
         "git": git_state(),
         "versions": versions(),
     }

@@ -163,7 +163,7 @@ def _finish(
 
     The run is finished then: its states are removed.
     """
-    run, config = session.run, session.run.config_with(recipe)
+    run, config = session.run, replace(session.run.config, optimisation=recipe.optimisation)
     settings = {k: v for k, v in as_plain(config).items() if k not in _OF_ONE_MACHINE}
     training = TrainingReport(
         # Scores by claim are in run.json.

@@ -38,7 +38,7 @@ from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import read_json, validated
 from claim2source.systems.choose import score_of
-from claim2source.training.config import RunConfig, TrainingRecipe
+from claim2source.training.config import RunConfig
 
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
@@ -225,10 +225,6 @@ class RunFolder:
     def checkpoint(self, epoch: int) -> Path:
         """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
         return self.path / CHECKPOINTS / f"epoch-{epoch}"
-
-    def config_with(self, recipe: TrainingRecipe) -> RunConfig:
-        """Return the settings with a recipe's numbers in place of `auto`."""
-        return replace(self.config, optimisation=recipe.optimisation)
 
     def best_trained(self) -> int:
         """Find the trained epoch with the best score on val; the earliest of equals."""

@@ -11,8 +11,8 @@ import torch
 
 from claim2source.core.errors import UserError
 from claim2source.models import Encoder, ModelConfig, packed, resolve
+from claim2source.training.base import check_training, cut_encoder
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.self_check import check_training, cut_encoder
 from tests.models.mistral import save_mistral, save_tokenizer
 from tests.training.small import small_encoder, small_setup
 
