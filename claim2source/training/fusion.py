@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -111,12 +112,8 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     share = reachable.weights[:, None]
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = (
-            (flat @ weights.astype(np.float32))
-            .reshape(reachable.is_candidate.shape)
-            .astype(np.float64)
-        )
-        scores = np.where(reachable.is_candidate, scores, -np.inf)
+        scores = (flat @ weights.astype(np.float32)).reshape(reachable.gold.shape)
+        scores = np.where(reachable.is_candidate, scores.astype(np.float64), -np.inf)
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
@@ -150,7 +147,7 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
 
     Raises `UserError` where there are fewer papers than folds.
     """
-    papers, counts = np.unique(groups, return_counts=True)
+    papers, number_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if len(papers) < folds:
         raise UserError(f"a fusion is fitted on {folds} papers at least; there are {len(papers)}")
     shuffled = np.random.default_rng(seed).permutation(len(papers))
@@ -159,8 +156,7 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     for paper in sorted(shuffled.tolist(), key=lambda number: -counts[number]):
         fold_of[paper] = fold = int(load.argmin())
         load[fold] += counts[paper]
-    dealt: np.ndarray = fold_of[np.searchsorted(papers, groups)]
-    return dealt
+    return fold_of[number_of]
 
 
 def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
@@ -218,11 +214,9 @@ _TIMED = 10
 
 def without_learned(system: System) -> System:
     """Cut a system before its learned stage, where it has one."""
-    names = [stage.name for stage in system.stages]
     learned = f"rerank {Learned.__name__.lower()}"
-    if learned not in names:
-        return system
-    return replace(system, stages=system.stages[: names.index(learned)])
+    stages = takewhile(lambda stage: stage.name != learned, system.stages)
+    return replace(system, stages=tuple(stages))
 
 
 def known_claims(

@@ -42,16 +42,14 @@ def first_rankings(
     system: System, data: TrainingData, session: Session, depth: int
 ) -> tuple[Result, Result]:
     """Rank the claims of val and of the report split, on which nothing is chosen."""
-    runner = SystemRunner(
-        data.report,
-        RunSettings(
-            data.settings.dataset,
-            ChoosingOn(lenient=data.settings.lenient),
-            store=session.store,
-            device=session.device,
-            depth=depth,
-        ),
+    settings = RunSettings(
+        data.settings.dataset,
+        ChoosingOn(lenient=data.settings.lenient),
+        store=session.store,
+        device=session.device,
+        depth=depth,
     )
+    runner = SystemRunner(data.report, settings)
     on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
     return on_val.result, reported.result
 

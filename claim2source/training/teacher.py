@@ -153,7 +153,6 @@ class BaseVectors:
 
 # A shorter sentence is mostly a heading: "Methods."
 _FEWEST_WORDS = 4
-SIZE = 64
 
 
 def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
@@ -167,6 +166,7 @@ def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[
     return random.Random(seed).sample(texts, limit)
 
 
+@dataclass(frozen=True, eq=False)
 class AlignedTexts:
     """Hold texts without labels, as the student reads them, and the teacher's vectors of them.
 
@@ -174,28 +174,18 @@ class AlignedTexts:
     a new order.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[str],
-        student: Encoder,
-        teacher: Encoder,
-        store: Store,
-        seed: int,
-        size: int = SIZE,
-        progress: bool = False,
-    ) -> None:
-        self.texts, self.seed = texts, seed
-        self.size = min(size, len(texts))
-        self.tokens = student.tokenize(texts, "claim")
-        name = "texts without labels, teacher" if progress else None
-        self.vectors: np.ndarray = teacher.encode(texts, "claim", store=store, progress=name)[0]
+    texts: Sequence[str]
+    tokens: Sequence[Tokens]
+    vectors: np.ndarray
+    seed: int
+    size: int = 64
 
     def batch(self, epoch: int, index: int) -> tuple[list[Tokens], Tensor]:
         """Take the texts of the epoch's batch `index`, and their vectors [texts, dimensions]."""
-        if not self.size:
+        if not (size := min(self.size, len(self.texts))):
             return [], torch.from_numpy(self.vectors)
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self.texts))
-        rows = order.take(range(index * self.size, (index + 1) * self.size), mode="wrap")
+        rows = order.take(range(index * size, (index + 1) * size), mode="wrap")
         return [self.tokens[row] for row in rows], torch.from_numpy(self.vectors[rows])
 
 
@@ -237,7 +227,10 @@ class SourceTeacher:
         with first_before_others(world):
             self.base = BaseVectors(encoder, recipe.rendering, train, store, is_first)
             if alignment.weight:
-                self.aligned = AlignedTexts(texts, student, encoder, store, seed, progress=is_first)
+                name = "texts without labels, teacher" if is_first else None
+                vectors, _ = encoder.encode(texts, "claim", store=store, progress=name)
+                tokens = student.tokenize(texts, "claim")
+                self.aligned = AlignedTexts(texts, tokens, vectors, seed)
         if folder is None:
             return
         projection: Any = student.dense

@@ -205,14 +205,13 @@ def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) ->
 
 
 def test_batches_take_texts_in_turn_with_their_own_vectors(
-    setup: tuple[Path, Path], teacher: Path, tmp_path: Path
+    setup: tuple[Path, Path], teacher: Path
 ) -> None:
     student = resolve(ModelConfig(str(setup[0]), pooling="mean", max_length=24)).encoder
     encoder, texts = as_read(teacher), [f"text {n}" for n in range(7)]
-    aligned = AlignedTexts(texts, student, encoder, Store(tmp_path), 5, 3)
-    vector_of = dict(
-        zip(student.tokenize(texts, "claim"), encoder.encode(texts, "claim")[0], strict=True)
-    )
+    tokens_of, vectors_of = student.tokenize(texts, "claim"), encoder.encode(texts, "claim")[0]
+    aligned = AlignedTexts(texts, tokens_of, vectors_of, 5, 3)
+    vector_of = dict(zip(tokens_of, vectors_of, strict=True))
     seen = []
     for index in range(3):
         tokens, vectors = aligned.batch(0, index)
@@ -223,7 +222,7 @@ def test_batches_take_texts_in_turn_with_their_own_vectors(
     # All of them in an epoch, then from the beginning; the next epoch in another order.
     assert set(seen) == set(vector_of) and seen[7:] == seen[:2]
     assert [t for i in range(3) for t in aligned.batch(1, i)[0]] != seen
-    assert len(AlignedTexts([], student, encoder, Store(tmp_path), 5, 3).batch(0, 0)[0]) == 0
+    assert len(AlignedTexts([], [], vectors_of[:0], 5, 3).batch(0, 0)[0]) == 0
 
 
 def test_settings_that_contradict_a_teacher_are_refused(

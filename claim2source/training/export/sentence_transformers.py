@@ -43,10 +43,9 @@ def export(
     """
     manifest, trained = scaled.manifest, scaled.manifest.encoder
     weights = manifest.weights
-    # Full weights are written as they are, whatever scale the checkpoint says they lie at.
-    own_scale = weights.scale if weights.kind == "lora" else 1.0
-    applied = own_scale if scale is None else scale
     recorded = float(weights.scale if scale is None else scale)
+    # Full weights are written as they are, whatever scale the checkpoint says they lie at.
+    applied = 1.0 if scale is None and weights.kind == "full" else recorded
     # An adapter trained over 4 bits is added to the base's own weights.
     settings = replace(trained, dtype=dtype or trained.dtype, quantization=None)
     sha256 = scaled.save_model(folder, applied, settings.dtype)

@@ -123,12 +123,10 @@ class ScaledCheckpoint:
         base = {"base": self.manifest.base.sha256, "tokenizer": tokenizer_hash(folder)}
         if self.kind == "base" or scale == 0:
             return base
-        if self.kind == "lora":
-            return replace(weights, scale=scale).identity(base)
-        if scale == 1:
-            return weights.identity(base)
-        tuned = {"tuned": weights.sha256, "tuned_config": weights.config_sha256}
-        return {**base, **tuned, "scale": scale}
+        if self.kind == "full" and scale != 1:
+            tuned = {"tuned": weights.sha256, "tuned_config": weights.config_sha256}
+            return {**base, **tuned, "scale": scale}
+        return replace(weights, scale=scale).identity(base)
 
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
         """Write the plain model at a scale, cast after the sum; returns the weights' sha256.
