@@ -39,11 +39,9 @@ def save_checkpoint(
     """Write a retriever's checkpoint, with the tokenizer of its base where it is `full`."""
 
     def write_full(temporary: Path) -> None:
-        options: dict[str, Any] = {}
-        if encoder.dense is not None:
-            state = encoder.model.state_dict()
-            options["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-        encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **options)
+        state = encoder.model.state_dict().items()
+        own = {name: weight for name, weight in state if name.split(".")[0] != PART}
+        encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, state_dict=own)
         for file in tokenizer_files(base_folder):
             shutil.copyfile(file, temporary / file.name)
 

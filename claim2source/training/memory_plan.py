@@ -45,16 +45,12 @@ class Memory:
     tokens: int
 
     @property
-    def fixed(self) -> float:
-        return self.weights + self.states
-
-    @property
     def total(self) -> float:
-        return self.fixed + self.tokens * self.a_token
+        return self.weights + self.states + self.tokens * self.a_token
 
     def room(self, device: float) -> float:
         """Compute how many tokens `device` bytes hold."""
-        return (device - self.fixed) / self.a_token
+        return (device - (self.weights + self.states)) / self.a_token
 
     def chunk(self, device: float, longest: int) -> int:
         """Compute the tokens of a chunk that `device` bytes hold, at least a text of `longest`."""
