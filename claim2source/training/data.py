@@ -83,10 +83,10 @@ def load_splits(run: RunFolder) -> TrainingData:
     A file of mined negatives is read too, so that its errors come before any encoding; a resumed
     run has its own copy.
     """
-    config, seen_share = run.config, run.config.held_out_seen
-    data, languages = replace(config.data, val_seen_share=seen_share), config.languages
+    config, data, languages = run.config, run.config.data, run.config.languages
     full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    carved = carve(full, data.val_share, data.val_seed, seen_share, data.seen_share_expected)
+    shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
+    carved = carve(full, *shares)
     train = carved.train
     if not carved.val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")

@@ -91,7 +91,9 @@ class RunFolder:
     mined: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.mined = self.path / MINED_FILE
+        self.mined, config = self.path / MINED_FILE, self.config
+        data = replace(config.data, val_seen_share=config.held_out_seen)
+        self.config = replace(config, data=data)
 
     @classmethod
     def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
@@ -102,12 +104,8 @@ class RunFolder:
         another value.
         """
         path, exists = config.out, is_run(config.out)
-        run = cls(
-            path,
-            config=replace(config, data=replace(config.data, val_seen_share=config.held_out_seen)),
-            resumes=exists and config.resume,
-            replaces=exists and config.overwrite,
-        )
+        resumes, replaces = exists and config.resume, exists and config.overwrite
+        run = cls(path, config, resumes=resumes, replaces=replaces)
         folder = _resolved(path)
         require_writable(folder, "folder")
         if not exists and not is_unbegun(path):
