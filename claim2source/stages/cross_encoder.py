@@ -63,13 +63,11 @@ class CrossEncoder(LocalReranker):
     def features(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         """Make the tensors of some pairs, on the CPU."""
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        features: dict[str, Any] = self.network.preprocess(texts, prompt=self.prompt_settings[1])
-        return features
+        return self.network.preprocess(texts, prompt=self.prompt_settings[1])
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
         """Compute the logits of pairs, [pairs] or [pairs, labels], float32."""
-        scores: torch.Tensor = self.network(dict(features))["scores"]
-        return scores.float()
+        return self.network(dict(features))["scores"].float()
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Turn the network's output for some pairs into their scores, [rows].

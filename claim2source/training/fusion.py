@@ -126,10 +126,7 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     first = np.full(flat.shape[1], 0.5)
     bounds = [(None, None) if free else (0, None) for free in lists.signed]
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
-    solution: np.ndarray = minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    ).x
-    return solution
+    return minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
 
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
@@ -138,8 +135,7 @@ def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
     hit = np.take_along_axis(lists.gold, order, axis=1)
     first = hit.argmax(axis=1)
-    values: np.ndarray = np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
-    return values
+    return np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
 
 
 def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:

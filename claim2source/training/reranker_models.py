@@ -56,13 +56,14 @@ class TrainedReranker:
     def manifest(self, provenance: Mapping[str, Any]) -> RerankerManifest:
         """Describe the re-ranker before training, with the fields that all checkpoints share."""
         model, stage = self.recipe.model, self.stage
-        prompt: Any = stage.prompt_settings
+        names = "max_length", "instruction", "template"
+        prompt: dict[str, Any] = dict(zip(names, stage.prompt_settings, strict=False))
         settings = RerankerSettings(
             model.kind,
-            *prompt,
             labels=model.labels,
             dtype=model.dtype,
             own_code=stage.files[2].own_code,
+            **prompt,
         )
         return RerankerManifest(
             base=self.base,

@@ -89,11 +89,9 @@ class GroupLoss:
         [pairs] tells which are golds. `teacher` [pairs] are its scores.
         """
         self.table.logits, kind = logits, self.kind
-        loss: Tensor
         if kind in ("bce", "cross_entropy"):
             target = golds.float() if kind == "bce" else golds.long()
-            loss = self.loss([[""] * len(logits), range(len(logits))], target)
-            return loss
+            return self.loss([[""] * len(logits), range(len(logits))], target)
         rows = [part.tolist() for part in torch.arange(len(logits)).split(list(sizes))]
         if kind == "margin_mse":
             assert teacher is not None
@@ -106,8 +104,7 @@ class GroupLoss:
         if kind == "listwise":
             # Its targets are a softmax: these give the golds all of it.
             targets = [part.log() for part in targets]
-        loss = self.loss([[""] * len(rows), rows], targets)
-        return loss
+        return self.loss([[""] * len(rows), rows], targets)
 
 
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.

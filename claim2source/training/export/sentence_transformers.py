@@ -193,10 +193,8 @@ def check_export(
         vectors = getattr(model, f"encode_{name}")(
             sample, batch_size=len(sample), convert_to_tensor=True
         )
-        why = _difference(
-            vectors, torch.from_numpy(encoder.encode(sample, side)[0]), settings, dtype
-        )
-        if why:
+        expected = torch.from_numpy(encoder.encode(sample, side)[0])
+        if why := _difference(vectors, expected, settings, dtype):
             raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
     return notes
 
