@@ -6,7 +6,7 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from claim2source.stages.load import LocalReranker, load_causal, load_cross_enco
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.export.sentence_transformers import load_export
-
-if TYPE_CHECKING:
-    pass
 
 _PAIRS = (
     Pair("new study: masks work", "Masks in schools. A trial of 31 schools."),
