@@ -74,19 +74,19 @@ def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
 
     Nothing is written yet.
     """
-    run = session.run
-    data = load_data(recipe.losses, run)
+    data = load_data(recipe.losses, session.run)
     base = load_base(recipe, data, session)
     recipe = base.recipe
-    begun_with = {
-        "training data": data.train.fingerprint,
-        "val data": data.val.fingerprint,
-        "base model": base.record.sha256,
-        "teacher's run": None if data.teacher is None else data.teacher.sha256,
-        **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
-    }
     session.read_state()
-    run.require_inputs(begun_with)
+    session.run.require_inputs(
+        {
+            "training data": data.train.fingerprint,
+            "val data": data.val.fingerprint,
+            "base model": base.record.sha256,
+            "teacher's run": None if data.teacher is None else data.teacher.sha256,
+            **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
+        }
+    )
     manifest = base.manifest(provenance(recipe, data, session))
     evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
