@@ -13,7 +13,7 @@ from claim2source.core.files import atomic_path
 from claim2source.core.records import Dataset
 from claim2source.core.tables import TextTable
 from claim2source.mining import MinedRow, Miner, MiningCounts, read_mined, write_mined
-from claim2source.mining.baseline import RandomBaseline, sampled_baseline
+from claim2source.mining.baseline import sampled_baseline
 from claim2source.models import Encoder
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData
@@ -22,44 +22,14 @@ from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
 from claim2source.training.teacher import teachers_rows
 
-# Random scores' standard deviation in temperatures. At 1.18 a claim's softmax over a batch is
-# spread over half of its sources; at 8 the hardest of thousands takes nearly all of the gradient.
-FLATTEST, SHARPEST = 1.18, 8.0
-# E5 at 0.01 and MiniLM at 0.05, as they were trained; less where all papers are of one field, as E5
-# has 1.4 on the demo's.
-USUAL = 2.0
 # First losses above so many times that of a guess are warned of.
 _FAR_ABOVE_CHANCE = 2.0
-
-
-def temperature_sentences(baseline: RandomBaseline | None, temperature: float) -> list[str]:
-    """Warn in a line where a claim's softmax over random sources is too flat or too sharp.
-
-    Normally distributed scores spread it over exp(-(deviation / temperature)^2 / 2) of them, the
-    perplexity's share. Nothing is said where the scores are not known.
-    """
-    if baseline is None or not baseline.deviation:
-        return []
-    ratio = baseline.deviation / temperature
-    if FLATTEST <= ratio <= SHARPEST:
-        return []
-    share = math.exp(-(ratio**2) / 2)
-    effect = (
-        f"flat: a claim's softmax is spread over {share:.0%} of its batch's sources"
-        if ratio < FLATTEST
-        else "sharp: a claim's softmax sees little but the nearest source"
-    )
-    return [
-        f"warning: optimisation.temperature {temperature:g} is {effect}, since this model's "
-        f"scores of random pairs deviate by {baseline.deviation:.3f}; about "
-        f"{baseline.deviation / USUAL:.1g} would fit"
-    ]
 
 
 def first_loss_sentences(loss: float, candidates: int, temperature: float) -> list[str]:
     """Warn in a line where the first InfoNCE is far above that of scores that are all alike.
 
-    Random scores that deviate by `USUAL` temperatures lie 1.6 times above it with 8 candidates.
+    Random scores that deviate by 2 temperatures lie 1.6 times above it with 8 candidates.
     """
     chance = math.log(max(candidates, 2))
     if math.isfinite(loss) and loss <= _FAR_ABOVE_CHANCE * chance:
@@ -123,7 +93,7 @@ def mine_first(
         if baseline is None:
             seed, store = recipe.mining.seed, session.store
             baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
-        lines += temperature_sentences(baseline, optimisation.temperature)
+        lines += baseline.temperature_sentences(optimisation.temperature)
     return mined_rows(session, train), lines
 
 

@@ -17,7 +17,7 @@ from claim2source.datasets import write_beir
 from claim2source.mining.baseline import RandomBaseline
 from claim2source.training.data import unused_data
 from claim2source.training.finetune import finetune
-from claim2source.training.negatives import first_loss_sentences, temperature_sentences
+from claim2source.training.negatives import first_loss_sentences
 from tests.training.small import data_of, small_config, small_splits
 
 
@@ -127,7 +127,7 @@ def test_a_split_that_shares_a_claim_with_train_is_refused(
 
 
 def warning_of(deviation: float, temperature: float) -> str:
-    return "".join(temperature_sentences(RandomBaseline(0.5, deviation, 99), temperature))
+    return "".join(RandomBaseline(0.5, deviation, 99).temperature_sentences(temperature))
 
 
 def test_flat_and_sharp_ones_are_warned_of_with_one_that_fits() -> None:
@@ -137,8 +137,7 @@ def test_flat_and_sharp_ones_are_warned_of_with_one_that_fits() -> None:
     assert "0.01 is sharp" in sharp and "about 0.05 would" in sharp
     for deviation, temperature in ((0.1, 0.05), (0.02, 0.01), (0.06, 0.02), (0.014, 0.01)):
         assert warning_of(deviation, temperature) == ""
-    assert temperature_sentences(None, 0.02) == []
-    assert temperature_sentences(RandomBaseline(0.0, 0.0, 0), 0.02) == []
+    assert RandomBaseline(0.0, 0.0, 0).temperature_sentences(0.02) == []
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.1])
