@@ -79,8 +79,7 @@ def make_lists(
 
     A view's scale is the root of its mean variance among a claim's candidates; 1 where it has none.
     """
-    lengths = [len(values) for values in gold]
-    shape = (len(gold), max(lengths, default=0))
+    shape = (len(gold), max(map(len, gold), default=0))
     features = np.zeros((*shape, len(columns)), np.float32)
     is_listed, golds = np.zeros(shape, bool), np.zeros(shape, bool)
     scale = np.ones(len(columns))
@@ -265,7 +264,7 @@ def gather(
         for claim, ids in zip(data.claims, listed, strict=True)
     ]
     signed = np.array([not view.is_similarity for view in telling.values()])
-    told = [columns[name] for name in telling]
+    scores = [columns[name] for name in telling]
     return Fitting(
         system=system.name,
         depth=depth,
@@ -273,7 +272,7 @@ def gather(
         run=run,
         weighing=weighing,
         views=telling,
-        lists=make_lists(told, gold, weighing.weights, weighing.groups, signed),
+        lists=make_lists(scores, gold, weighing.weights, weighing.groups, signed),
         seconds=seconds,
         note=note,
         constant=tuple(name for name in views if name not in telling),
