@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from claim2source.core.config import Between, as_plain, flag, list_field, read_config, require
-from claim2source.core.errors import run_program
-from claim2source.core.files import atomic_folder
+from claim2source.core.errors import UserError, run_program
+from claim2source.core.files import atomic_folder, clean_leftovers, require_writable
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
@@ -53,13 +53,7 @@ from claim2source.systems.heldout import (
 from claim2source.training.export.card import push_to_hub, write_card
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
-from claim2source.training.export.weighted_sum import (
-    ScaledCheckpoint,
-    read_parts,
-    refuse_existing,
-    require_scalable,
-    write_sum,
-)
+from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from claim2source.training.run_folder import RunFile, RunFolder
 
 if TYPE_CHECKING:
@@ -133,11 +127,41 @@ def merge(config: MergeConfig) -> list[str]:
     would not give the same vectors.
     """
     require_tracking(config.wandb)
-    refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
+    require_free(config.out, config.overwrite)
     lines = _merged(config)
     if config.push_to_hub is not None:
         lines.append(f"Uploaded to {push_to_hub(config.out, config.push_to_hub)}.")
     return lines
+
+
+def require_free(out: Path, overwrite: bool) -> None:
+    """Raise `UserError` unless `out` is free, or holds an export that may be replaced.
+
+    What a killed process left of it is cleared, or restored.
+    """
+    require_writable(out, "folder")
+    clean_leftovers(out.parent, out.name)
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / EXPORT_FILE).is_file():
+        raise UserError(f"{out}: not empty and not an export; choose another --out")
+    if not overwrite:
+        raise UserError(f"{out}: holds an export; add --overwrite or choose another --out")
+
+
+def require_scalable(checkpoint: Path) -> None:
+    """Raise `UserError` where there is nothing to scale, or full weights were scaled before."""
+    weights = Manifest.read(checkpoint).weights
+    if weights.kind == "base":
+        raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
+    if weights.projection is not None:
+        why = "has a projection into its teacher's space, which lies at no scale from the base"
+        raise UserError(f"{checkpoint}: {why}")
+    if weights.kind == "full" and weights.scale != 1:
+        raise UserError(
+            f"{checkpoint}: its weights already are an interpolation at {weights.scale:g}; "
+            "name the checkpoint it was made from"
+        )
 
 
 def _merged(config: MergeConfig) -> list[str]:

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import (
-    atomic_folder,
-    clean_leftovers,
-    file_hash,
-    require_writable,
-    write_json,
-)
+from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import (
     Dtype,
     Identity,
@@ -283,33 +277,3 @@ def _sum_adapters(
     save_file(state, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
     write_json(folder / ADAPTER_CONFIG_FILE, config | {"r": rank, "lora_alpha": rank})
-
-
-def require_scalable(checkpoint: Path) -> None:
-    """Raise `UserError` where there is nothing to scale, or full weights were scaled before."""
-    weights = Manifest.read(checkpoint).weights
-    if weights.kind == "base":
-        raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
-    if weights.projection is not None:
-        why = "has a projection into its teacher's space, which lies at no scale from the base"
-        raise UserError(f"{checkpoint}: {why}")
-    if weights.kind == "full" and weights.scale != 1:
-        raise UserError(
-            f"{checkpoint}: its weights already are an interpolation at {weights.scale:g}; "
-            "name the checkpoint it was made from"
-        )
-
-
-def refuse_existing(out: Path, mark: str, overwrite: bool, content: str) -> None:
-    """Raise `UserError` unless `out` is free, or holds `content` (recognised by its file `mark`).
-
-    What a killed process left of it is cleared, or restored.
-    """
-    require_writable(out, "folder")
-    clean_leftovers(out.parent, out.name)
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / mark).is_file():
-        raise UserError(f"{out}: not empty and not {content}; choose another --out")
-    if not overwrite:
-        raise UserError(f"{out}: holds {content}; add --overwrite or choose another --out")
