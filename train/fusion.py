@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -57,9 +58,9 @@ from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.read import Systems, read_entries, read_systems
 from claim2source.systems.stages import StageResult, apply_stage
-from claim2source.systems.system import RunSettings, SystemRunner
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.training.fusion import Fitting, gather, without_learned
+from claim2source.training.fusion import Fitting, gather
 
 FILE = "fusion.json"
 LEARNED, CHOSEN = "learned", "chosen"
@@ -210,6 +211,12 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     tables = {"rankers": table, **report_tables(report)}
     log_tables(config.wandb, tables, folder=config.out, program="fusion", config=as_plain(config))
     return f"{render(parts)}\n\nIn {config.out}: {{rerank: learned, file: {config.out / FILE}}}"
+
+
+def without_learned(system: System) -> System:
+    """Cut a system before its learned stage, where it has one."""
+    stages = takewhile(lambda stage: stage.name != "rerank learned", system.stages)
+    return replace(system, stages=tuple(stages))
 
 
 def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:

@@ -12,7 +12,6 @@ from claim2source.core.report import (
     Choice,
     Epoch,
     SystemReport,
-    Table,
 )
 from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
 from claim2source.training.run_folder import RunFolder
@@ -30,14 +29,6 @@ def why_too_small(val: Dataset) -> str | None:
         f"val has {claims} claims of {papers} papers: under {FEWEST_CLAIMS} claims or "
         f"{FEWEST_PAPERS} papers are too few to choose by (raise data.val_share)"
     )
-
-
-def part_name(part: str) -> str:
-    return f"val, {part} papers"
-
-
-def scores_by_split(entry: Epoch) -> dict[str, Table]:
-    return {"val": entry.val, **{part_name(part): table for part, table in entry.parts.items()}}
 
 
 def scores_text(entry: Epoch) -> str:

@@ -24,7 +24,7 @@ from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import DataConfig, RetrieverRecipe
-from claim2source.training.losses import LossesConfig, LossTargets, language_weights
+from claim2source.training.losses import LossesConfig, LossTargets
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import (
     AlignedTexts,
@@ -297,7 +297,8 @@ class TrainingPairs:
             targets["fixed_sources"] = self.base.sources(columns)
         if self.base is not None and self.losses.keep_base.weight:
             shares_of = self.losses.keep_base.languages
-            weights = language_weights([self._language_of[claim] for claim in ids], shares_of)
+            languages = [self._language_of[claim] for claim in ids]
+            weights = [shares_of.get(name, 0.0) if shares_of else 1.0 for name in languages]
             targets["keep_weights"] = torch.tensor(weights)
             targets["base_claims"] = self.base.claims(ids)
             targets["base_sources"] = self.base.sources(columns)

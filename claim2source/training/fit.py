@@ -37,13 +37,13 @@ from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Manifest
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
+from claim2source.pipeline.training_views import scores_by_split
 from claim2source.training.base import LoadedBase
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.choose import (
     choose_epoch,
     interval_text,
     scored_epoch,
-    scores_by_split,
     scores_text,
     why_too_small,
 )

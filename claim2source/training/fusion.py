@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, filled
+from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -205,13 +204,6 @@ PENALTIES = (0.001, 0.01, 0.1)
 _SEED = 13
 # Claims whose scoring is timed together.
 _TIMED = 10
-
-
-def without_learned(system: System) -> System:
-    """Cut a system before its learned stage, where it has one."""
-    learned = f"rerank {Learned.__name__.lower()}"
-    stages = takewhile(lambda stage: stage.name != learned, system.stages)
-    return replace(system, stages=tuple(stages))
 
 
 def known_claims(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,10 +126,6 @@ class KeepBaseConfig(LossConfig):
             self.languages,
             "a share above 0 for one language at least, since the weight is above 0",
         )
-
-
-def language_weights(languages: list[str], shares: Mapping[str, float]) -> list[float]:
-    return [shares.get(language, 0.0) if shares else 1.0 for language in languages]
 
 
 def keep_base(

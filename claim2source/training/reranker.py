@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytorch_lightning as pl
 
 from claim2source.core.errors import UserError
-from claim2source.core.files import content_hash
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
-from claim2source.systems.heldout import require_held_out
-from claim2source.text.views import untranslated_sentences
-from claim2source.training.data import TrainingData, load_splits
+from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig, RerankerRecipe
-from claim2source.training.reranker_data import RerankerPairs, first_rankings, first_system
+from claim2source.training.reranker_data import (
+    RerankerPairs,
+    first_rankings,
+    load_data,
+    rankings_hash,
+)
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import PipelineOnVal, RerankerModule, pipeline_scores
 from claim2source.training.session import Session, open_session
-from claim2source.training.teacher import read_teacher
 
 # As deep as the report's recall of the first stage.
 REPORTED_DEPTH = 100
@@ -69,15 +70,7 @@ def set_up(
     recipe: RerankerRecipe, first: FirstStageConfig, choose_by: str, session: Session
 ) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
-    data, system = load_splits(session.run), first_system(first)
-    if (scores := recipe.loss.scores) is not None:
-        teacher = read_teacher(scores, data.train, key="loss.scores")
-        data = replace(data, teacher=teacher)
-    settings = data.settings
-    require_held_out("model.name", [recipe.model.name], data.val, settings)
-    key = "first.system" if first.checkpoint is None else "first.checkpoint"
-    models = [*(model.name for model in system.dense_models), *system.models()]
-    require_held_out(key, models, data.val, settings)
+    data, system = load_data(recipe, first, session.run)
     texts = recipe.rendering.claim_texts(data.train.claims)
     reranker = load_to_train(recipe, texts, first.depth, session.device)
     session.read_state()
@@ -87,14 +80,12 @@ def set_up(
     rankings = None
     if session.world.is_first:
         rankings = first_rankings(system, data, session, max(first.depth, REPORTED_DEPTH))
-        runs = [result.run for result in rankings]
-        ranked = [{c: run.sources(c, first.depth) for c in run.claim_ids} for run in runs]
         session.run.require_inputs(
             {
                 "training data": data.train.fingerprint,
                 "val data": data.val.fingerprint,
                 "base model": reranker.base.sha256,
-                "first stage": content_hash(ranked),
+                "first stage": rankings_hash(rankings, first.depth),
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
@@ -121,7 +112,7 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
-    recipe, claims, seed = reranker.recipe, data.train.claims, reranker.recipe.optimisation.seed
+    recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
     scores = None if teacher is None else teacher.scores
     pairs = RerankerPairs(data.train, rows, recipe, scores)
     if not pairs.rows:
@@ -131,11 +122,9 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     reranker.adapt()
     sampler, steps = plan_batches(pairs, recipe, session, setup.trainer)
     module = RerankerModule(reranker, pairs, steps, session.stop)
-    left_out = pairs.untaught
     summary = [
-        *untranslated_sentences(claims, recipe.rendering.claims),
-        *module.summary(data.settings, sampler, len(claims)),
-        *([f"{left_out} pairs are left out: they have nothing to compare"] if left_out else []),
+        *pairs.sentences(),
+        *module.summary(data.settings, sampler, len(data.train.claims)),
         *([] if teacher is None else teacher.sentences()),
     ]
     log_negatives(session, pairs.rows, data.train, seed)

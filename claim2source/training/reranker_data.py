@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
+from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.mining import MinedRow
 from claim2source.stages.pairs import Pair
-from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.heldout import ChoosingOn, require_held_out
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.training.data import TrainingData, in_turn
+from claim2source.text.views import untranslated_sentences
+from claim2source.training.data import TrainingData, in_turn, load_splits
 from claim2source.training.reranker_config import FirstStageConfig, RerankerRecipe
+from claim2source.training.run_folder import RunFolder
 from claim2source.training.session import Session
-from claim2source.training.teacher import TeacherScores
+from claim2source.training.teacher import TeacherScores, read_teacher
 
 
 def first_system(settings: FirstStageConfig) -> System:
@@ -38,6 +42,23 @@ def first_system(settings: FirstStageConfig) -> System:
     return system
 
 
+def load_data(
+    recipe: RerankerRecipe, first: FirstStageConfig, run: RunFolder
+) -> tuple[TrainingData, System]:
+    """Load the splits with the teacher's scores, and the first stage.
+
+    The claims of val are new to all models. Raises `UserError` for what cannot be trained so.
+    """
+    data, system = load_splits(run), first_system(first)
+    if (scores := recipe.loss.scores) is not None:
+        data = replace(data, teacher=read_teacher(scores, data.train, key="loss.scores"))
+    require_held_out("model.name", [recipe.model.name], data.val, data.settings)
+    key = "first.system" if first.checkpoint is None else "first.checkpoint"
+    models = [*(model.name for model in system.dense_models), *system.models()]
+    require_held_out(key, models, data.val, data.settings)
+    return data, system
+
+
 def first_rankings(
     system: System, data: TrainingData, session: Session, depth: int
 ) -> tuple[Result, Result]:
@@ -52,6 +73,12 @@ def first_rankings(
     runner = SystemRunner(data.report, settings)
     on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
     return on_val.result, reported.result
+
+
+def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
+    """Hash the first sources of every claim, that are re-ranked."""
+    runs = [result.run for result in rankings]
+    return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
 
 
 class RerankerPairs:
@@ -76,11 +103,17 @@ class RerankerPairs:
         self.golds = [claim.golds for claim in row_claims]
         self.languages = [claim.lang for claim in row_claims]
         self._claims = recipe.rendering.claim_texts(row_claims)
+        self._untranslated = untranslated_sentences(train.claims, recipe.rendering.claims)
         source_ids = {n.source for row in self.rows for n in row.negatives}
         source_ids |= {row.positive for row in self.rows}
         sources = [source for source in train.sources if source.id in source_ids]
         texts = recipe.rendering.source_texts(sources)
         self._sources = {s.id: text for s, text in zip(sources, texts, strict=True)}
+
+    def sentences(self) -> list[str]:
+        """List translations that are missing, and count the pairs that are left out."""
+        left_out = f"{self.untaught} pairs are left out: they have nothing to compare"
+        return [*self._untranslated, *([left_out] if self.untaught else [])]
 
     def groups(self) -> list[int]:
         """Number the pairs' groups of connected golds: such pairs are kept apart."""

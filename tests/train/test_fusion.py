@@ -25,10 +25,10 @@ from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import known_claims, without_learned
+from claim2source.training.fusion import known_claims
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_splits
-from train.fusion import main, read_views
+from train.fusion import main, read_views, without_learned
 
 VIEWS = """
 bm25: {bm25: {title_weight: 2}}

@@ -86,6 +86,9 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     assert batch.keep_weights.tolist() == weights
     require_same(batch.base_claims, encoder.encode(texts, "claim")[0])
     require_same(batch.base_sources, encoder.encode(source_texts, "source")[0])
+    alike = recipe_of(losses=LossesConfig(keep_base=KeepBaseConfig(1.0)))
+    same = TrainingPairs(data, ROWS, encoder, alike, base=base).batch(plan_of(rank)).keep_weights
+    assert same is not None and same.tolist() == [1.0] * len(claims)
     if query_only:
         require_same(batch.fixed_sources, encoder.encode(source_texts, "source")[0])
     else:
