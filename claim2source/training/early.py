@@ -29,3 +29,8 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
         require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
         if isinstance(config, RerankerConfig):
             config.require_mined()
+    if isinstance(config, FinetuneConfig) and config.after is not None:
+        # Here: only then is all that evaluates imported.
+        from claim2source.training.after import read_after
+
+        read_after(config)

@@ -74,6 +74,23 @@ def test_what_is_missing_is_said_without_torch(
     assert not (noq.parent / "o").exists()
 
 
+def test_a_wrong_file_of_after_is_said_without_torch(tmp_path: Path) -> None:
+    file = tmp_path / "end.yaml"
+    file.write_text("systemz: []\n")
+    words = ["--config", "configs/finetune/demo.yaml", "--out", str(tmp_path / "o")]
+    process = subprocess.run(
+        [sys.executable, "-c", CODE, "train.finetune", *words, "--after", str(file)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
+    message, heavy = process.stdout.splitlines() or ["", process.stderr]
+    assert f"{file}:1: systemz: no such key" in message and heavy == "[]"
+    assert not (tmp_path / "o").exists()
+
+
 def test_golds_are_looked_for_in_the_judgements(noq: Path) -> None:
     require_golds(DEMO, "dev")
     (noq / "qrels").mkdir()
