@@ -46,7 +46,6 @@ STEPS, _RATE = 2, 1e-4
 # How far two ways of computing the same may be apart, relative: losses, and gradients by norm.
 _FULL, _HALF = (1e-4, 1e-3), (0.05, 0.1)
 
-
 # Losses of some steps, and the first one's gradient as one vector.
 Trial = tuple[list[float], Tensor]
 

@@ -28,7 +28,6 @@ from claim2source.training.resume import require_finite_weights
 # Name of a projection that is trained with its model, as a part of it.
 PART = "projection"
 
-
 Kind = Literal["base", "lora", "full"]
 Saved = TypeVar("Saved", Manifest, RerankerManifest)
 

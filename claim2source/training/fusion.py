@@ -23,6 +23,10 @@ from claim2source.text import ClaimForm
 
 # As deep as the metric that is chosen by.
 _DEPTH = 5
+PENALTIES = (0.001, 0.01, 0.1)
+_SEED = 13
+# Claims whose scoring is timed together.
+_TIMED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +202,6 @@ def try_recipes(
             return results
         views = [*views, max(remaining, key=lambda view: score([*views, view]))]
         remaining.remove(views[-1])
-
-
-PENALTIES = (0.001, 0.01, 0.1)
-_SEED = 13
-# Claims whose scoring is timed together.
-_TIMED = 10
 
 
 def known_claims(

@@ -38,18 +38,22 @@ class RunLog(CSVLogger):
     training.
     """
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, page: Tracker | None) -> None:
         step = f"step-{run.file.steps or 0:06d}"
         super().__init__(run.path, name="logs", version=step, flush_logs_every_n_steps=1)
+        self.page = page
+
+    @classmethod
+    def open(cls, run: RunFolder) -> RunLog:
+        """Open the run's page, where W&B is on; the CSV file is made when first written to."""
         config, mode = run.config.wandb, wandb_mode(run.config.wandb.mode)
-        self.page: Tracker | None = None
-        if mode != "off":
-            page = TrainingPage.begin(run.path, config.project, config.name)
-            settings = as_plain(run.config)
-            self.page = Tracker(
-                mode, run.path, id=page.id, resume="allow", job_type="train", config=settings
-            )
-            self.page.define_steps(_STEP)
+        if mode == "off":
+            return cls(run, None)
+        page = TrainingPage.begin(run.path, config.project, config.name)
+        begin = {"id": page.id, "resume": "allow", "job_type": "train"}
+        tracker = Tracker(mode, run.path, **begin, config=as_plain(run.config))
+        tracker.define_steps(_STEP)
+        return cls(run, tracker)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:  # type: ignore[override]
         super().log_metrics(metrics, step)
@@ -90,7 +94,7 @@ class Session:
     @cached_property
     def logs(self) -> RunLog:
         """Open the run's logs, in the first process and once its state is read."""
-        return RunLog(self.run)
+        return RunLog.open(self.run)
 
     def on_all_ranks(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
