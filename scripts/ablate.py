@@ -24,7 +24,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Seed, Settings, list_field, read_config, require
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import write_text
 from claim2source.core.folders import is_run
 from claim2source.core.records import Dataset
@@ -228,7 +228,7 @@ def resumable(config: FinetuneConfig) -> bool:
     """Tell whether the run in `config.out`, if any, was begun with these settings."""
     try:
         RunFolder.find(replace(config, resume=True), lock=False)
-    except UserError:
+    except ConfigError:  # other settings
         return False
     return True
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import torch
 
+from claim2source.models.layers import count_weights, linear_layers
 from claim2source.training.config import RetrieverRecipe
-from claim2source.training.memory_plan import adapter_weights, count_weights, linear_layers
+from claim2source.training.memory_plan import adapter_weights
 
 Tuning = Literal["full", "lora"]
 

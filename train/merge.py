@@ -176,10 +176,10 @@ def _merged(config: MergeConfig) -> list[str]:
             scale = config.scales[0]
             if len({*config.scales}) > 1:
                 report, scale = compare_scales(config, checkpoint)
+        scores = _run_report(checkpoint) if scale is None and report is None else report
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         with atomic_folder(config.out) as folder:
             lines = export(scaled, folder, scale, config.dtype, name)
-            scores = _run_report(checkpoint) if scale is None and report is None else report
             write_card(folder, scaled.manifest, lines, _title(config), scores)
             if report is not None:
                 report.write(folder)
@@ -200,9 +200,10 @@ def _merge_reranker(config: MergeConfig) -> list[str]:
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
     checkpoint, manifest = reranker
+    scores = _run_report(checkpoint)
     with atomic_folder(config.out) as folder:
         lines = export_reranker(checkpoint, manifest, folder, config.dtype, config.model)
-        write_card(folder, manifest, lines, _title(config), _run_report(checkpoint))
+        write_card(folder, manifest, lines, _title(config), scores)
     return lines
 
 

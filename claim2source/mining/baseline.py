@@ -27,6 +27,8 @@ FLATTEST, SHARPEST = 1.18, 8.0
 # E5 at 0.01 and MiniLM at 0.05, as they were trained; less where all papers are of one field, as E5
 # has 1.4 on the demo's.
 USUAL = 2.0
+# First losses above so many times that of a guess are warned of.
+_FAR_ABOVE_CHANCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,21 @@ class RandomBaseline:
             f"scores of random pairs deviate by {self.deviation:.3f}; about "
             f"{self.deviation / USUAL:.1g} would fit"
         ]
+
+
+def first_loss_sentences(loss: float, candidates: int, temperature: float) -> list[str]:
+    """Warn in a line where the first InfoNCE is far above that of scores that are all alike.
+
+    Random scores that deviate by 2 temperatures lie 1.6 times above it with 8 candidates.
+    """
+    chance = math.log(max(candidates, 2))
+    if math.isfinite(loss) and loss <= _FAR_ABOVE_CHANCE * chance:
+        return []
+    return [
+        f"the first loss is {loss:.3g}, where a guess among {candidates} sources has {chance:.3g}: "
+        f"this model's scores are too large for optimisation.temperature {temperature:g}, or rank "
+        "golds last; a higher temperature, or model.normalize: true, brings them down"
+    ]
 
 
 def sampled_baseline(

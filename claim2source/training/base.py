@@ -20,6 +20,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, resolve
+from claim2source.models.layers import set_dropout
 from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
@@ -30,7 +31,6 @@ from claim2source.training.checkpoint import (
     adapt,
     check_layers,
     save_checkpoint,
-    set_dropout,
 )
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.data import TrainingData

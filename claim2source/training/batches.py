@@ -175,13 +175,13 @@ class BatchSampler:
             turns = [self._turns(rows, uses) for rows in shares]
             if index < first:
                 continue
-            begun = index - index % self.accumulation
+            first_of_window = index - index % self.accumulation
             shared = self.gather and self.world_size > 1
             yield BatchPlan(
                 rows=shares[self.rank],
                 epoch=epoch,
                 index=index,
-                window=min(self.accumulation, self.batches - begun),
+                window=min(self.accumulation, self.batches - first_of_window),
                 shares=shares if shared else (),
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],

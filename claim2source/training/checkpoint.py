@@ -16,13 +16,13 @@ import torch
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models.layers import layers_of, linear_layers, set_dropout
 from claim2source.models.places import base_record
 from claim2source.models.projection import save_projection
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.export.weighted_sum import ONE_SHARD
-from claim2source.training.memory_plan import linear_layers
 from claim2source.training.resume import require_finite_weights
 
 # Name of a projection that is trained with its model, as a part of it.
@@ -167,21 +167,6 @@ def without_copies(model: torch.nn.Module) -> Iterator[None]:
 
     with disable_input_dtype_casting(model):
         yield
-
-
-def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
-    """Find a model's stack of layers, its longest list of modules."""
-    lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
-    return max(lists, key=len, default=torch.nn.ModuleList())
-
-
-def set_dropout(model: torch.nn.Module, rate: float) -> None:
-    """Set every dropout rate, also those that attention layers hold as plain numbers."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = rate
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = rate  # type: ignore[assignment]
 
 
 def _with_adapter(model: Any, recipe: TrainingRecipe, task: str | None) -> Any:

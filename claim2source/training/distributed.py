@@ -28,8 +28,8 @@ from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Side
+from claim2source.models.layers import layers_of
 from claim2source.text import Rendering
-from claim2source.training.checkpoint import layers_of
 
 Value = TypeVar("Value")
 
@@ -39,15 +39,15 @@ _TIMEOUT = timedelta(minutes=15)
 _exchanges = count()
 # What gloo says of a process that is gone.
 _BROKEN = ("closed by peer", "reset by peer", "Broken pipe", "gloo/transport/tcp")
-_ONE_WAY = "leave it out; the trainer runs single or DDP"
+_LEAVE_OUT = "leave it out; trainer.strategy says ddp or fsdp2"
 # Launcher settings that Lightning ignores silently -> option, values that change nothing, advice.
 _IGNORED_BY_LIGHTNING = {
-    "USE_FSDP": ("--use_fsdp", ("false", "0", "no"), _ONE_WAY),
-    "USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no"), _ONE_WAY),
-    "USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no"), _ONE_WAY),
-    "USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no"), _ONE_WAY),
+    "USE_FSDP": ("--use_fsdp", ("false", "0", "no"), _LEAVE_OUT),
+    "USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no"), _LEAVE_OUT),
+    "USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no"), _LEAVE_OUT),
+    "USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no"), _LEAVE_OUT),
     "MIXED_PRECISION": ("--mixed_precision", ("no",), "set optimisation.precision"),
-    "DYNAMO_BACKEND": ("--dynamo_backend", ("no",), _ONE_WAY),
+    "DYNAMO_BACKEND": ("--dynamo_backend", ("no",), _LEAVE_OUT),
     "GRADIENT_ACCUMULATION_STEPS": (
         "--gradient_accumulation_steps",
         ("1",),
@@ -305,9 +305,12 @@ def chosen_strategy(requested: object, world: World) -> Strategy | str:
         name = requested if isinstance(requested, str) else type(requested).__name__
         allowed = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
         raise ConfigError("trainer.strategy", name, allowed)
+    if requested._ddp_kwargs.get("static_graph"):
+        allowed = "false: chunks go backward one after the other"
+        raise ConfigError("trainer.strategy.init_args.static_graph", True, allowed)
     requested._forward_redirection = _call_method  # type: ignore[assignment]
     # Weights may get no gradient: a pooler that is not used.
-    requested._ddp_kwargs |= {"find_unused_parameters": True, "static_graph": False}
+    requested._ddp_kwargs |= {"find_unused_parameters": True}
     # Gradients lie in the buckets that are sent: there is no copy of them.
     requested._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
     return requested
@@ -354,19 +357,22 @@ class GatherWeights(pl.Callback):
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+        self.encoder, self._current = encoder, False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        if trainer.current_epoch:
+        if trainer.current_epoch and not self._current:
             self.on_train_epoch_end(trainer, module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
         weights = moved_weights(module.model, everywhere=True)
         self.encoder.model.load_state_dict(weights, strict=False)
         self.encoder.model.to(module.device)  # type: ignore[arg-type]
+        self._current = True
 
     def on_train_batch_start(self, *arguments: Any) -> None:
-        self.encoder.model.to("cpu")  # type: ignore[arg-type]
+        if self._current:
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
+            self._current = False
 
 
 def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:

@@ -1,6 +1,6 @@
 """Make Lightning's trainer for a run, with its callbacks, and train from where it was stopped."""
 
-# These callbacks are those of our own modules alone.
+# Callbacks take our own modules where Lightning passes any.
 # mypy: disable-error-code="override"
 
 from __future__ import annotations

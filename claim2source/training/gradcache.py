@@ -36,6 +36,7 @@ class GradCache:
         self._repeats: list[tuple[Sequence[int], RandomState, Tensor]] = []
 
     def forward(self) -> Tensor:
+        """Compute the loss, before `backward`."""
         repeated = 0 if self.whole else len(self.chunks) - 1
         with torch.no_grad():
             for rows in self.chunks[:repeated]:

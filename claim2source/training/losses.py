@@ -151,8 +151,8 @@ def keep_base(
 def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
     """Sum 1 - cosine of each view and its claim, divided by the number of claims.
 
-    Views are its original, its translation and both together. `claims` [n, d], `views` [v, d] (v
-    may be 0), `owners` [v] the row of each view's claim. Returns a scalar.
+    Views are a claim's original, its translation and both together. `claims` [n, d], `views`
+    [v, d] (v may be 0), `owners` [v] the row of each view's claim. Returns a scalar.
     """
     from torch.nn.functional import cosine_similarity
 

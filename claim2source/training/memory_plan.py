@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel
 from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
+from claim2source.models.layers import count_weights, linear_layers
 from claim2source.models.tokens import Tokens
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.resume import trainable_weights
@@ -57,6 +57,15 @@ class Memory:
         return max(int(self.room(device)) // _STEP * _STEP, longest)
 
     @classmethod
+    def measured(cls, tokens: int, before: int, peak: int, gradients: int, trained: int) -> Memory:
+        """Take the bytes before a chunk, at its peak, and of the gradients that came with it.
+
+        The `trained` weights get AdamW's means beside them.
+        """
+        states = gradients + MEANS * trained
+        return cls(before, states, max(peak - before - gradients, 1) / tokens, tokens)
+
+    @classmethod
     def of(cls, model: PreTrainedModel, recipe: RetrieverRecipe, tokens: int) -> Memory:
         """Estimate a training's memory with this many tokens in the forward pass at once.
 
@@ -84,23 +93,6 @@ class Memory:
         of_layer = model.config.hidden_size * width if checkpointed else a_layer
         a_token = of_layer * layers + (a_layer if checkpointed else 0.0)
         return cls(weights, trained * TRAINED, a_token, tokens)
-
-
-def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Linear]:
-    """Find a model's linear layers of these names, or without names all but the pooler's."""
-    layers = {}
-    for name, module in model.named_modules():
-        path = name.split(".")
-        if isinstance(module, torch.nn.Linear) and (
-            path[-1] in names if names else "pooler" not in path
-        ):
-            layers[name] = module
-    return layers
-
-
-def count_weights(layers: Iterable[torch.nn.Linear]) -> int:
-    """Count the layers' weights; not their tensors' elements: in 4 bits two share a byte."""
-    return sum(layer.in_features * layer.out_features for layer in layers)
 
 
 def adapter_weights(model: torch.nn.Module, recipe: RetrieverRecipe) -> int:
@@ -303,9 +295,8 @@ def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int, longes
     peak = torch.cuda.max_memory_allocated(device)
     trained = trainable_weights(model).values()
     gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-    states = gradients + MEANS * sum(p.numel() for p in trained)
+    weights = sum(p.numel() for p in trained)
     model.zero_grad(set_to_none=True)
     model.train(training)
     torch.cuda.empty_cache()
-    tokens = len(texts) * longest
-    return Memory(before, states, max(peak - before - gradients, 1) / tokens, tokens)
+    return Memory.measured(len(texts) * longest, before, peak, gradients, weights)

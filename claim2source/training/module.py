@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from claim2source.core.errors import EXIT_CODE, UserError
+from claim2source.mining.baseline import first_loss_sentences
 from claim2source.models import Encoder, Tokens
 from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
@@ -35,7 +36,6 @@ from claim2source.training.gradcache import (
     token_chunks,
 )
 from claim2source.training.losses import LossesConfig, combined
-from claim2source.training.negatives import first_loss_sentences
 from claim2source.training.resume import CALMER, StopSignals, skipped_steps, trainable_weights
 
 if TYPE_CHECKING:
@@ -181,7 +181,10 @@ class TrainingModule(pl.LightningModule):
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             while True:
                 try:
-                    return self.cache.backward(loss, partial(start_reducer, self.trainer.strategy))
+                    self.cache.backward(loss, partial(start_reducer, self.trainer.strategy))
+                    # Copies that nothing goes back to any more.
+                    self.gradients = {}
+                    return
                 except torch.OutOfMemoryError as error:
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
@@ -435,7 +438,8 @@ class RetrieverModule(TrainingModule):
         if self.sharded:
             # All processes must run equally many.
             count = torch.tensor(len(chunks), device=device)
-            missing = int(self.trainer.strategy.reduce(count, reduce_op="max")) - len(chunks)
+            torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MAX)
+            missing = int(count) - len(chunks)
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
         loss = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
         self.window.terms.append(terms)

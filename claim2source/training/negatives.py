@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,25 +20,6 @@ from claim2source.training.distributed import barrier, encode_shares, gather_val
 from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
 from claim2source.training.teacher import teachers_rows
-
-# First losses above so many times that of a guess are warned of.
-_FAR_ABOVE_CHANCE = 2.0
-
-
-def first_loss_sentences(loss: float, candidates: int, temperature: float) -> list[str]:
-    """Warn in a line where the first InfoNCE is far above that of scores that are all alike.
-
-    Random scores that deviate by 2 temperatures lie 1.6 times above it with 8 candidates.
-    """
-    chance = math.log(max(candidates, 2))
-    if math.isfinite(loss) and loss <= _FAR_ABOVE_CHANCE * chance:
-        return []
-    return [
-        f"the first loss is {loss:.3g}, where a guess among {candidates} sources has {chance:.3g}: "
-        f"this model's scores are too large for optimisation.temperature {temperature:g}, or rank "
-        "golds last; a higher temperature, or model.normalize: true, brings them down"
-    ]
-
 
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50

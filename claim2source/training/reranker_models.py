@@ -136,6 +136,7 @@ def load_to_train(
         reranker = _cross_encoder(recipe, base, stage)
     else:
         causal: Any = stage.network[0]
+        _ = stage.answers  # a tokenizer without yes or no is told before anything is written
         causal.config.use_cache = False
         reranker = TrainedReranker(recipe, base, stage, causal, causal)
     check_layers(reranker.model, recipe, own_code=loading.own_code)

@@ -32,6 +32,15 @@ from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
 
 _TOP = 5  # places that LambdaLoss looks at
+# Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
+MOST_ALIKE = 10
+EQUAL = "alike"
+# Scores of a claim that lie closer, relative to their size, rank nothing.
+_NEAR, _ROUNDING = 1e-4, 1e-7
+COLLAPSED = (
+    "the re-ranker has collapsed: it gives all of a claim's sources the same score ({where}); "
+    "lower optimisation.learning_rate, or raise optimisation.warmup_ratio, and begin again"
+)
 
 
 class LogitsTable(CrossEncoder):
@@ -105,17 +114,6 @@ class GroupLoss:
             # Its targets are a softmax: these give the golds all of it.
             targets = [part.log() for part in targets]
         return self.loss([[""] * len(rows), rows], targets)
-
-
-# Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
-MOST_ALIKE = 10
-EQUAL = "alike"
-# Scores of a claim that lie closer, relative to their size, rank nothing.
-_NEAR, _ROUNDING = 1e-4, 1e-7
-COLLAPSED = (
-    "the re-ranker has collapsed: it gives all of a claim's sources the same score ({where}); "
-    "lower optimisation.learning_rate, or raise optimisation.warmup_ratio, and begin again"
-)
 
 
 def are_alike(scores: Tensor) -> bool:
@@ -234,11 +232,12 @@ class PipelineOnVal(EvaluateOnVal):
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
-        self._first: Any = gather_values(first, self.world)[0]
+        self._first = gather_values(first, self.world)[0]
 
     def score(self, epoch: int) -> Epoch | None:
         """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
         val, world, model = self.data.val, self.world, self.model.model
+        assert self._first is not None
         # Every process re-ranks with the weights as they are.
         share = val.claims[world.rank :: world.size]
         first = self._first.run.restricted([claim.id for claim in share])

@@ -31,6 +31,8 @@ CALMER = (
     "lower optimisation.learning_rate, raise a low temperature, or take precision fp32, "
     "and begin again"
 )
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PARENT_DEATH = 1  # prctl's PR_SET_PDEATHSIG
 # By device: the bytes that torch.get_rng_state gives.
 RandomState = dict[str, Tensor]
 
@@ -88,6 +90,8 @@ class TrainingState:
     @classmethod
     def load(cls, path: Path) -> TrainingState:
         """Read a saved state, tensors and plain values only. Raises `InputError`."""
+        if not path.is_file():
+            raise InputError(path, why="no saved state here")
         try:
             raw = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many types for a file that is no state
@@ -151,10 +155,6 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
 
 def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_PARENT_DEATH = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class StopSignals:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from claim2source import __version__
 from claim2source.core.config import as_plain, to_yaml
-from claim2source.core.config_yaml import read_mapping
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import (
     clean_leftovers,
@@ -32,6 +31,7 @@ from claim2source.core.folders import (
     is_run,
     is_unbegun,
     put_aside,
+    run_settings,
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
@@ -67,6 +67,8 @@ class RunFile:
     def read(cls, run: Path) -> RunFile:
         """Read a run's file. Raises `InputError` where there is none, or it is damaged."""
         file = run / RUN_FILE
+        if not file.exists():
+            raise InputError(file, why="is missing: without its history no epoch can be chosen")
         return validated(cls, read_json(file), file)
 
 
@@ -132,9 +134,9 @@ class RunFolder:
 
     def _continue(self, config: RunConfig) -> None:
         """Read what the run has done, and check that it goes on with the settings it began with."""
-        before = _flattened(read_mapping(self.path / CONFIG_FILE))
+        before = _flattened(run_settings(self.path))
         if _NEWEST not in before:
-            why = "is damaged, or of an earlier version, whose runs cannot be resumed"
+            why = "is missing, damaged or of an earlier version: the run cannot be resumed"
             raise InputError(self.path / CONFIG_FILE, why=f"{why}; begin again with --overwrite")
         settings, defaults = (_flattened(as_plain(c)) for c in (config, type(config)()))
         share = before.get(_SEEN_SHARE)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Claim id -> source id -> the teacher's score.
 TeacherScores = Mapping[str, Mapping[str, float]]
 _KEY = "losses.distillation.scores"
+# A shorter sentence is mostly a heading: "Methods."
+_FEWEST_WORDS = 4
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,6 @@ class BaseVectors:
     def sources(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of sources, float32, without gradient."""
         return torch.from_numpy(self._sources[[self._source_rows[name] for name in ids]])
-
-
-# A shorter sentence is mostly a heading: "Methods."
-_FEWEST_WORDS = 4
 
 
 def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:

@@ -25,9 +25,10 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import load
 from claim2source.mining import MinedRow, MiningConfig
 from claim2source.models import Encoder, ModelConfig, resolve
+from claim2source.models.layers import set_dropout
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchSampler
-from claim2source.training.checkpoint import adapt, set_dropout
+from claim2source.training.checkpoint import adapt
 from claim2source.training.config import (
     FinetuneConfig,
     LoraConfig,

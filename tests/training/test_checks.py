@@ -14,10 +14,9 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
-from claim2source.mining.baseline import RandomBaseline
+from claim2source.mining.baseline import RandomBaseline, first_loss_sentences
 from claim2source.training.data import unused_data
 from claim2source.training.finetune import finetune
-from claim2source.training.negatives import first_loss_sentences
 from tests.training.small import data_of, small_config, small_splits
 
 

@@ -284,7 +284,20 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     """Gradients that came with the chunk stay, AdamW's means are still to come."""
-    measured = Memory(weights=10 * GIB, states=3 * GIB, a_token=2 * GIB / 1000, tokens=1000)
+    measured = Memory.measured(1000, 10 * GIB, 13 * GIB, GIB, GIB // 4)
+    assert measured == Memory(10 * GIB, 3 * GIB, 2 * GIB / 1000, 1000)
     # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
     assert measured.chunk(76 * GIB, 512) == 31_500 // 512 * 512
     assert measured.chunk(12 * GIB, 512) == 512
+
+
+def test_adapters_inputs_are_counted_by_ends_of_paths_too() -> None:
+    """As peft reads `lora.targets`: `self.query` is every layer's query."""
+    model = bert(1)
+    inputs = [
+        bytes_per_token(
+            model, replace(lora_config(0.1), lora=LoraConfig(dropout=0.1, targets=(t,)))
+        )
+        for t in ("query", "self.query", "uery")
+    ]
+    assert inputs[0] == inputs[1] > inputs[2]

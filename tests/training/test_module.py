@@ -16,10 +16,10 @@ from transformers import get_cosine_schedule_with_warmup
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
+from claim2source.models.layers import set_dropout
 from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
-from claim2source.training.checkpoint import set_dropout
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import CollatedBatch, RetrieverModule, rate_at

@@ -232,12 +232,12 @@ def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
 
 
 DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
-    "no history": ("run.json", None, r"run\.json: no such file"),
+    "no history": ("run.json", None, r"run\.json: is missing"),
     "a history cut": ("run.json", b'{"chosen": null, "history": []}', "history: epoch 0"),
     "an epoch of text": ("run.json", b'{"chosen": null, "history": [{"epoch": "x"}]}', "epoch"),
-    "empty settings": ("config.yaml", b"", r"config\.yaml: is damaged, or"),
-    "no settings": ("config.yaml", None, r"config\.yaml: no such file"),
-    "binary settings": ("config.yaml", b"\xff\x00", r"config\.yaml: not UTF-8"),
+    "empty settings": ("config.yaml", b"", r"config\.yaml: is missing, damaged"),
+    "no settings": ("config.yaml", None, r"config\.yaml: is missing"),
+    "binary settings": ("config.yaml", b"\xff\x00", r"config\.yaml: is missing, damaged"),
     "an empty state": ("state.pt", b"", r"state\.pt: not a saved state"),
 }
 
@@ -315,3 +315,16 @@ def test_a_runs_files_have_the_umask_and_its_checkpoints_no_paths(
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "another store"))
     (single.parent / "model").symlink_to(model)
     resolve(single)
+
+
+@pytest.mark.parametrize("revision", ["1e5", "7e12345", "on", "0o17"])
+def test_text_that_looks_like_another_value_is_the_same_when_a_run_goes_on(
+    revision: str, make: Make
+) -> None:
+    config = make(model__revision=revision)
+    begin(config)
+    run = RunFolder.find(replace(config, resume=True))
+    assert run.config.model.revision == revision and run.file.history
+    run.release()
+    with pytest.raises(ConfigError, match=f"model.revision: 'main' .*'{revision}'"):
+        RunFolder.find(make(model__revision="main", resume=True))

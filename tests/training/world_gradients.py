@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from claim2source.datasets import load
+from claim2source.models.layers import set_dropout
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchSampler
-from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import World, chosen_strategy

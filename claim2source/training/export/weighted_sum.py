@@ -99,6 +99,8 @@ class ScaledCheckpoint:
 
             # At 1 it is not needed, and may be missing.
             base = {} if scale == 1 else self.base_weights
+            if base:
+                _require_alike(self.folder, shapes_of(self._trained_weights), shapes_of(base))
             with torch.no_grad():
                 for name, live in self.encoder.model.state_dict(keep_vars=True).items():
                     tuned = self._trained_weights[name]
@@ -152,6 +154,19 @@ class ScaledCheckpoint:
     def _trained_weights(self) -> dict[str, Tensor]:
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def shapes_of(state: Mapping[str, Tensor]) -> Shapes:
+    return {name: tuple(weight.shape) for name, weight in state.items()}
+
+
+def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
+    """Raise `InputError` where weights have not the names and shapes of a base or another part."""
+    if odd := {*shapes.items()} ^ {*others.items()}:
+        raise InputError(file, field=min(odd)[0], why="does not fit the weights beside it")
 
 
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
@@ -230,6 +245,11 @@ def _sum_full(
     if abs(of_base) > 1e-9:
         base = ScaledCheckpoint(first, model=model).base_weights
     files = [safe_open(str(part / _MODEL), "pt") for part in parts]
+    shapes = [{n: tuple(file.get_slice(n).get_shape()) for n in file.keys()} for file in files]
+    # A base may have more: weights that are tied are in its file once.
+    in_base = {name: shape for name, shape in shapes_of(base).items() if name in shapes[0]}
+    for part, own in zip(parts, shapes, strict=True):
+        _require_alike(part / _MODEL, own, in_base if base else shapes[0])
     state = {}
     for name in sorted(files[0].keys()):
         values = [file.get_tensor(name) for file in files]
@@ -273,6 +293,8 @@ def _sum_adapters(
         factors = [part_state[name].float() for part_state in states]
         if ".lora_B." in name:
             factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
+        elif ".lora_A." not in name:
+            raise UserError(f"{next(iter(parts))}: {name} is no factor of a delta")
         state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0).contiguous()
     save_file(state, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.

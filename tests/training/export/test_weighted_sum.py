@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.models import Encoder, Manifest, resolve
 from claim2source.models.manifest import DataRecord
@@ -183,4 +185,61 @@ def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
     for pair in ([wide, narrow], [narrow, wide]):
         with pytest.raises(UserError, match="adapts"):
             write_sum(read_parts(pair), tmp_path / "sum")
+    assert not (tmp_path / "sum").exists()
+
+
+def edited(folder: Path, change: Callable[[dict[str, torch.Tensor]], None], name: str) -> None:
+    """Change a checkpoint's weights, and write a manifest that fits them."""
+    state = load_file(folder / name)
+    change(state)
+    save_file(state, folder / name, {"format": "pt"})
+    manifest = Manifest.read(folder)
+    weights = replace(manifest.weights, sha256=file_hash(folder / name))
+    replace(manifest, weights=weights).write(folder)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 0.2)])
+@pytest.mark.parametrize("kind", ["more", "less", "shape"])
+def test_weights_that_do_not_fit_each_other_are_named(
+    kind: str, weights: tuple[float, float] | None, model: Path, tmp_path: Path
+) -> None:
+    """Also where the base has a part in the sum."""
+    parts = [saved(model, tmp_path / str(i), "full", i) for i in (1, 2)]
+    name = "embeddings.LayerNorm.weight"
+
+    def change(state: dict[str, torch.Tensor]) -> None:
+        value = state.pop(name)
+        state |= {"more": {name: value, "extra": value.clone()}, "shape": {name: value[:-1]}}.get(
+            kind, {}
+        )
+
+    edited(parts[1], change, "model.safetensors")
+    wrong = "extra" if kind == "more" else name
+    with pytest.raises(InputError, match=f"{wrong}: does not fit"):
+        write_sum(read_parts(parts), tmp_path / "sum", weights)
+    assert not (tmp_path / "sum").exists()
+
+
+def test_a_weight_that_is_not_its_bases_has_no_scale(model: Path, tmp_path: Path) -> None:
+    point, base = (
+        saved(model, tmp_path / "point", "full", 1),
+        shutil.copytree(model, tmp_path / "b"),
+    )
+    scaled = ScaledCheckpoint(point, "cpu")
+    state = dict(scaled.base_weights)
+    state.pop("embeddings.LayerNorm.weight")
+    scaled.__dict__["_base"] = (
+        SimpleNamespace(model=SimpleNamespace(state_dict=lambda: state)),
+        base,
+    )
+    with pytest.raises(InputError, match="embeddings.LayerNorm.weight: does not fit"):
+        scaled.set(0.5)
+
+
+def test_what_is_no_factor_of_a_delta_is_in_no_sum(model: Path, tmp_path: Path) -> None:
+    parts = [saved(model, tmp_path / str(i), "lora", i) for i in (1, 2)]
+    for folder in parts:
+        edited(folder, lambda state: state.update(bias=torch.zeros(3)), "adapter_model.safetensors")
+    with pytest.raises(UserError, match="bias is no factor of a delta"):
+        write_sum(read_parts(parts), tmp_path / "sum")
     assert not (tmp_path / "sum").exists()

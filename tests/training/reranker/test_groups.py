@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 from claim2source.core.records import Claim, Source
 from claim2source.mining import MinedRow, Negative
+from claim2source.training.batches import BatchPlan
 from claim2source.training.reranker_config import RerankerRecipe, RerankerStepsConfig
 from claim2source.training.reranker_data import RerankerPairs
-from claim2source.training.reranker_module import GroupLoss
+from claim2source.training.reranker_module import GroupLoss, RerankerModule
 from tests.training.small import dataset_of
 
 SOURCES = tuple(Source(f"s{i:02d}", f"title {i}", "text") for i in range(40))
@@ -55,6 +57,24 @@ def test_a_teacher_decides_what_is_compared() -> None:
     # Without a score of the gold the candidates are compared with each other.
     assert pairs({"s00": 3.0, "s01": 2.0, "s03": 1.0}).group(row, 0) == ["s00", "s01", "s03"]
     assert not pairs({"s04": 1.0}).rows and pairs({"s01": 1.0}).untaught == 1
+
+
+def test_a_batch_has_the_teachers_scores_in_the_order_of_its_pairs() -> None:
+    negatives = tuple(Negative(f"s{i:02d}", 1.0, "first") for i in range(4))
+    rows = [MinedRow("c", "s04", negatives), MinedRow("c", "s04", negatives[::-1])]
+    scores = {"s04": 0.5, "s01": 0.9, "s03": 0.1}
+    pairs = RerankerPairs(ONE, rows, recipe(2), {"c": scores})
+    read = SimpleNamespace(features=lambda texts: {"texts": texts})
+    reranker = SimpleNamespace(recipe=recipe(2), model=nn.Linear(1, 1), stage=read)
+    module = RerankerModule(reranker, pairs, 1)  # type: ignore[arg-type]
+    groups = module.collate(BatchPlan((1, 0), epoch=0, index=0, window=1))
+    ids = ["s04", "s03", "s01", "s04", "s01", "s03"]
+    assert groups.sizes == [3, 3] and groups.golds.tolist() == [name == "s04" for name in ids]
+    assert [source for _, source in groups.texts] == [
+        source for _, source in pairs.pairs(0, ids[:3]) + pairs.pairs(1, ids[3:])
+    ]
+    assert groups.teacher is not None
+    assert groups.teacher.tolist() == pytest.approx([scores[name] for name in ids])
 
 
 SIZES = [3, 2, 4]

@@ -245,6 +245,23 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tokenizer_without_yes_is_told_before_an_earlier_run_is_moved(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    finetune_reranker(small_config(tiny, tmp_path / "run", optimisation__epochs=1))
+    model = shutil.copytree(tiny["yes_no"], tmp_path / "model")
+    for file in ("tokenizer.json", "vocab.txt"):
+        if (model / file).is_file():
+            text = (model / file).read_text(encoding="utf-8")
+            text = text.replace('"yes"', '"yesyes"').replace("\nyes\n", "\nyesyes\n")
+            (model / file).write_text(text, encoding="utf-8")
+    extra = {"model__kind": "yes_no", "model__name": model, "overwrite": True}
+    with pytest.raises(UserError, match="tokenizer has the token 'yes'"):
+        finetune_reranker(small_config(tiny, tmp_path / "run", **extra))
+    assert [path.name for path in tmp_path.iterdir() if "run" in path.name] == ["run"]
+    assert (tmp_path / "run" / "report.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [

@@ -1,0 +1,42 @@
+"""Find and set the layers of a transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """Find a model's stack of layers, its longest list of modules."""
+    lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+    return max(lists, key=len, default=torch.nn.ModuleList())
+
+
+def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Linear]:
+    """Find a model's linear layers by path, of these names or ends of paths; none: all.
+
+    Without names the pooler's is left out.
+    """
+    layers = {}
+    for path, module in model.named_modules():
+        wanted = any(f".{path}".endswith(f".{name}") for name in names)
+        if isinstance(module, torch.nn.Linear) and (
+            wanted if names else "pooler" not in path.split(".")
+        ):
+            layers[path] = module
+    return layers
+
+
+def count_weights(layers: Iterable[torch.nn.Linear]) -> int:
+    """Count the layers' weights; not their tensors' elements: in 4 bits two share a byte."""
+    return sum(layer.in_features * layer.out_features for layer in layers)
+
+
+def set_dropout(model: torch.nn.Module, rate: float) -> None:
+    """Set every dropout rate, also those that attention layers hold as plain numbers."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = rate  # type: ignore[assignment]
