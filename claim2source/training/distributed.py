@@ -38,7 +38,7 @@ _TIMEOUT = timedelta(minutes=15)
 # Numbers the exchanges of values; equal in all processes.
 _exchanges = count()
 # What gloo says of a process that is gone.
-_BROKEN = ("closed by peer", "reset by peer", "Broken pipe", "gloo/transport/tcp")
+_BROKEN = "closed by peer", "reset by peer", "Broken pipe", "pair closure", "gloo/transport/tcp"
 _LEAVE_OUT = "leave it out; trainer.strategy says ddp or fsdp2"
 # Launcher settings that Lightning ignores silently -> option, values that change nothing, advice.
 _IGNORED_BY_LIGHTNING = {
