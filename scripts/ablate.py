@@ -225,7 +225,9 @@ class Ablation:
 
 
 def resumable(config: FinetuneConfig) -> bool:
-    """Tell whether the run in `config.out`, if any, was begun with these settings."""
+    """Tell whether `config.out` holds a run that was begun with these settings."""
+    if not is_run(config.out):
+        return False
     try:
         RunFolder.find(replace(config, resume=True), lock=False)
     except ConfigError:  # other settings
