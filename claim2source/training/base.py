@@ -261,7 +261,7 @@ def prepare_to_train(
     vectors = None if teacher is None else teacher.base
     if teacher is None and (recipe.losses.keep_base.weight or query_only):
         with first_before_others(world):
-            vectors = BaseVectors(encoder, recipe.rendering, train, store, world.is_first)
+            vectors = BaseVectors.encode(encoder, recipe.rendering, train, store, world.is_first)
     own = query_only and teacher is None
     frozen = None
     if own and recipe.tuning == "full":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.records import Dataset, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.io.store import Store
 from claim2source.io.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # Claim id -> source id -> the teacher's score.
 TeacherScores = Mapping[str, Mapping[str, float]]
+# Id of a claim or source -> its vector [dimensions].
+Vectors = Mapping[str, np.ndarray]
 _KEY = "losses.distillation.scores"
 # A shorter sentence is mostly a heading: "Methods."
 _FEWEST_WORDS = 4
@@ -124,33 +126,39 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     return rows
 
 
+@dataclass(frozen=True, eq=False)
 class BaseVectors:
-    """Hold the base model's, or a teacher's, vectors of the training texts, encoded once."""
+    """Hold the base model's, or a teacher's, vectors of the training texts, by id."""
 
-    def __init__(
-        self,
+    claim_vectors: Vectors
+    source_vectors: Vectors
+
+    @classmethod
+    def encode(
+        cls,
         encoder: Encoder,
         rendering: Rendering,
         train: Dataset,
         store: Store,
         progress: bool = False,
-    ) -> None:
-        def encode(texts: Sequence[str], side: Side) -> np.ndarray:
+    ) -> BaseVectors:
+        def by_id(records: Sequence[Claim | Source], texts: Sequence[str], side: Side) -> Vectors:
             name = f"{side}s, base model" if progress else None
-            return encoder.encode(texts, side, store=store, progress=name)[0]
+            vectors = encoder.encode(texts, side, store=store, progress=name)[0]
+            return dict(zip((record.id for record in records), vectors, strict=True))
 
-        self._claims = encode(rendering.claim_texts(train.claims), "claim")
-        self._sources = encode(rendering.source_texts(train.sources), "source")
-        self._claim_rows = {claim.id: row for row, claim in enumerate(train.claims)}
-        self._source_rows = {source.id: row for row, source in enumerate(train.sources)}
+        return cls(
+            by_id(train.claims, rendering.claim_texts(train.claims), "claim"),
+            by_id(train.sources, rendering.source_texts(train.sources), "source"),
+        )
 
     def claims(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of claims, float32, without gradient."""
-        return torch.from_numpy(self._claims[[self._claim_rows[name] for name in ids]])
+        return torch.from_numpy(np.stack([self.claim_vectors[name] for name in ids]))
 
     def sources(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of sources, float32, without gradient."""
-        return torch.from_numpy(self._sources[[self._source_rows[name] for name in ids]])
+        return torch.from_numpy(np.stack([self.source_vectors[name] for name in ids]))
 
 
 def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
@@ -223,7 +231,7 @@ class SourceTeacher:
         seed = recipe.optimisation.seed
         texts = pool_texts(train.sources, alignment.most, seed)
         with first_before_others(world):
-            self.base = BaseVectors(encoder, recipe.rendering, train, store, is_first)
+            self.base = BaseVectors.encode(encoder, recipe.rendering, train, store, is_first)
             if alignment.weight:
                 name = "texts without labels, teacher" if is_first else None
                 vectors, _ = encoder.encode(texts, "claim", store=store, progress=name)

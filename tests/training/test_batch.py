@@ -63,7 +63,7 @@ EXPECTED: Any = (
 def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_path: Path) -> None:
     claims, positives, masked, teacher, weights = EXPECTED[rank]
     data, rendering = dataset_of(CLAIMS, SOURCES), Rendering()
-    base = BaseVectors(encoder, rendering, data, Store(tmp_path))
+    base = BaseVectors.encode(encoder, rendering, data, Store(tmp_path))
     losses = LossesConfig(
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
@@ -115,7 +115,7 @@ def test_a_gold_under_another_id_is_masked(
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
     rows = [mined_row(*names) for names in ("1ab", "3ch", "5g", "4eg")]
     data = dataset_of(claims, TWINS)
-    base = BaseVectors(encoder, Rendering(), data, Store(tmp_path))
+    base = BaseVectors.encode(encoder, Rendering(), data, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
     recipe = recipe_of(train="query_only" if query_only else "both")
     pairs = TrainingPairs(data, rows, encoder, recipe, base=base, teacher=teacher)

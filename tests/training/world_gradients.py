@@ -56,7 +56,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         row.claim: {row.positive: 3.0, **{n.source: float(i) for i, n in enumerate(row.negatives)}}
         for row in rows[::2]
     }
-    base = BaseVectors(encoder, rendering, train, None)  # type: ignore[arg-type]
+    base = BaseVectors.encode(encoder, rendering, train, None)  # type: ignore[arg-type]
     # Away from the base, or keeping close to it would ask for nothing.
     torch.manual_seed(3)
     with torch.no_grad():
