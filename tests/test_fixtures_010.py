@@ -112,7 +112,7 @@ def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) ->
     recipe = fixtures / "killed.yaml"
     recipe.write_text(yaml.safe_dump(values), encoding="utf-8")
     config_option = f"--config={recipe}"
-    with pytest.raises(UserError, match="earlier version, .* begin again with --overwr"):
+    with pytest.raises(UserError, match="earlier version.* begin again with --overwr"):
         train([config_option, "--resume"])
     assert contents(folder) == before
     train([config_option, "--overwrite"])
