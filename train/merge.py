@@ -32,8 +32,7 @@ from claim2source.evaluation.reports import distinct_ends
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
-from claim2source.models.manifest import EXPORT_FILE, FILE
-from claim2source.models.reranker_manifest import trained_reranker
+from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,

@@ -15,8 +15,14 @@ from claim2source.models.config import (
     Template,
 )
 from claim2source.models.hub import tokenizer_files, tokenizer_hash
-from claim2source.models.manifest import Base, DataRecord, Manifest, Weights
-from claim2source.models.resolve import Resolved, checkpoint_folder, resolve
+from claim2source.models.manifest import (
+    Base,
+    DataRecord,
+    Manifest,
+    Weights,
+    checkpoint_folder,
+)
+from claim2source.models.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder

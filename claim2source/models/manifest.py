@@ -1,4 +1,4 @@
-"""Read and write `manifest.json`, by which a checkpoint is evaluated as it was trained."""
+"""Read and write `manifest.json`, by which a checkpoint is used as it was trained."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 from claim2source.core.config import Settings
 from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, why_not_file, write_json
+from claim2source.core.folders import CHECKPOINTS, RUN_FILE
 from claim2source.core.validate import read_json, validated
-from claim2source.models.config import EncoderSettings, Identity
+from claim2source.models.config import Dtype, EncoderSettings, Identity
+from claim2source.models.local import local_name
 from claim2source.models.places import (
     base_record,
     find_base,
@@ -27,7 +29,7 @@ EXPORT_FILE = "claim2source.json"
 FORMAT = 1
 # The part that a re-ranker's manifest has in place of `encoder`.
 RERANKER = "reranker"
-Record = TypeVar("Record", bound="TrainingRecord")
+RerankerKind = Literal["cross_encoder", "yes_no"]
 # Fields with a default that every manifest has: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
@@ -147,6 +149,18 @@ class TrainingRecord:
         record = {key: value for key, value in self._as_json().items() if key not in left_out}
         write_json(folder / EXPORT_FILE, record | details)
 
+    @classmethod
+    def read(cls, folder: str | Path, file: str = FILE) -> Self:
+        """Read a checkpoint's `manifest.json`. Raises `InputError` naming file and field."""
+        path = Path(folder) / file
+        record = _read(path)
+        if isinstance(record, cls):
+            return record
+        if isinstance(record, RerankerManifest):
+            why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
+            raise InputError(path, why=why)
+        raise InputError(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
+
     def _as_json(self) -> dict[str, Any]:
         """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
@@ -175,29 +189,61 @@ class Manifest(TrainingRecord):
         return values
 
     @classmethod
-    def read(cls, folder: str | Path) -> Manifest:
-        """Read a checkpoint's `manifest.json`. Raises `InputError` naming file and field."""
-        return _parse(Path(folder) / FILE)
-
-    @classmethod
-    def read_export(cls, folder: Path) -> Manifest | None:
+    def read_export(cls, folder: Path) -> Self | None:
         """Read the manifest in `claim2source.json`; None for a folder that is no export."""
-        path = folder / EXPORT_FILE
-        return _parse(path) if path.is_file() else None
+        return cls.read(folder, EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else None
 
 
-def read_raw(path: Path) -> dict[str, Any]:
-    """Read a manifest's JSON object. Raises `InputError` where it is none of this format."""
+@dataclass(frozen=True)
+class RerankerSettings:
+    """Define how a trained re-ranker reads a pair of texts.
+
+    Args:
+        kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
+            yes.
+        max_length: tokens of a pair.
+        instruction: what a model that takes one is told.
+        template: form of the yes/no prompt.
+        labels: logits of a pair: 1, or 2 of irrelevant and relevant.
+        dtype: weights' type.
+        own_code: the base runs code of its own.
+    """
+
+    kind: RerankerKind
+    max_length: int | None = None
+    instruction: str | None = None
+    template: Literal["qwen3", "escaped"] = "qwen3"
+    labels: int = 1
+    dtype: Dtype = "float32"
+    own_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerManifest(TrainingRecord):
+    """Record a re-ranker's checkpoint.
+
+    `scores` are those on val of the whole pipeline: the first stage, re-ranked. `depth` is how
+    many of its sources were.
+    """
+
+    reranker: RerankerSettings
+    depth: int
+
+
+AnyManifest = Manifest | RerankerManifest
+
+
+def _read(path: Path) -> AnyManifest:
+    """Read a manifest, and find its base and its data set on this machine."""
     if why_not_file(path) == "no such file":
         raise InputError(path, why="no such file; not a checkpoint of ours")
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(path, field="format", why=f"this version reads format {FORMAT}")
-    return raw
-
-
-def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
-    """Validate a manifest, and find its base and its data set on this machine."""
+    if (repeats := raw.pop("refit", None)) is not None:
+        why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
+        raise InputError(path, field="refit", why=why)
+    kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
     if path.name == EXPORT_FILE:  # which says more
         raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
     for part, keys in _REQUIRED.items():
@@ -205,23 +251,63 @@ def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
                 raise InputError(path, field=f"{part}.{key}", why="is missing")
     # As JSON, where a list may stand for a tuple.
-    record = validated(kind, json.dumps(raw), path)
+    record: AnyManifest = validated(kind, json.dumps(raw), path)
     base, data, folder = record.base, record.data, path.parent
     base = replace(base, name=find_base(base.name, base.sha256, folder))
     data = replace(data, dataset=find_dataset(data.dataset, folder))
-    return replace(record, base=base, data=data)
+    record = replace(record, base=base, data=data)
+    if isinstance(record, RerankerManifest) or (sources := record.source_model) is None:
+        return record
+    name = find_base(sources.name, sources.sha256, folder, "teacher")
+    return replace(record, source_model=replace(sources, name=name))
 
 
-def _parse(path: Path) -> Manifest:
-    raw = read_raw(path)
-    if RERANKER in raw:
-        why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
-        raise InputError(path, why=why)
-    if (repeats := raw.pop("refit", None)) is not None:
-        why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
-        raise InputError(path, field="refit", why=why)
-    manifest = parsed(Manifest, raw, path)
-    if (sources := manifest.source_model) is None:
-        return manifest
-    name = find_base(sources.name, sources.sha256, path.parent, "teacher")
-    return replace(manifest, source_model=replace(sources, name=name))
+def checkpoint_folder(name: str | Path) -> Path:
+    """Return the checkpoint that a training run chose; any other folder as it is."""
+    folder = Path(local_name(str(name)))
+    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
+    return chosen_checkpoint(folder) if is_run else folder
+
+
+def chosen_checkpoint(run_folder: Path) -> Path:
+    path = run_folder / RUN_FILE
+    run = read_json(path)
+    if not isinstance(run, dict) or "chosen" not in run:
+        raise InputError(path, field="chosen", why="missing")
+    name = run["chosen"]
+    if name is None:
+        raise InputError(path, field="chosen", why="the run has not ended: none is chosen yet")
+    if not isinstance(name, str):
+        raise InputError(path, field="chosen", why="not a checkpoint's name")
+    return run_folder / CHECKPOINTS / Path(name).name
+
+
+def manifest_of(name: str) -> AnyManifest | None:
+    """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models.
+
+    A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from.
+    """
+    folder = checkpoint_folder(name)
+    files = (folder / FILE, folder / EXPORT_FILE)
+    return next((_read(file) for file in files if file.is_file()), None)
+
+
+def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
+    """Find a trained re-ranker: a checkpoint's folder, or a run's, which chose one.
+
+    None for any other model, a retriever's checkpoint among them.
+    """
+    folder = checkpoint_folder(name)
+    manifest = _read(folder / FILE) if (folder / FILE).is_file() else None
+    return (folder, manifest) if isinstance(manifest, RerankerManifest) else None
+
+
+def manifest_of_base(manifest: AnyManifest) -> AnyManifest | None:
+    """Read the manifest of the checkpoint that another was trained from.
+
+    None where that is no checkpoint, or not to be found any more.
+    """
+    base = manifest_of(manifest.base.name)
+    # A folder of that name may be another one.
+    same_base = base is not None and base.weights.sha256 == manifest.base.sha256
+    return base if same_base else None

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
-from claim2source.core.folders import CHECKPOINTS, RUN_FILE
-from claim2source.core.validate import read_json
 from claim2source.models.config import (
     PLAIN_BERT,
     PREPACKED,
@@ -31,8 +29,15 @@ from claim2source.models.hub import (
     require_files,
     tokenizer_hash,
 )
-from claim2source.models.local import local_model, local_name
-from claim2source.models.manifest import EXPORT_FILE, FILE, Base, Manifest, SourceModel
+from claim2source.models.local import local_model
+from claim2source.models.manifest import (
+    EXPORT_FILE,
+    FILE,
+    Base,
+    Manifest,
+    SourceModel,
+    checkpoint_folder,
+)
 from claim2source.models.places import LOCAL
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
@@ -122,26 +127,6 @@ def resolve(
         else:
             encoder.source_encoder = load_base(export.base, file, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
-
-
-def checkpoint_folder(name: str | Path) -> Path:
-    """Return the checkpoint that a training run chose; any other folder as it is."""
-    folder = Path(local_name(str(name)))
-    is_run = (folder / RUN_FILE).is_file() and not (folder / FILE).is_file()
-    return chosen_checkpoint(folder) if is_run else folder
-
-
-def chosen_checkpoint(run_folder: Path) -> Path:
-    path = run_folder / RUN_FILE
-    run = read_json(path)
-    if not isinstance(run, dict) or "chosen" not in run:
-        raise InputError(path, field="chosen", why="missing")
-    name = run["chosen"]
-    if name is None:
-        raise InputError(path, field="chosen", why="the run has not ended: none is chosen yet")
-    if not isinstance(name, str):
-        raise InputError(path, field="chosen", why="not a checkpoint's name")
-    return run_folder / CHECKPOINTS / Path(name).name
 
 
 def _load(

@@ -19,7 +19,7 @@ from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
+from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.models.manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_cross_encoder
 from claim2source.stages.pairs import CHUNK, Pair, RawScores, scored_alone, token_budget
 

@@ -23,8 +23,8 @@ from claim2source.models.hub import (
 )
 from claim2source.models.local import local_model
 from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.models.manifest import Base
-from claim2source.models.reranker_manifest import (
+from claim2source.models.manifest import (
+    Base,
     RerankerKind,
     RerankerManifest,
     trained_reranker,

@@ -18,7 +18,7 @@ import numpy as np
 
 from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
-from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.models.manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_causal
 from claim2source.stages.pairs import (
     CHUNK,

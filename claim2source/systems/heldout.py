@@ -17,8 +17,7 @@ from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.datasets.grouping import plain_text
 from claim2source.models import DataRecord, checkpoint_folder
-from claim2source.models.manifest import Manifest
-from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
+from claim2source.models.manifest import Manifest, RerankerManifest, manifest_of, manifest_of_base
 from claim2source.systems.choose import Weighing, weigh
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm

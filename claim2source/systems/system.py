@@ -16,7 +16,7 @@ from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig
-from claim2source.models.reranker_manifest import manifest_of
+from claim2source.models.manifest import manifest_of
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
     DEFAULT,

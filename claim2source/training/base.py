@@ -21,9 +21,8 @@ from claim2source.core.terminal import say
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, resolve
 from claim2source.models.layers import set_dropout
-from claim2source.models.manifest import FILE, Base
+from claim2source.models.manifest import FILE, Base, checkpoint_folder
 from claim2source.models.query_only import base_encoder
-from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import (
     PART,

@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.models.reranker_manifest import manifest_of
+from claim2source.models.manifest import manifest_of
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from claim2source.core.config import Between, Positive, Settings, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.config import Dtype
-from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.models.manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig, TrainingRecipe
 

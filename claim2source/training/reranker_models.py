@@ -14,8 +14,7 @@ import pytorch_lightning as pl
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Weights, tokenizer_files
-from claim2source.models.manifest import Base
-from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
+from claim2source.models.manifest import Base, RerankerManifest, RerankerSettings
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import keep_head, load_cross_encoder
 from claim2source.stages.pairs import Pair

@@ -14,7 +14,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template, resolve
 from claim2source.models.hub import PACKAGED, tokenizer_hash
-from claim2source.models.resolve import chosen_checkpoint
+from claim2source.models.manifest import chosen_checkpoint
 from tests.models.layout import declare
 from tests.training.points import RENDERING, TEMPLATE, config, write_point
 

@@ -24,7 +24,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Report
 from claim2source.models import resolve
-from claim2source.models.resolve import chosen_checkpoint
+from claim2source.models.manifest import chosen_checkpoint
 from claim2source.training.resume import TrainingState
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY

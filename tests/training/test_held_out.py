@@ -16,8 +16,7 @@ from claim2source.datasets import carve_val, load, write_beir
 from claim2source.datasets.mixed import mix
 from claim2source.mining import write_mined
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
-from claim2source.models.manifest import DataRecord, SourceModel
-from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
+from claim2source.models.manifest import DataRecord, RerankerManifest, RerankerSettings, SourceModel
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import require_held_out

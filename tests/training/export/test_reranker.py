@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.config import ConfigError
 from claim2source.models.hub import weights_hash
-from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
+from claim2source.models.manifest import RerankerManifest, manifest_of
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
