@@ -15,9 +15,15 @@ from typing import Literal, Self
 
 import numpy as np
 
+from claim2source.core.errors import InputError
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import validated
+from claim2source.engines import Engine, SearchResults
+from claim2source.engines.manifest import MANIFEST
+from claim2source.retrieve import FusionConfig, fuse
+from claim2source.text.language import READ
 
+LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
 DEEPEST = 100
 # Probability from which a paper counts as found, where nothing else was fitted.
 SURE = 0.7
@@ -164,6 +170,33 @@ class AbstainModel:
     def of_json(cls, values: Mapping[str, object], path: str | Path) -> Self:
         """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
+
+
+def stages_of(results: SearchResults) -> dict[str, Result]:
+    """Name an index's rankings, fused with the default weights, as deep as abstention reads."""
+    lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
+    fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
+    return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
+
+
+def languages_of(engine: Engine) -> tuple[str, ...]:
+    """List the languages among which a short post's is decided, the papers' first."""
+    return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
+
+
+def abstention_of(engine: Engine) -> AbstainModel | None:
+    """Read the model of abstention that is fitted to an index; None where there is none.
+
+    Raises `InputError` where the manifest holds something else.
+    """
+    values, path = engine.manifest.abstain, f"{engine.location}/{MANIFEST}"
+    try:
+        return None if values is None else AbstainModel.of_json(values, path)
+    except InputError as error:
+        first = error.problems[0]
+        why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.location}"
+        field = ".".join(filter(None, ("abstain", first.field)))
+        raise InputError(path, field=field, why=why) from None
 
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:

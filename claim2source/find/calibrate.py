@@ -8,21 +8,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Dataset
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.datasets.grouping import connected_groups
 from claim2source.engines import Engine
 from claim2source.find.abstention import (
     DEEPEST,
+    DENSE,
+    LEXICAL,
     AbstainModel,
     Design,
     Tenth,
     fit,
+    languages_of,
+    stages_of,
     tenths_of,
 )
 from claim2source.find.elsewhere import posts_from_elsewhere
-from claim2source.find.paired import FOLDS, PairedResults, choose_design, papers_of_claims
-from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
+from claim2source.mining.near_duplicates import same_papers
 
 # More claims tell little more.
 MAX_CLAIMS = 1_000
@@ -32,39 +36,73 @@ FEWEST, MOST_ELSEWHERE = 150, 300
 NOT_HERE = 0.3
 # Of the model of topics.
 PENALTY = 1.0
+# Of the model of papers: what is tried, on so many parts of the papers.
+FOLDS = 5
+SCORES = (1, 2, 5, 10)
+PENALTIES = (0.1, 1.0, 10.0, 100.0)
+# Share of words from which on titles or texts are those of one paper.
+_SIMILARITY = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
     """Hold an index's answers to claims with and without their papers, and to other posts.
 
-    `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
+    `parts` are the ids and the results by stage of each of the three, the last of which may be
+    absent. The arrays are of all of them: `right` tells where the last stage's first source is a
+    gold one, `groups` number the groups of gold papers, and the kinds of other posts.
     """
 
-    paired: PairedResults
-    post_ids: Sequence[str]
-    elsewhere: Mapping[str, Result]
-    kinds: np.ndarray
+    parts: tuple[tuple[Sequence[str], Mapping[str, Result]], ...]
+    right: np.ndarray
+    groups: np.ndarray
 
     @property
-    def is_present(self) -> np.ndarray:
-        """Tell where the paper is in the index, [2 x claims + posts]."""
-        return np.concatenate([self.paired.present, np.zeros(len(self.post_ids), bool)])
+    def claims(self) -> int:
+        """Count the claims, each of them twice."""
+        return 2 * len(self.parts[0][0])
 
     @property
-    def first(self) -> np.ndarray:
-        """Tell where the first paper is the right one, [2 x claims + posts]."""
-        return np.concatenate([self.paired.right, np.zeros(len(self.post_ids), bool)])
+    def present(self) -> np.ndarray:
+        """Tell where the paper is in the index."""
+        return np.arange(len(self.right)) < len(self.parts[0][0])
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all of them, [2 x claims + posts, features]."""
-        parts = [self.paired.features(design), design.features(self.post_ids, self.elsewhere)]
-        return np.concatenate(parts)
+        return np.concatenate([design.features(*part) for part in self.parts])
 
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability of each that its paper is here, [2 x claims + posts]."""
         probabilities = model.probabilities(self.features(model.design))
         return probabilities if model.topic is None else probabilities * self.shares(model.topic)
+
+
+def paired(
+    claims: Sequence[Claim], stages: Mapping[str, Result], absent: Mapping[str, Result]
+) -> Questions:
+    """Compare the first sources of claims, with and without their papers, with their golds."""
+    last, ids = list(stages.values())[-1].run, [claim.id for claim in claims]
+    right = [bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in claims]
+    groups = np.tile(connected_groups(claim.golds for claim in claims), 2)
+    return Questions(
+        ((ids, stages), (ids, absent)), np.array([*right, *[False] * len(ids)]), groups
+    )
+
+
+def papers_of_claims(dataset: Dataset) -> dict[str, frozenset[str]]:
+    """Map every claim with a gold to its golds and all near-duplicates of them."""
+    pairs = same_papers(dataset.sources, _SIMILARITY, _SIMILARITY)
+    ids = [source.id for source in dataset.sources]
+    numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in pairs])[: len(ids)]
+    group = dict(zip(ids, numbers, strict=True))
+    members: dict[int, set[str]] = {}
+    for source in ids:
+        members.setdefault(group[source], set()).add(source)
+    return {
+        claim.id: frozenset().union(*(members.get(group.get(g, -1), {g}) for g in claim.golds))
+        for claim in dataset.claims
+        if claim.golds
+    }
 
 
 def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
@@ -91,8 +129,38 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     posts, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
     elsewhere = stages_of(engine.find(posts, DEEPEST))
-    paired = PairedResults.of(claims, stages_of(results), stages_of(absent))
-    return Questions(paired, [post.id for post in posts], elsewhere, kinds)
+    questions = paired(claims, stages_of(results), stages_of(absent))
+    return Questions(
+        (*questions.parts, ([post.id for post in posts], elsewhere)),
+        np.append(questions.right, np.zeros(len(posts), bool)),
+        np.append(questions.groups, kinds),
+    )
+
+
+def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
+    """Choose the number of scores and the penalty on the claims of held-out papers.
+
+    The papers are dealt to five folds; of all settings the one with the smallest log loss on
+    the folds it was not fitted on is taken. Raises `UserError` with fewer papers than folds.
+    """
+    claims, stages = questions.claims, tuple(questions.parts[0][1])
+    present, groups = questions.present[:claims], questions.groups[:claims]
+    if (papers := len(np.unique(groups))) < FOLDS:
+        raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {papers}")
+    fold = _deal_folds(groups, np.random.default_rng(seed))
+    losses: dict[tuple[Design, float], float] = {}
+    for scores in SCORES:
+        design = Design(stages, scores)
+        features = questions.features(design)[:claims]
+        for penalty in PENALTIES:
+            shares = np.empty(claims)
+            for number in range(FOLDS):
+                rest = fold != number
+                model = fit(design, features[rest], present[rest], penalty)
+                shares[~rest] = model.probabilities(features[~rest])
+            sure = np.clip(np.where(present, shares, 1 - shares), 1e-12, None)
+            losses[design, penalty] = round(float(-np.log(sure).mean()), 12)
+    return min(losses, key=lambda setting: losses[setting])
 
 
 def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
@@ -101,33 +169,32 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     It is measured on papers, and on kinds of other posts, that it was not fitted on. Raises
     `UserError` where there are too few.
     """
-    questions = ask_index(engine, dataset, seed)
-    paired, papers = questions.paired, engine.stats().papers
-    design, penalty = choose_design(paired, seed)
+    questions, papers = ask_index(engine, dataset, seed), engine.stats().papers
+    design, penalty = choose_design(questions, seed)
+    of_claims, of_posts = np.split(questions.groups, [questions.claims])
     fitted = (
-        f"{len(paired.claim_ids)} claims of {len(np.unique(paired.groups))} papers of "
+        f"{questions.claims // 2} claims of {len(np.unique(of_claims))} papers of "
         f"{dataset.name}, {dataset.split}, each with its papers in the index and without, and "
-        f"{len(questions.post_ids)} posts of other topics; the index has {papers} papers"
+        f"{len(of_posts)} posts of other topics; the index has {papers} papers"
     )
     rng = np.random.default_rng(seed)
-    groups = [_deal_folds(labels, rng) for labels in (paired.groups, questions.kinds)]
-    fold = np.concatenate(groups)
+    fold = np.concatenate([_deal_folds(groups, rng) for groups in (of_claims, of_posts)])
     shares = np.empty(len(fold))
     for n in range(FOLDS):
         shares[fold == n] = questions.shares(_fit_model(questions, design, penalty, fold != n))[
             fold == n
         ]
     model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
-    tenths = tenths_of(shares, questions.is_present, questions.first)
+    tenths = tenths_of(shares, questions.present, questions.right)
     return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
 
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
-    paired = ask_index(engine, dataset).paired
-    stages = (paired.stages, paired.absent)
-    shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
-    return tenths_of(shares, paired.present, paired.right)
+    questions = ask_index(engine, dataset)
+    shares = np.concatenate([model.shares(*part) for part in questions.parts[:2]])
+    claims = questions.claims
+    return tenths_of(shares, questions.present[:claims], questions.right[:claims])
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:
@@ -178,11 +245,11 @@ def _fit_model(
     questions: Questions, design: Design, penalty: float, rows: np.ndarray
 ) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
-    paired, claims = questions.paired, 2 * len(questions.paired.claim_ids)
-    mask = rows[:claims]
-    model = fit(design, paired.features(design)[mask], paired.present[mask], penalty)
-    run = questions.elsewhere[DENSE].run
-    firsts = [run.rows(post_id).start for post_id in questions.post_ids]
+    claims, (post_ids, elsewhere) = questions.claims, questions.parts[2]
+    mask, present = rows[:claims], questions.present[:claims]
+    model = fit(design, questions.features(design)[:claims][mask], present[mask], penalty)
+    run = elsewhere[DENSE].run
+    firsts = [run.rows(post_id).start for post_id in post_ids]
     first = run.scores[firsts][rows[claims:]]
     usual = tuple(round(float(score), 6) for score in first)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)

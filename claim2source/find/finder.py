@@ -16,16 +16,18 @@ from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.rows import SPLIT, findings_with_vectors
-from claim2source.find.abstention import DEEPEST, AbstainModel, Tenth
-from claim2source.find.matching import MatchingWords, Words
-from claim2source.find.rankings import (
+from claim2source.find.abstention import (
+    DEEPEST,
     DENSE,
     FUSED,
     LEXICAL,
+    AbstainModel,
+    Tenth,
     abstention_of,
     languages_of,
     stages_of,
 )
+from claim2source.find.matching import MatchingWords, Words
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import ENGLISH

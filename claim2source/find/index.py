@@ -28,7 +28,7 @@ from claim2source.engines.growing import (
     re_encode,
 )
 from claim2source.engines.manifest import IndexManifest, check_bm25
-from claim2source.find.rankings import abstention_of
+from claim2source.find.abstention import abstention_of
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model
 from claim2source.models.me5 import NAME as MULTILINGUAL

@@ -14,17 +14,19 @@ from claim2source.core.run import Result, Run
 from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
 from claim2source.find.abstention import AbstainModel, Tenth, fit, tenths_of
-from claim2source.find.calibrate import calibrate, reliability, reliability_line
-from claim2source.find.elsewhere import posts_from_elsewhere
-from claim2source.find.finder import Finder
-from claim2source.find.paired import (
+from claim2source.find.calibrate import (
     FOLDS,
     PENALTIES,
     SCORES,
-    PairedResults,
+    calibrate,
     choose_design,
+    paired,
     papers_of_claims,
+    reliability,
+    reliability_line,
 )
+from claim2source.find.elsewhere import posts_from_elsewhere
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from eval.abstain import main
@@ -73,10 +75,11 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     model = calibrate(engine, dataset)
     # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
     questions = fitted_on[0][0]
-    papers, claims = questions.paired.groups, 2 * len(dataset.claims)
-    held_out = np.zeros(claims + len(questions.kinds), int)
+    claims = 2 * len(dataset.claims)
+    papers, kinds = np.split(questions.groups, [claims])
+    held_out = np.zeros(len(questions.groups), int)
     for _, rows in fitted_on[:-1]:
-        for groups, rows_of in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):
+        for groups, rows_of in ((papers, rows[:claims]), (kinds, rows[claims:])):
             assert not {*groups[rows_of]} & {*groups[~rows_of]}
         held_out += ~rows
     assert (held_out == 1).all() and fitted_on[-1][1].all()
@@ -163,23 +166,23 @@ def test_features_are_chosen_on_papers_that_a_model_was_not_fitted_on() -> None:
         lists = {c.id: [(c.golds[0], rng.normal(loc)), ("x", -3.0)] for c in claims}
         return Result(Run.from_lists(lists))
 
-    paired = PairedResults.of(claims, {"s": run(2.0)}, {"s": run(0.0)})
-    assert paired.present.tolist() == [True] * 40 + [False] * 40
-    assert (paired.groups[:40] == paired.groups[40:]).all() and len({*paired.groups}) == 20
-    assert not paired.right[40:].any() and paired.right[:40].any()
-    design, penalty = choose_design(paired)
+    questions = paired(claims, {"s": run(2.0)}, {"s": run(0.0)})
+    assert questions.present.tolist() == [True] * 40 + [False] * 40
+    assert (questions.groups[:40] == questions.groups[40:]).all() and len({*questions.groups}) == 20
+    assert not questions.right[40:].any() and questions.right[:40].any()
+    design, penalty = choose_design(questions)
     # The chosen one has the smallest log loss, each paper's by a model of the other papers.
-    fold = (np.random.default_rng(13).permutation(20) % FOLDS)[paired.groups]
+    fold = (np.random.default_rng(13).permutation(20) % FOLDS)[questions.groups]
     losses = {}
     for scores in SCORES:
         for weight in PENALTIES:
             one, shares = replace(design, scores=scores), np.empty(80)
-            features = paired.features(one)
+            features = questions.features(one)
             for number in range(FOLDS):
                 rest = fold != number
-                model = fit(one, features[rest], paired.present[rest], weight)
+                model = fit(one, features[rest], questions.present[rest], weight)
                 shares[~rest] = model.probabilities(features[~rest])
-            losses[scores, weight] = -np.log(np.where(paired.present, shares, 1 - shares)).mean()
+            losses[scores, weight] = -np.log(np.where(questions.present, shares, 1 - shares)).mean()
     assert losses[design.scores, penalty] == pytest.approx(min(losses.values()))
     with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
-        choose_design(PairedResults.of(claims[:2], {"s": run(2.0)}, {"s": run(0.0)}))
+        choose_design(paired(claims[:2], {"s": run(2.0)}, {"s": run(0.0)}))
