@@ -129,11 +129,6 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
             [*model, stages, f"--only={named}+stages"],
             [f"{named}+stages.original"],
         ),
-        "styles": (
-            evaluate.main,
-            [*model, '--styles.claim_styles=["C1"]', '--styles.source_styles=["S0"]'],
-            [f"{named}.original", f"styles/runs/{named}.original.S0C1"],
-        ),
         "systems": (
             evaluate.main,
             [systems, "--only", "BM25", "Chosen", "--claims", "original", "translated"],
@@ -174,7 +169,7 @@ def programs(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-ALL = "stages vary checkpoint styles systems style_grid fusion".split()
+ALL = "stages vary checkpoint systems style_grid fusion".split()
 
 
 @pytest.mark.parametrize("name", programs(*ALL))

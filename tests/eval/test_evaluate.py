@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import claim2source as c2s
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
-from claim2source.io.trec import read_run
 from claim2source.pipeline.plan import vary_words
 from eval.evaluate import main
 
@@ -67,19 +64,10 @@ def test_every_system_form_and_stage_is_a_row(run: Callable[..., Report], tmp_pa
     plain = [f"{name}.{form}" for name in ("Plain", "Papers", "Tiny", "Both") for form in forms]
     assert set(report.systems) == {*plain, *two}
     assert [(row.system, row.advice) for row in report.not_run] == [("Gone", "get it")] * 2
-    dev = c2s.load("demo", "dev")
-    first = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100)
-    expected = c2s.evaluate(first, dev, repeats=0)
-    for name in ("Plain.original", "Two.original: first stage"):
-        row = report.systems[name]
-        assert row.languages == expected.languages
-        for language in ("en", "de", "fr"):
-            run_of_file = read_run(tmp_path / "out" / row.runs / f"{language}.trec").run
-            for claim in run_of_file.claim_ids:
-                assert run_of_file.sources(claim) == first.sources(claim)
     # Two stages move the first five and three only.
-    last = report.systems["Two.original"]
-    assert last.macro["recall@5"] == report.systems["Plain.original"].macro["recall@5"]
+    first, last = report.systems["Plain.original"], report.systems["Two.original"]
+    assert report.systems["Two.original: first stage"].languages == first.languages
+    assert last.macro["recall@5"] == first.macro["recall@5"] and last.macro != first.macro
     tests = pairs(report)
     assert tests["Dense systems against BM25"] == {
         (f"Tiny.{form}", f"Plain.{form}") for form in forms
@@ -104,22 +92,6 @@ def test_every_system_form_and_stage_is_a_row(run: Callable[..., Report], tmp_pa
         (f"{name}.translated", f"{name}.original") for name in names
     }
     assert (tmp_path / "out" / "Two.original" / "claims.html").is_file()
-
-
-def test_what_is_done_is_not_done_again(run: Callable[..., Report], tmp_path: Path) -> None:
-    words = ("--only", "Plain", "Two")
-    first = run("out", *words)
-    run_file = tmp_path / "out" / "Plain.original" / "runs" / "0" / "en.trec"
-    before = run_file.stat().st_mtime_ns
-    rerun = run("out", *words)
-    assert run_file.stat().st_mtime_ns == before
-    assert rerun.systems == first.systems and rerun.tests == first.tests
-    # Other settings make other rows; a run that is missing is made again.
-    run("out", *words, "--seed", "1")
-    assert run_file.stat().st_mtime_ns > before
-    run_file.unlink()
-    run("out", *words, "--seed", "1")
-    assert run_file.is_file()
 
 
 @pytest.mark.slow
@@ -210,66 +182,3 @@ def test_a_ranking_of_another_program_takes_the_first_stages_place(
     assert [system.languages for system in rerun.systems.values()] == [
         system.languages for system in own.systems.values()
     ]
-
-
-def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
-    trained: tuple[Path, Path], tmp_path: Path, tiny_folder: Path
-) -> None:
-    folder, data = trained
-    waiting, stages = tmp_path / "waiting.yaml", tmp_path / "behind.yaml"
-    waiting.write_text("H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n")
-    stages.write_text(
-        "Staged:\n  retrieve: {dense: another/model}\n  stages:\n"
-        f"    - {{rerank: max_sim, model: {tiny_folder}, max_length: 64, depth: 5}}\n"
-    )
-    words = ["--checkpoint", str(folder), "--dataset", str(data), "--repeats", "50"]
-    extra = ["--systems", str(waiting), "--stages", str(stages), "--out", str(tmp_path / "out")]
-    main([*words, *extra])
-    report = Report.read(tmp_path / "out")
-    epochs = ["epoch-0", "epoch-1", "epoch-2"]
-    wholes = [name for name in report.systems if ":" not in name]
-    assert wholes == [
-        f"{epoch}{end}.bilingual" for epoch in epochs for end in ("", "+Staged", "+H")
-    ]
-    trained_report = Report.read(folder)
-    assert (
-        report.systems["epoch-0.bilingual"].languages == trained_report.systems["step 0"].languages
-    )
-    assert report.chosen is not None and report.training is not None
-    chosen_system = report.systems[f"{report.chosen}.bilingual"]
-    assert report.macro == chosen_system.macro and chosen_system.val
-    assert set(chosen_system.slices) == {"seen", "unseen"}
-    assert not report.systems["epoch-0.bilingual"].slices
-    tests = pairs(report)
-    after = [(f"{epoch}.bilingual", "epoch-0.bilingual") for epoch in epochs[1:]]
-    assert tests["Every epoch against step 0"] == set(after)
-    assert tests["Every epoch against step 0, H"] == {
-        (f"{epoch}+H.bilingual", "epoch-0+H.bilingual") for epoch in epochs[1:]
-    }
-    assert tests["Hybrids against their dense part"] == {
-        (f"{epoch}+H.bilingual", f"{epoch}.bilingual") for epoch in epochs
-    }
-    # The chosen one alone can be submitted.
-    zipped = tmp_path / "chosen.zip"
-    main([*words, "--only", "chosen", "--out", str(tmp_path / "one"), "--submit", str(zipped)])
-    (name,) = Report.read(tmp_path / "one").systems
-    assert name == f"{report.chosen}.bilingual" and zipfile.is_zipfile(zipped)
-    with pytest.raises(UserError, match="choose with --only"):
-        main([*words, "--out", str(tmp_path / "no"), "--submit", str(zipped)])
-
-
-def test_each_language_may_have_a_checkpoint_of_its_own(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder, data = trained
-    zero, two = (str(folder / "checkpoints" / f"epoch-{n}") for n in (0, 2))
-    words = ["--dataset", str(data), "--no_tests"]
-    main([*words, "--checkpoint", zero, "--out", str(tmp_path / "zero")])
-    main([*words, "--checkpoint", two, "--out", str(tmp_path / "two")])
-    main([*words, "--checkpoint", zero, "--route", f"de={two}", "--out", str(tmp_path / "both")])
-    reports = [Report.read(tmp_path / name) for name in ("zero", "two", "both")]
-    (first,), (second,), (routed,) = (report.systems.values() for report in reports)
-    assert routed.name == "routed.bilingual"
-    for language in routed.languages:
-        expected = second if language == "de" else first
-        assert routed.languages[language] == expected.languages[language]

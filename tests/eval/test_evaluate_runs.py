@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering
 from eval.evaluate import main
+from tests.eval.test_evaluate import pairs
 from tests.shared_data import REPOSITORY
 
 HYBRID = REPOSITORY / "configs" / "systems" / "hybrid.yaml"
@@ -33,27 +35,81 @@ def evaluated(checkpoint: Path | str, data: Path, out: Path, *options: str) -> R
     return Report.read(out)
 
 
-def test_a_run_gives_every_kept_epoch_and_step_zero(
-    trained: tuple[Path, Path], tmp_path: Path
+def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
+    trained: tuple[Path, Path], tmp_path: Path, tiny_folder: Path
 ) -> None:
     run, data = trained
-    report, trainings = evaluated(run, data, tmp_path), Report.read(run)
-    assert list(report.systems) == [f"{epoch}.bilingual" for epoch in EPOCHS]
+    waiting, stages = tmp_path / "waiting.yaml", tmp_path / "behind.yaml"
+    waiting.write_text("H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n")
+    stages.write_text(
+        "Staged:\n  retrieve: {dense: another/model}\n  stages:\n"
+        f"    - {{rerank: max_sim, model: {tiny_folder}, max_length: 64, depth: 5}}\n"
+    )
+    words = ("--systems", str(waiting), "--stages", str(stages), "--repeats=50")
+    report, trainings = evaluated(run, data, tmp_path / "out", *words), Report.read(run)
+    wholes = [name for name in report.systems if ":" not in name]
+    assert wholes == [
+        f"{epoch}{end}.bilingual" for epoch in EPOCHS for end in ("", "+Staged", "+H")
+    ]
     assert trainings.training and report.chosen == f"epoch-{trainings.training.chosen_epoch}"
     zero, best = (report.systems[f"{name}.bilingual"] for name in ("epoch-0", report.chosen))
     assert zero.macro == pytest.approx(trainings.systems["step 0"].macro)
     assert report.macro == best.macro == pytest.approx(trainings.macro)
     assert (best.claims, best.sources) == ("bilingual", "metadata")
+    assert best.val and set(best.slices) == {"seen", "unseen"} and not zero.slices
     # Of step 0 the base is known, of the others their folder.
     assert Path(zero.model).name == "model"
+    assert report.systems["epoch-0+H.bilingual"].model == f"bm25-own-hybrid:{zero.model}"
     assert best.model == str(run / "checkpoints" / report.chosen)
     # What training encoded is read from its store: the same weights have the same key.
     assert all(system.cost and system.cost.stored and system.cost.tokens for system in (zero, best))
-    text = (tmp_path / "report.md").read_text()
-    scores, _, tests = text.partition("Every epoch against step 0: ")
-    assert f"| {report.chosen} (chosen) |" in scores and "| recall@100 macro |" in scores
-    assert tests.count("| epoch-") == 3 * 3  # macro, English, German
-    assert "Scores on val:" in scores
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert f"| {report.chosen} (chosen) |" in text and "| recall@100 macro |" in text
+    assert "Scores on val:" in text
+    tests = pairs(report)
+    after = [(f"{epoch}.bilingual", "epoch-0.bilingual") for epoch in EPOCHS[1:]]
+    assert tests["Every epoch against step 0"] == set(after)
+    assert tests["Every epoch against step 0, H"] == {
+        (f"{epoch}+H.bilingual", "epoch-0+H.bilingual") for epoch in EPOCHS[1:]
+    }
+    assert tests["Hybrids against their dense part"] == {
+        (f"{epoch}+H.bilingual", f"{epoch}.bilingual") for epoch in EPOCHS
+    }
+    # A hybrid is what both parts give alone.
+    dev, encoder = load(data, "dev"), resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
+    dense = Dense(encoder, rendering=Rendering("bilingual", "metadata")).index(dev.sources)
+    sparse = BM25(BM25Config(k1=1.2, claims="bilingual")).index(dev.sources)
+    parts = [index.search(dev.claims).run for index in (sparse, dense)]
+    fused = fuse(*parts, FusionConfig("linear", alpha=0.5, scale="min-max"))
+    for name, expected in (("epoch-2", parts[1]), ("epoch-2+H", fused)):
+        row = report.systems[f"{name}.bilingual"]
+        ranked = read_run(tmp_path / "out" / row.runs / "de.trec").run
+        for claim in ranked.claim_ids:
+            assert ranked.sources(claim) == expected.sources(claim)[:100]
+    # The chosen one alone can be submitted.
+    submit = f"--submit={tmp_path / 'chosen.zip'}"
+    (name,) = evaluated(run, data, tmp_path / "one", "--only=chosen", submit).systems
+    assert name == f"{report.chosen}.bilingual" and zipfile.is_zipfile(tmp_path / "chosen.zip")
+    with pytest.raises(UserError, match="choose with --only"):
+        evaluated(run, data, tmp_path / "no", submit)
+
+
+def test_each_language_may_have_a_checkpoint_of_its_own(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    zero, two = (run / "checkpoints" / f"epoch-{n}" for n in (0, 2))
+    (first,), (second,), (routed,) = (
+        evaluated(checkpoint, data, tmp_path / out, "--no_tests", *words).systems.values()
+        for checkpoint, out, words in (
+            *((zero, "zero", ()), (two, "two", ())),
+            (zero, "both", ("--route", f"de={two}")),
+        )
+    )
+    assert routed.name == "routed.bilingual"
+    for language in routed.languages:
+        expected = second if language == "de" else first
+        assert routed.languages[language] == expected.languages[language]
 
 
 def test_its_runs_and_submissions_hold_the_same_ranking(
@@ -135,84 +191,6 @@ def test_a_plain_model_scores_as_step_zero(trained: tuple[Path, Path], tmp_path:
     flags = ("--model.pooling=mean", "--model.max_length=24", "--rendering.claims=bilingual")
     report = evaluated(run.parent / "model", data, tmp_path / "plain", *flags)
     assert report.macro == pytest.approx(Report.read(run).systems["step 0"].macro)
-
-
-@pytest.mark.slow
-def test_hybrids_stand_on_each_checkpoint_in_every_form(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """They are what both parts give alone, and step 0's is known by its base."""
-    run, data = trained
-    words = ["--systems", str(HYBRID), "--repeats=50", "--claims", "bilingual", "original"]
-    only = ["--only", "epoch-0", "epoch-2", "epoch-0+H", "epoch-2+H"]
-    report = evaluated(run, data, tmp_path, *words, *only)
-    names = [
-        f"epoch-{i}{end}.{f}"
-        for i in (0, 2)
-        for end in ("", "+H")
-        for f in ("original", "bilingual")
-    ]
-    assert list(report.systems) == names
-    dev, encoder = load(data, "dev"), resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
-    for form in ("bilingual", "original"):
-        rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
-        dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims)
-        papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25(papers).index(dev.sources).search(dev.claims)
-        ranking = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
-        for name, expected in (("epoch-2", dense.run), ("epoch-2+H", ranking)):
-            row = report.systems[f"{name}.{form}"]
-            ranked = read_run(tmp_path / row.runs / "de.trec").run
-            for claim in ranked.claim_ids:
-                assert ranked.sources(claim) == expected.sources(claim)[:100]
-    base = report.systems["epoch-0.original"].model
-    assert report.systems["epoch-0+H.original"].model == f"hybrid:{base}"
-    pairs = {
-        test.family: {(c.system, c.baseline) for c in test.comparisons}
-        for test in report.tests
-        if test.average == "macro"
-    }
-    assert pairs["Every epoch against step 0"] == {
-        (f"epoch-2.{form}", f"epoch-0.{form}") for form in ("original", "bilingual")
-    }
-
-
-@pytest.mark.slow
-def test_a_fusion_is_chosen_on_what_training_held_out(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    run, data = trained
-    words = ["--systems", str(HYBRID), "--only", "BM25-tuned", "epoch-2", "epoch-2+HT"]
-    report = evaluated(run, data, tmp_path, *words, "--claims=bilingual", "--repeats=50")
-    row = report.systems["epoch-2+HT.bilingual"]
-    bm25, fusion = row.choices
-    assert (bm25.what, bm25.split, fusion.what, fusion.split) == ("bm25", "train", "fusion", "val")
-    assert row.model == f"tuned-hybrid:{run / 'checkpoints' / 'epoch-2'}"
-    tests = {(t.family, c.system, c.baseline) for t in report.tests for c in t.comparisons}
-    for part in ("dense", "sparse"):
-        beaten = "epoch-2.bilingual" if part == "dense" else "BM25-tuned.bilingual"
-        family = f"Hybrids against their {part} part"
-        assert (family, "epoch-2+HT.bilingual", beaten) in tests
-
-
-@pytest.mark.slow
-def test_the_grid_of_styles_is_run_on_every_checkpoint(
-    trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its S0C0 is the checkpoint's own score; a bilingual one's translation is rewritten."""
-    run, data = trained
-    grid_of = ["--styles.claim_styles=[C1]", "--styles.source_styles=[S3]", "--repeats=50"]
-    report = evaluated(run, data, tmp_path, *grid_of)
-    own = [f"{epoch}.bilingual" for epoch in EPOCHS]
-    cells = [f"{name}.{cell}" for name in own for cell in ("S0C1", "S3C0", "S3C1")]
-    assert list(report.systems) == [*own, *cells]
-    for name in cells:
-        assert (tmp_path / report.systems[name].runs / "de.trec").is_file()
-    assert "Styles:" in capsys.readouterr().out
-    text = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")
-    assert "the translation is rewritten" in text
-    with pytest.raises(ConfigError, match="styles"):
-        evaluated(run, data, tmp_path / "no", *grid_of, "--depth=3")
 
 
 def test_finished_rows_are_read_without_their_models(

@@ -203,7 +203,7 @@ def test_the_papers_numbers_stand_beside_ours(
     monkeypatch.setattr(table, "log_tables", lambda mode, tables, **_: logged.update(tables))
     data = tmp_path / "ct25"
     shutil.copytree(setup[1], data)
-    words = ["--only", "BM25", "BM25-tuned", "--claims=original", "--languages", "en"]
+    words = ["--only", "BM25", "BM25-tuned", "Absent", "--claims=original"]
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *words))
     report = report_of(tmp_path / "o")
     assert "published" not in report["systems"]["BM25-tuned.original"]
@@ -218,13 +218,22 @@ def test_the_papers_numbers_stand_beside_ours(
     assert "Published numbers beside ours" in text and f"{ours:.4f}*" in text
     assert "0.5575?" in text and "over other claims" in text
     assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
+    # W&B gets the report's tables.
+    families = [f"Tests: {test['family']}" for test in report["tests"]]
+    assert list(logged) == ["scores", "intervals", "not run", *families, "Published"]
+    scores = dict(zip(logged["scores"].columns, logged["scores"].rows[0], strict=True))
+    macro = report["systems"]["BM25.original"]["macro"]["mrr@5"]
+    assert (scores["system"], scores["mrr@5 macro"]) == ("BM25", macro)
+    tested = dict(zip(logged[families[0]].columns, logged[families[0]].rows[-1], strict=True))
+    assert tested["difference"] == report["tests"][0]["comparisons"][0]["difference"]
+    assert [row[0] for row in logged["not run"].rows] == ["Absent"]
+    assert logged["intervals"].columns == ["system", "claims", "en", "de"]
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *words, "--no_tests"))
     systems = report_of(tmp_path / "o")["systems"].values()
     assert not any("published" in system for system in systems)
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_what_is_done_is_not_done_again(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +266,9 @@ def test_what_is_done_is_not_done_again(
     weights.touch()
     main([*arguments((setup[0], setup[1], changed), tmp_path, *words)])
     assert calls == [("Small", "original"), ("Small", "translated")]
+    calls.clear()
+    main([*arguments((setup[0], setup[1], changed), tmp_path, *words), "--seed=1"])
+    assert len(calls) == 4
 
 
 @pytest.mark.slow
@@ -274,27 +286,6 @@ def test_a_second_program_prints_what_it_cost(
     costs = [cell_of(tmp_path / "b", f"{n}.original")["cost"] for n in ("BM25", "Small", "H-Small")]
     assert costs[2]["seconds"] == pytest.approx(costs[0]["seconds"] + costs[1]["seconds"], abs=2e-3)
     assert costs[2]["tokens"] == costs[1]["tokens"] > 0
-
-
-@pytest.mark.slow
-def test_wandb_gets_the_tables_of_the_report(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: dict[str, Any] = {}
-    monkeypatch.setattr(table, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    words = ["--only", "BM25", "Small", "Absent", "--claims=original", "--wandb=offline"]
-    main(arguments(setup, tmp_path, *words))
-    report = report_of(tmp_path)
-    families = [f"Tests: {test['family']}" for test in report["tests"]]
-    assert list(logged) == ["scores", "intervals", "not run", *families] and families
-    row = logged["scores"].rows[0]
-    scores = dict(zip(logged["scores"].columns, row, strict=True))
-    tested = dict(zip(logged[families[0]].columns, logged[families[0]].rows[-1], strict=True))
-    assert tested["difference"] == report["tests"][0]["comparisons"][0]["difference"]
-    macro = report_of(tmp_path, "BM25.original")["macro"]
-    assert scores["mrr@5 macro"] == macro["mrr@5"] and scores["system"] == "BM25"
-    assert [row[0] for row in logged["not run"].rows] == ["Absent"]
-    assert logged["intervals"].columns == ["system", "claims", "en", "de"]
 
 
 def test_a_missing_model_is_asked_for_once(

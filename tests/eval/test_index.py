@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of
 from eval.index import main
 from tests.engines.engines import manifest_of
+from tests.training.small import say_pooling
 
 
 @pytest.fixture
@@ -91,18 +91,9 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
     tmp_path: Path, papers: Path, capsys: pytest.CaptureFixture[str], save_tiny: Callable[..., Path]
 ) -> None:
     out = str(tmp_path / "idx")
-    first, second = (str(save_tiny(tmp_path / name, seed=i)) for i, name in enumerate("ab"))
-    config = {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 32}
-    for folder in (first, second):
-        kinds = (("Transformer", ""), ("Pooling", "1_Pooling"))
-        (Path(folder) / "1_Pooling").mkdir()
-        (Path(folder) / "1_Pooling" / "config.json").write_text(json.dumps(config))
-        (Path(folder) / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
-        modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (kind, path) in enumerate(kinds)
-        ]
-        (Path(folder) / "modules.json").write_text(json.dumps(modules))
+    first, second = (
+        str(say_pooling(save_tiny(tmp_path / name, seed=i), 32)) for i, name in enumerate("ab")
+    )
     store = ["--store", str(tmp_path / "store")]
     main([str(papers), "--columns", "id=pmid", "--out", out, "--model", first, *store])
     watch = tmp_path / "watch.csv"

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
-import claim2source as c2s
-from claim2source.core.records import Dataset
-from claim2source.core.report import Report
-from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
 from claim2source.pipeline.plan import plan_rows
@@ -20,11 +14,6 @@ from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import DenseNode, RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.system import System
-from eval.evaluate import main as evaluate
-from eval.report import main as report_main
-from tests.llm_server import LLMServer
-from tests.llm_server import verifiers as play
-from tests.shared_data import shared
 
 NAMES = ("papers_2026", "rerankers", "rerankers_ours", "verifiers")
 FILES = [SYSTEMS_FOLDER / f"{name}.yaml" for name in NAMES]
@@ -90,84 +79,6 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
     # A stage is not its first stage alone.
     dense = System("E5", replace(systems["E5"].first, label=None), systems["BGE"].stages)
     assert dense.label_of() != "intfloat/e5-large-v2" == dense.label_of(0)
-
-
-def small(folder: Path) -> Dataset:
-    """Four claims of three languages over a dozen sources, in a folder that says it is ct26."""
-    dev = c2s.load("demo", "dev")
-    claims = [
-        c
-        for lang, n in (("en", 2), ("de", 1), ("fr", 1))
-        for c in [c for c in dev.claims if c.lang == lang][:n]
-    ]
-    golds = {gold for claim in claims for gold in claim.golds}
-    pool = [s for s in dev.sources if s.id in golds]
-    pool += [s for s in dev.sources if s.id not in golds][: 12 - len(pool)]
-    data = replace(dev.with_claims(claims), sources=tuple(pool))
-    qrels = replace(data.qrels, grades={c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    data = replace(data, qrels=qrels)
-    write_beir(data, folder)
-    return data
-
-
-@pytest.mark.slow
-def test_ours_stands_beside_theirs_in_tables_3_and_4(
-    tmp_path: Path, llm_server: Callable[..., LLMServer], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The shipped files, with small models in the place of theirs."""
-    small(tmp_path / "ct26")
-    folder = tmp_path / "Qwen3-Reranker-8B"
-    folder.symlink_to(shared("vllm/model"))
-    server = llm_server(play.Verifier(lambda question: 0), models=["moonshotai/Kimi-K2.6"])
-    first = tmp_path / "first.yaml"
-    first.write_text(
-        "GritLM: {label: GritLM-7B-metadata, retrieve: {bm25: {metadata: true}}}\n"
-        "GritLM-F: {label: GritLM-F, retrieve: {bm25: {metadata: true, k1: 2.0}}}\n"
-    )
-    stages = tmp_path / "verifiers.yaml"
-    text = (SYSTEMS_FOLDER / "verifiers.yaml").read_text(encoding="utf-8")
-    text = text.replace("Qwen/Qwen3-Reranker-8B", str(folder))
-    text = text.replace(
-        "{model: moonshotai/Kimi-K2.6,", f"{{url: '{server.url}', model: moonshotai/Kimi-K2.6,"
-    )
-    stages.write_text(text, encoding="utf-8")
-    words = ["--systems", str(first), str(stages), "--dataset", str(tmp_path / "ct26")]
-    words += ["--repeats", "30", "--store", str(tmp_path / "store"), "--device", "cpu"]
-    out = tmp_path / "out"
-    evaluate(["--only", "Kimi-K2.6", "--out", str(out), *words])
-    assert "Published numbers beside ours" in capsys.readouterr().out
-    report = Report.read(out)
-    beside = {(cell.table, cell.row, cell.column) for cell in report.published}
-    columns = ("EN", "DE", "FR", "AVG")
-    expected = {
-        (table, row, column)
-        for table, row in (
-            ("2026-chosen", "GritLM-(F)"),
-            ("2026-stage2", "none, GritLM-(F)"),
-            ("2026-stage2", "Qwen3-8B-IT"),
-            ("2026-stage3", "Kimi-K2.6"),
-        )
-        for column in columns
-    }
-    assert beside >= expected and {key for key in beside if key[0] != "2026-stage1"} == expected
-    assert all(cell.low is not None and cell.high is not None for cell in report.published)
-    last = report.systems["Kimi-K2.6.bilingual"].macro["mrr@5"]
-    (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
-    assert ours == pytest.approx(last)
-    report_main(["--published", "--tables", "2026-stage2"])
-    printed = capsys.readouterr().out
-    (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]
-    assert line.rstrip().endswith("-[cd]") and "[d] empty: " in printed
-    # The first stage alone is the same row.
-    words[:3] = ["--systems", str(first), str(SYSTEMS_FOLDER / "rerankers.yaml")]
-    evaluate(["--only", "FirstStage-2026", "--out", str(tmp_path / "first"), *words])
-    alone = Report.read(tmp_path / "first")
-    (row,) = alone.systems.values()
-    assert row.macro == report.systems["Kimi-K2.6.bilingual: first stage"].macro
-    assert not alone.tests
-    assert {cell.row for cell in alone.published if cell.table == "2026-stage2"} == {
-        "none, GritLM-(F)"
-    }
 
 
 def test_every_empty_cell_of_a_table_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:

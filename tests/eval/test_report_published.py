@@ -91,6 +91,7 @@ def test_without_runs_every_table_is_shown_with_gaps(capsys: pytest.CaptureFixtu
     text = printed(capsys)
     for said in ("0.5575", "+0.0225", "-0.3450", "63.5", "7829.0", "0.7628", "2e-4", "one H100"):
         assert said in text
+    assert "-[cd]" in text and "[d] empty: " in text
     assert "GritLM-7B" in text and "unreliable: the same four numbers" in text
     assert "  ours" in text and "  difference" not in text
     assert max(map(len, text.splitlines())) < 190

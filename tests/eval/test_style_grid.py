@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
-from claim2source.datasets import load
+from claim2source.datasets import load, write_beir
 from eval.style_grid import main
 from tests.shared_data import REPOSITORY
 
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
-
-
-def shorten(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
-    """Write the first claims of a dev split, their papers and some others in BEIR layout."""
-    dev = load(str(source), "dev")
-    claims_left = dev.claims[:claims]
-    golds = {gold for claim in claims_left for gold in claim.golds}
-    rest = [source for source in dev.sources if source.id not in golds][: papers - len(golds)]
-    rows = [source for source in dev.sources if source.id in golds] + rest
-    (folder / "qrels").mkdir(parents=True)
-    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
-        for one in rows:
-            row = {"_id": one.id, "title": one.title, "text": one.abstract}
-            file.write(json.dumps(row) + "\n")
-    with open(folder / "queries.jsonl", "w", encoding="utf-8") as file:
-        for claim in claims_left:
-            metadata = {"lang": claim.lang, "translation": claim.translation}
-            row = {"_id": claim.id, "text": claim.text, "metadata": metadata}
-            file.write(json.dumps(row) + "\n")
-    lines = [f"{claim.id}\t{gold}\t1" for claim in claims_left for gold in claim.golds]
-    text = "query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n"
-    (folder / "qrels" / "dev.tsv").write_text(text, encoding="utf-8")
-    return folder
 
 
 def test_texts_that_are_not_there_are_missed_before_a_model_is(tmp_path: Path) -> None:
@@ -52,8 +29,12 @@ def test_the_grid_is_rows_of_the_report_and_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By rules, without a server; beside the published cells, where BM25 is the papers'."""
-    data = shorten("demo", tmp_path / "ct25-cut", 8, 20)
-    out = tmp_path / "out"
+    dev, data, out = load("demo", "dev"), tmp_path / "ct25-cut", tmp_path / "out"
+    few = dev.with_claims(dev.claims[:8])
+    golds = {gold for claim in few.claims for gold in claim.golds}
+    rest = [source for source in dev.sources if source.id not in golds][: 20 - len(golds)]
+    sources = (*(source for source in dev.sources if source.id in golds), *rest)
+    write_beir(replace(few, sources=sources), data)
     words = [f"--config={RULES}", f"--dataset={data}", f"--out={out}", "--only=[BM25]"]
     words += ["--repeats=50", f"--store={tmp_path / 'store'}", "--languages=en"]
     main([*words, "--styles.claim_styles=[C1]", "--styles.source_styles=[S3]"])
