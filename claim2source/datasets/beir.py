@@ -353,7 +353,7 @@ def write_beir(
         if count > 1:
             raise ValueError(f"claim {claim_id!r} is repeated")
     target = Path(folder).resolve()
-    refuse_foreign(target, overwrite)
+    _refuse_foreign(target, overwrite)
     try:
         with atomic_folder(target) as temporary:
             _write_lines(temporary / CORPUS, map(_source_json, splits[0].sources))
@@ -369,19 +369,19 @@ def write_beir(
         raise UserError(f"{target}: cannot be written: {error.strerror}") from None
 
 
-def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
-    """Raise where the folder `source` is absent or writing `target` would lose something."""
-    if why := why_not_folder(source):
-        raise InputError(source, why=why)
-    source_path, target_path = source.resolve(), target.resolve()
-    if any(
-        source_path.is_relative_to(folder) for folder in (target_path, replaced_folder(target_path))
-    ):
-        raise UserError(f"{target}: writing there would replace the input {source}")
-    refuse_foreign(target_path, overwrite)
+def check_folders(sources: Iterable[Path], target: Path, overwrite: bool = False) -> None:
+    """Raise where a folder of `sources` is absent or writing `target` would lose something."""
+    target_path = target.resolve()
+    for source in sources:
+        if why := why_not_folder(source):
+            raise InputError(source, why=why)
+        replaced = (target_path, replaced_folder(target_path))
+        if any(source.resolve().is_relative_to(folder) for folder in replaced):
+            raise UserError(f"{target}: writing there would replace the input {source}")
+    _refuse_foreign(target_path, overwrite)
 
 
-def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
+def _refuse_foreign(folder: Path, overwrite: bool) -> None:
     """Raise `UserError` unless `folder` is absent, empty, or a BEIR folder and `overwrite` is set.
 
     It would be moved aside, so an earlier folder there must be a BEIR folder too.

@@ -13,7 +13,6 @@ from claim2source.core.files import why_not_file
 from claim2source.core.progress import waiting
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names, turned_names
-from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
 from claim2source.datasets.frame_pickle import read_frame
 from claim2source.io.jsonl import JsonLines, Row, parse_json, row_of
 from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
@@ -29,13 +28,6 @@ TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
-class PreparedSplits(NamedTuple):
-    """Hold the splits written, and a note for everything that was absent."""
-
-    splits: list[Dataset]
-    notes: list[str]
-
-
 class _Table(NamedTuple):
     """Hold the entries of one file, or of one split of a hub configuration; `name` names it."""
 
@@ -46,25 +38,15 @@ class _Table(NamedTuple):
 _Parts = dict[tuple[str, str], _Table]
 
 
-def prepare_2026(
-    source: str | Path,
-    target: str | Path,
-    translations: str | Path | None = None,
-    *,
-    overwrite: bool = False,
-) -> PreparedSplits:
-    """Read the task's JSON files in `source`, write a BEIR folder `target`.
+def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Dataset], list[str]]:
+    """Read the splits of the task's JSON files in `source`, and note what is absent.
 
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
     The collection is required; of the claims' files (`<language>_<split>.json`) those that are
     absent are noted; it is an error if all are. `translations` is a JSONL file of English
-    translations: {"index", "lang", "split", "translation"}.
-
-    Raises `InputError` on bad input, a line per problem, and `UserError` where `target` holds
-    anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    translations: {"index", "lang", "split", "translation"}. Raises `InputError` on bad input, a
+    line per problem.
     """
-    source, target = Path(source), Path(target)
-    check_folders(source, target, overwrite)
     problems = Problems()
     collection = _read_json(source / COLLECTION, problems)
     parts: _Parts = {}
@@ -78,25 +60,18 @@ def prepare_2026(
     # A file that could not be read would make the checks of the others wrong.
     problems.raise_if_any()
     assert collection is not None
-    return _write(str(source), collection, parts, notes, target, translations, overwrite)
+    return _splits(str(source), collection, parts, notes, translations)
 
 
-def prepare_hub(
-    name: str,
-    target: str | Path,
-    translations: str | Path | None = None,
-    revision: str | None = None,
-    *,
-    overwrite: bool = False,
-) -> PreparedSplits:
+def read_hub(
+    name: str, translations: Path | None = None, revision: str | None = None
+) -> tuple[list[Dataset], list[str]]:
     """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
     (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
-    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `prepare_2026`.
+    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `read_2026`.
     """
-    target = Path(target)
-    refuse_foreign(target.resolve(), overwrite)
     tables = _load_hub(name, revision)
     if HUB_COLLECTION not in tables:
         names = ", ".join(tables) or "none of this task's"
@@ -112,7 +87,7 @@ def prepare_hub(
         else:
             notes.append(f"{table}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
-    return _write(name, collection, parts, notes, target, translations, overwrite)
+    return _splits(name, collection, parts, notes, translations)
 
 
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
@@ -143,15 +118,13 @@ def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[objec
         ) from None
 
 
-def _write(
+def _splits(
     origin: str,
     collection: _Table,
     parts: _Parts,
     notes: list[str],
-    target: Path,
-    translations: str | Path | None,
-    overwrite: bool,
-) -> PreparedSplits:
+    translations: Path | None,
+) -> tuple[list[Dataset], list[str]]:
     problems = Problems()
     papers = _papers(collection, problems)
     ids = {paper.id for paper in papers}
@@ -165,14 +138,13 @@ def _write(
     if not parts:
         raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
-        notes = notes + _add_translations(claims, Path(translations), problems)
+        notes = notes + _add_translations(claims, translations, problems)
     problems.raise_if_any()
     splits = []
     for split, own in claims.items():
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
         splits.append(Dataset(tuple(own.values()), papers, qrels, split))
-    write_beir(splits, target, overwrite=overwrite)
-    return PreparedSplits(splits, notes)
+    return splits, notes
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
@@ -274,18 +246,13 @@ def _add_translations(
     return notes
 
 
-def prepare_2025(
-    source: str | Path, target: str | Path, *, overwrite: bool = False
-) -> PreparedSplits:
-    """Read the folder `source` of Task 4b of 2025, write a BEIR folder `target`.
+def read_2025(source: Path) -> list[Dataset]:
+    """Read the splits of Task 4b of 2025 in the folder `source`.
 
     Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
     file if it exists, else from the tweets alone (without qrels), else left out. Raises
-    `InputError` on bad input, a line per problem, and `UserError` where `target` holds anything
-    but, with `overwrite`, an older BEIR folder; nothing is written then.
+    `InputError` on bad input, a line per problem.
     """
-    source, target = Path(source), Path(target)
-    check_folders(source, target, overwrite)
     problems = Problems()
     for name in (COLLECTION_2025, TWEETS.format("train"), TWEETS.format("dev")):
         if why := why_not_file(source / name):
@@ -305,8 +272,7 @@ def prepare_2025(
         if path == gold and unlabelled.is_file():
             _same_posts(unlabelled, gold, problems)
     problems.raise_if_any()
-    write_beir(splits, target, overwrite=overwrite)
-    return PreparedSplits(splits, [])
+    return splits
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
-from claim2source.datasets.beir import check_folders, source_of, write_beir
-from claim2source.datasets.checkthat import PreparedSplits
+from claim2source.datasets.beir import source_of
 from claim2source.io.jsonl import JsonLines
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
@@ -27,23 +26,15 @@ def names_one(text: str, words: Iterable[str]) -> bool:
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
-def prepare(
-    source: str | Path,
-    target: str | Path,
-    *,
-    overwrite: bool = False,
-) -> PreparedSplits:
-    """Read the released files in the folder `source`, write a BEIR folder `target`.
+def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
+    """Read the splits of the released files in the folder `source`, and note what is absent.
 
     `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
     `newsid_title.tsv` has id, tab, title. Optional are `news.jsonl`, records of a BEIR corpus that
     add bodies (`text`), dates or both to these articles, and `rss.jsonl`, further articles, of
     which those with one of the paper's six keywords are added. A claim's id is its split and
-    line, `dev-17`. Raises `InputError` on bad input, a line per problem, and `UserError` where
-    `target` holds anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    line, `dev-17`. Raises `InputError` on bad input, a line per problem.
     """
-    source, target = Path(source), Path(target)
-    check_folders(source, target, overwrite)
     problems = Problems()
     splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
     for name in (*(f"{split}.tsv" for split in splits or SPLITS[:1]), TITLES):
@@ -62,8 +53,7 @@ def prepare(
     for split, claims_of_split in claims.items():
         grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
         parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
-    write_beir(parts, target, overwrite=overwrite)
-    return PreparedSplits(parts, [note for note in notes if note])
+    return parts, [note for note in notes if note]
 
 
 def _titles(path: Path, problems: Problems) -> dict[str, Source]:

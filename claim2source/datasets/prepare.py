@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,14 +23,15 @@ from claim2source.core.config import (
     read_config,
     require,
 )
-from claim2source.core.files import require_writable
+from claim2source.core.files import content_hash, require_writable
 from claim2source.core.folders import replaced_folder
 from claim2source.core.program import with_places
-from claim2source.core.records import sorted_languages
+from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
-from claim2source.datasets import checkthat, news
-from claim2source.datasets.checkthat import PreparedSplits
-from claim2source.datasets.mixed import mix
+from claim2source.datasets.beir import QRELS, check_folders, folder_of, write_beir
+from claim2source.datasets.checkthat import read_2025, read_2026, read_hub
+from claim2source.datasets.loading import load
+from claim2source.datasets.news import read_news
 
 PROGRAM = "scripts/prepare.py"
 
@@ -82,23 +83,97 @@ class PrepareConfig(Settings):
         )
 
 
-def prepare(config: PrepareConfig) -> PreparedSplits:
-    """Write the data set of a task; its files may be on the hub."""
-    target, overwrite = config.output, config.overwrite
-    if config.task == "mixed":
-        return mix(config.sets, target, config.distractors, overwrite=overwrite)
+def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
+    """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
+
+    Raises `InputError` on bad input, a line per problem, and `UserError` where `output` holds
+    anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    """
+    folders = [folder_of(name) for name in config.sets] if config.input is None else [config.input]
+    check_folders(folders, config.output, config.overwrite)
+    splits, notes = _read(config)
+    write_beir(splits, config.output, overwrite=config.overwrite)
+    return splits, notes
+
+
+def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     if config.hub is not None:
-        return checkthat.prepare_hub(
-            config.hub, target, config.translations, config.revision, overwrite=overwrite
-        )
-    assert config.input is not None
+        return read_hub(config.hub, config.translations, config.revision)
+    if config.input is None:
+        return _mix(config.sets, config.distractors)
     if config.task == "checkthat2025":
-        return checkthat.prepare_2025(config.input, target, overwrite=overwrite)
+        return read_2025(config.input), []
     if config.task == "checkthat2026":
-        return checkthat.prepare_2026(
-            config.input, target, config.translations, overwrite=overwrite
+        return read_2026(config.input, config.translations)
+    return read_news(config.input)
+
+
+def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:
+    """Join the judged splits and the sources of several data sets, with their notes.
+
+    Ids are `<name of the set>/<id>`. A split has the claims of every set that has it, in the
+    order of the sets. Of a set's sources that are no gold of any split `distractors` are drawn by
+    their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one name.
+    """
+    folders = [folder_of(name) for name in sets]
+    names = [folder.resolve().name for folder in folders]
+    require(len(set(names)) == len(names) > 1, "sets", sets, "two or more of different names")
+    parts = [
+        _renamed(load(folder, split), name)
+        for folder, name in zip(folders, names, strict=True)
+        for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv"))
+    ]
+    sources = _distinct_sources(parts, distractors)
+    splits = [
+        _join([part for part in parts if part.split == split], sources)
+        for split in dict.fromkeys(part.split for part in parts)
+    ]
+    return splits, [note for part in parts for note in part.notes]
+
+
+def _renamed(data: Dataset, name: str) -> Dataset:
+    def ids(values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{name}/{value}" for value in values)
+
+    claims = [
+        replace(
+            claim,
+            id=f"{name}/{claim.id}",
+            golds=ids(claim.golds),
+            candidates=None if claim.candidates is None else ids(claim.candidates),
+            excluded=ids(claim.excluded),
         )
-    return news.prepare(config.input, target, overwrite=overwrite)
+        for claim in data.claims
+    ]
+    grades = {
+        f"{name}/{claim}": {f"{name}/{source}": grade for source, grade in graded.items()}
+        for claim, graded in data.qrels.grades.items()
+    }
+    sources = tuple(replace(source, id=f"{name}/{source.id}") for source in data.sources)
+    return Dataset(tuple(claims), sources, Qrels(grades), data.split, name, data.notes)
+
+
+def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
+    """Collect every source once; of those that are no gold `distractors` of each set."""
+    golds = {gold for part in parts for gold in part.golds}
+    pool: dict[str, Source] = {}
+    for part in parts:
+        candidates = [source.id for source in part.sources if source.id not in golds]
+        distractor_ids = set(sorted(candidates, key=content_hash)[:distractors])
+        pool |= {s.id: s for s in part.sources if s.id in golds or s.id in distractor_ids}
+    return tuple(pool.values())
+
+
+def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
+    claims: list[Claim] = [claim for part in parts for claim in part.claims]
+    grades = {claim: graded for part in parts for claim, graded in part.qrels.grades.items()}
+    pool = {source.id for source in sources}
+    # A judgement of a source that was not drawn says that it is no gold.
+    judged = {
+        claim: {source: grade for source, grade in graded.items() if source in pool or grade > 0}
+        for claim, graded in grades.items()
+    }
+    return Dataset(tuple(claims), sources, Qrels(judged), parts[0].split)
 
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:

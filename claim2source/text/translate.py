@@ -66,7 +66,7 @@ def require_translatable(dataset: str, out: Path | None, report: Path | None) ->
         require_writable(out, "folder")
     folder = folder_of(dataset)
     if out is not None:
-        check_folders(folder, out)
+        check_folders([folder], out)
     elif folder.resolve() == DEMO.resolve():
         raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
     else:

@@ -12,10 +12,11 @@ import pandas
 import pytest
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import load
 from claim2source.datasets.checkthat import COLLECTION_2025 as COLLECTION
-from claim2source.datasets.checkthat import prepare_2025 as prepare
+from claim2source.datasets.prepare import PrepareConfig
+from claim2source.datasets.prepare import prepare as prepare_task
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROWS: dict[str, list[list[Any]]] = {
@@ -28,6 +29,10 @@ ROWS: dict[str, list[list[Any]]] = {
     "test": [[1, "Unknown paper"], [2, "Another"]],
     "test_gold": [[1, "Unknown paper", "aaa00001"], [2, "Another", "ccc00003"]],
 }
+
+
+def prepare(source: Path, target: Path, overwrite: bool = False) -> list[Dataset]:
+    return prepare_task(PrepareConfig("checkthat2025", target, source, overwrite=overwrite))[0]
 
 
 def tsv(
@@ -93,7 +98,7 @@ SOURCES = (
 
 @pytest.mark.parametrize("pickled", ["pandas1_whole_p2", "pandas3_arrow_whole_p5"])
 def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
-    splits = prepare(task(tmp_path / "in", pickled), tmp_path / "out").splits
+    splits = prepare(task(tmp_path / "in", pickled), tmp_path / "out")
     train, dev, test = (load(tmp_path / "out", split) for split in ("train", "dev", "test"))
     assert [part.claims for part in splits] == [train.claims, dev.claims, test.claims]
     assert train.sources == dev.sources == test.sources == SOURCES
@@ -119,7 +124,7 @@ def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path)
     assert test.claims == (Claim("test-1", "Unknown paper"), Claim("test-2", "Another"))
     assert len(test.qrels) == 0
     source = task(tmp_path / "in", test=None, test_gold=None)
-    absent = prepare(source, tmp_path / "out", overwrite=True).splits
+    absent = prepare(source, tmp_path / "out", overwrite=True)
     assert [part.split for part in absent] == ["train", "dev"]
     with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
         load(tmp_path / "out", "test")

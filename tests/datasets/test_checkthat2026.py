@@ -12,8 +12,8 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.datasets.checkthat import prepare_2026 as prepare
-from claim2source.datasets.checkthat import prepare_hub
+from claim2source.datasets.prepare import PrepareConfig
+from claim2source.datasets.prepare import prepare as prepare_task
 from claim2source.io.submissions import lab_ids, write_submission
 from claim2source.io.trec import read_run
 
@@ -69,6 +69,16 @@ SOURCES = (
 )
 
 
+def prepare(
+    source: Path, target: Path, file: Path | None = None
+) -> tuple[list[Dataset], list[str]]:
+    return prepare_task(PrepareConfig("checkthat2026", target, source, translations=file))
+
+
+def prepare_hub(name: str, target: Path) -> list[str]:
+    return prepare_task(PrepareConfig("checkthat2026", target, hub=name))[1]
+
+
 def task(folder: Path, collection: Any = COLLECTION, **changed: Any) -> Path:
     """A folder as the task ships it; `changed` replaces or (None) drops a file of claims."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,10 +121,10 @@ def hub(folder: Path, collection: Any = COLLECTION, drop: tuple[str, ...] = ()) 
     return folder
 
 
-def refused(source: Path, target: Path, **options: Any) -> list[str]:
+def refused(source: Path, target: Path, file: Path | None = None) -> list[str]:
     """The lines with which the input is refused; nothing may have been written."""
     with pytest.raises(UserError) as error:
-        prepare(source, target, **options)
+        prepare(source, target, file)
     assert not target.exists()
     assert not [path for path in target.parent.iterdir() if path.name.startswith(".")]
     return str(error.value).replace(f"{source}/", "").splitlines()
@@ -126,11 +136,11 @@ def loaded(folder: Path) -> dict[str, tuple[Claim, ...]]:
 
 def test_the_files_become_a_data_set(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    prepared = prepare(task(tmp_path / "in"), folder)
-    assert prepared.notes == []
-    assert [part.split for part in prepared.splits] == ["train", "dev", "test"]
+    parts, notes = prepare(task(tmp_path / "in"), folder)
+    assert notes == []
+    assert [part.split for part in parts] == ["train", "dev", "test"]
     splits = loaded(folder)
-    assert [part.claims for part in prepared.splits] == list(splits.values())
+    assert [part.claims for part in parts] == list(splits.values())
     assert load(folder, "dev").sources == SOURCES
     assert splits["train"] == (
         Claim("train-en-0", "otters love tea", "en", golds=("11",)),
@@ -149,15 +159,15 @@ def test_the_files_become_a_data_set(tmp_path: Path) -> None:
 
 def test_what_is_absent_is_said(tmp_path: Path) -> None:
     source = task(tmp_path / "in", fr_test=None, de_train=None)
-    assert prepare(source, tmp_path / "out").notes == [
+    assert prepare(source, tmp_path / "out")[1] == [
         f"{source}/de_train.json: no such file; left out",
         f"{source}/fr_test.json: no such file; left out",
     ]
     # One file of claims is enough, and none is not.
     none = dict.fromkeys(CLAIMS)
     path = task(tmp_path / "one", **{**none, "de_test": CLAIMS["de_test"]})
-    prepared = prepare(path, tmp_path / "of one")
-    assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
+    parts, notes = prepare(path, tmp_path / "of one")
+    assert [part.split for part in parts] == ["test"] and len(notes) == 8
     (error,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
     assert "no claims" in error
 
@@ -236,8 +246,8 @@ def test_translations_by_index_language_and_split(tmp_path: Path) -> None:
         {"index": "0", "lang": "fr", "split": "dev", "translation": "seals"},
         {"index": 0, "lang": "de", "split": "test", "translation": "who knows"},
     )
-    prepared = prepare(task(tmp_path / "in"), tmp_path / "out", file)
-    assert prepared.notes == [
+    _, notes = prepare(task(tmp_path / "in"), tmp_path / "out", file)
+    assert notes == [
         "train: 1 of 2 de and fr claims not translated",
         "test: 1 of 2 de and fr claims not translated",
     ]
@@ -263,7 +273,7 @@ def test_translations_by_index_language_and_split(tmp_path: Path) -> None:
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, error: str) -> None:
     first = {"index": 0, "lang": "de", "split": "train", "translation": "a"}
     file = translations(tmp_path / "t.jsonl", first, {**first, **row})
-    (line,) = refused(task(tmp_path / "in"), tmp_path / "out", translations=file)
+    (line,) = refused(task(tmp_path / "in"), tmp_path / "out", file)
     assert line.startswith(f"{file}{error}")
 
 
@@ -279,9 +289,9 @@ def test_a_hub_set_becomes_the_same_data_set(tmp_path: Path) -> None:
     # A column has one type: the paper with a list of authors has its names in a string here.
     collection[1]["authors"] = "Ng, A."
     name = str(hub(tmp_path / "set", collection))
-    prepared = prepare_hub(name, tmp_path / "hub")
+    notes = prepare_hub(name, tmp_path / "hub")
     prepare(task(tmp_path / "in", collection=collection), tmp_path / "files")
-    assert prepared.notes == []
+    assert notes == []
     for path in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv"):
         assert (tmp_path / "hub" / path).read_bytes() == (tmp_path / "files" / path).read_bytes()
 
@@ -292,8 +302,8 @@ def test_parts_and_problems_of_a_hub_set_are_named(
 ) -> None:
     collection = [{**paper, "authors": ""} for paper in COLLECTION]
     name = str(hub(tmp_path / "set", collection, drop=("test", "fr")))
-    prepared = prepare_hub(name, tmp_path / "out")
-    assert len(prepared.notes) == 5 and f"{name}/test/de: not there; left out" in prepared.notes
+    notes = prepare_hub(name, tmp_path / "out")
+    assert len(notes) == 5 and f"{name}/test/de: not there; left out" in notes
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     lacking = "entry 1: pubkey: gold '44' is not in the collection"
     for wrong, said in [

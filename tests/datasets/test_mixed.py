@@ -9,8 +9,7 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load, write_beir
-from claim2source.datasets.mixed import mix
-from claim2source.datasets.prepare import main
+from claim2source.datasets.prepare import PrepareConfig, main, prepare
 
 
 def write_set(folder: Path, lang: str, splits: str) -> Path:
@@ -53,7 +52,8 @@ def test_some_distractors_are_drawn_and_every_gold_stays(tmp_path: Path) -> None
     pools = []
     for distractors in (2, 3, 0):
         out = tmp_path / str(distractors)
-        mix([str(tmp_path / "one"), str(tmp_path / "two")], out, distractors)
+        sets = [str(tmp_path / "one"), str(tmp_path / "two")]
+        prepare(PrepareConfig("mixed", out, sets=sets, distractors=distractors))
         train = load(out, "train")
         ids = [source.id for source in train.sources]
         assert {"one/s3", "two/s7"} <= set(ids) and len(ids) == 2 * (distractors + 1)
@@ -67,9 +67,10 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
     namesake = write_set(tmp_path / "other" / "one", "fr", "train")
     for sets in ([str(first)], [str(first), str(namesake)]):
         with pytest.raises(ConfigError, match="sets"):
-            mix(sets, tmp_path / "out")
+            prepare(PrepareConfig("mixed", tmp_path / "out", sets=sets))
     with pytest.raises(UserError, match="replace the input"):
-        mix([str(first), str(write_set(tmp_path / "two", "en", "dev"))], first, overwrite=True)
+        sets = [str(first), str(write_set(tmp_path / "two", "en", "dev"))]
+        prepare(PrepareConfig("mixed", first, sets=sets, overwrite=True))
     for words in (["mixed"], ["news", "--sets", str(first), "--input", str(first)]):
         with pytest.raises(ConfigError, match="sets"):
             main([*words, "--output", str(tmp_path / "out")])

@@ -9,7 +9,8 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import load
-from claim2source.datasets.news import names_one, prepare
+from claim2source.datasets.news import names_one
+from claim2source.datasets.prepare import PrepareConfig, prepare
 
 TRAIN = [
     "Dow drops 1,200 points to new low, CNN says\t7",
@@ -36,7 +37,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 def test_posts_and_titles_are_read_as_they_are(raw: Path, tmp_path: Path) -> None:
-    splits, notes = prepare(raw, tmp_path / "out")
+    splits, notes = prepare(PrepareConfig("news", tmp_path / "out", raw))
     train = load(tmp_path / "out", "train")
     assert [split.split for split in splits] == ["train", "test"] and "no dev.tsv" in notes
     golds = {f"train-{number}": ("b",) if number == 2 else ("7",) for number in (1, 2, 3, 4, 6)}
@@ -58,7 +59,7 @@ def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
     dated = {"_id": 7, "text": "", "metadata": {"date": "2020-03-09"}}
     lines(raw, "news.jsonl", [json.dumps(article), json.dumps(dated)])
     lines(raw, "rss.jsonl", [json.dumps(row) for row in rss])
-    splits, notes = prepare(raw, tmp_path / "out")
+    splits, notes = prepare(PrepareConfig("news", tmp_path / "out", raw))
     source_of = {source.id: source for source in load(tmp_path / "out", "test").sources}
     assert list(source_of) == ["7", "b", "c", "r1", "r3"]
     assert (source_of["b"].title, source_of["b"].abstract) == ('Masks: "no"', "Body.")
@@ -84,7 +85,7 @@ def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) ->
     ]:
         lines(raw, name, [*(TITLES if name == "newsid_title.tsv" else []), row])
         with pytest.raises(InputError) as error:
-            prepare(raw, tmp_path / "out")
+            prepare(PrepareConfig("news", tmp_path / "out", raw))
         assert problem in str(error.value) and not (tmp_path / "out").exists()
         for path in raw.iterdir():
             path.write_bytes(contents[path]) if path in contents else path.unlink()

@@ -16,7 +16,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.datasets.mixed import mix
+from claim2source.datasets.prepare import PrepareConfig, prepare
 from claim2source.datasets.rumors import load_rumors
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
@@ -220,7 +220,8 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     claim = Claim("x", "about tides", golds=("p",))
     far = data_of([claim, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
     write_beir(far, tmp_path / "far")
-    mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
+    sets = [str(folder), str(tmp_path / "far")]
+    prepare(PrepareConfig("mixed", tmp_path / "mixed", sets=sets))
     shares = {"val_seen_share": 0.2, "seen_share_expected": 0.0}
     model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"), **shares)
     rest, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5, seen_share=0.2)
@@ -293,7 +294,8 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     # Also where the base was trained on a set that holds this one.
     dataset = data_of([Claim("x", "about tides", golds=("p",))], [Source("p", "of the sea")])
     write_beir(dataset, tmp_path / "far")
-    mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
+    sets = [str(folder), str(tmp_path / "far")]
+    prepare(PrepareConfig("mixed", tmp_path / "mixed", sets=sets))
     base = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
     _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
     held_out = {claim.text for claim in val.claims}

@@ -13,7 +13,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.datasets.mixed import mix
+from claim2source.datasets.prepare import PrepareConfig, prepare
 from claim2source.mining import write_mined
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.manifest import DataRecord, RerankerManifest, RerankerSettings, SourceModel
@@ -160,7 +160,8 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     part = checkpoint(tmp_path / "of part", record(tmp_path / "part", **OTHER))
     assert "was trained on" in refused(setup, part)
     # Mixed with another, which puts names before ids.
-    mix([str(data), str(tmp_path / "part")], tmp_path / "mixed")
+    sets = [str(data), str(tmp_path / "part")]
+    prepare(PrepareConfig("mixed", tmp_path / "mixed", sets=sets))
     mixed_checkpoint = checkpoint(tmp_path / "of mixed", record(tmp_path / "mixed", **OTHER))
     assert "was trained on" in refused(setup, mixed_checkpoint)
     assert "was trained on" in refused((setup[0], tmp_path / "mixed"), part)
