@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from claim2source import __version__
-from claim2source.core.errors import UserError, run_program
-from claim2source.core.keys import did_you_mean
+from claim2source.core.errors import UserError, did_you_mean, run_program
 
 # What one wants -> subcommand -> (module, what it does).
 GROUPS = {

@@ -13,9 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from claim2source.core.config import read_config
+from claim2source.core.config import CONFIGS, read_config
 from claim2source.core.errors import run_program
-from claim2source.core.shipped import CONFIGS
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.early import check_early
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import logging
 import re
 import sys
 import textwrap
@@ -19,11 +20,13 @@ import yaml
 from annotated_types import Interval
 
 from claim2source.core.config_yaml import NO_TEXT, YamlMapping, read_mapping, read_yaml
-from claim2source.core.errors import ConfigError, InputError, UserError, said_once
-from claim2source.core.keys import did_you_mean
+from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, said_once
 from claim2source.core.program import command_of
-from claim2source.core.shipped import shipped
 
+log = logging.getLogger(__name__)
+
+# A link to the repository's configs; in an installed package the files themselves.
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
 LARGEST = 10**9  # the largest count
@@ -131,6 +134,25 @@ def read_config(
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
+
+
+def shipped(path: Path, program: str) -> Path:
+    """Return `path`, or the config of the package that `configs/...` names where it is absent.
+
+    Raises `InputError` that lists the configs of `program` where there is neither.
+    """
+    if path.exists() or path.is_symlink():
+        return path
+    parts = path.parts
+    if parts[:1] == ("configs",) and (packaged := CONFIGS.joinpath(*parts[1:])).is_file():
+        log.warning("%s is not here: the one that ships with claim2source is read", path)
+        return packaged
+    files = sorted(CONFIGS.glob(f"{Path(program).stem}/*.yaml"))
+    names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
+    why = "no such file or directory"
+    if names:
+        why += f"; these ship with claim2source: {', '.join(names)}"
+    raise InputError(path, why=why)
 
 
 def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:

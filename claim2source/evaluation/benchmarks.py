@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import InputError
-from claim2source.core.keys import did_you_mean
+from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.validate import read_json, validated

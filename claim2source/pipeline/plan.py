@@ -12,10 +12,9 @@ from typing import Any, get_args
 import yaml
 
 from claim2source.core.config import as_plain, make, require_one_of
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
 from claim2source.core.files import why_not_file
 from claim2source.core.folders import RUN_FILE
-from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST

@@ -9,11 +9,18 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 
-from claim2source.core.config import Between, Settings, make, options_of, require, require_one_of
+from claim2source.core.config import (
+    Between,
+    Settings,
+    make,
+    options_of,
+    require,
+    require_one_of,
+    shipped,
+)
 from claim2source.core.config_yaml import Location, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
-from claim2source.core.shipped import shipped
 from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig

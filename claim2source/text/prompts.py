@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from claim2source.core.config_yaml import read_mapping
-from claim2source.core.errors import InputError
-from claim2source.core.keys import did_you_mean
+from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.validate import validated
 from claim2source.text.control import defused
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, did_you_mean
 from claim2source.core.imports import import_named
-from claim2source.core.keys import did_you_mean
 
 # What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
