@@ -1,12 +1,15 @@
-"""Find our scores for the cells of published tables, with the reports' intervals."""
+"""Set our scores beside the cells of published tables: as text, Markdown or CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from claim2source.core.config import require
 from claim2source.core.report import (
     COST_COLUMNS,
     MACRO,
@@ -15,9 +18,15 @@ from claim2source.core.report import (
     SystemReport,
     cost_cells,
 )
-from claim2source.core.tables import Part, TextTable
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
+
+WIDEST = 10  # columns beside each other in a terminal
+CSV_COLUMNS = (
+    *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
+    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
+)
 
 
 class OurScore(NamedTuple):
@@ -167,3 +176,168 @@ def _same_claims(column: Column, system: LoadedSystem) -> bool:
         for lang, claims in (column.queries or {}).items()
         if column.language in (MACRO, lang)
     )
+
+
+@dataclass(frozen=True)
+class PublishedTables:
+    """Hold tables of the papers, our scores for their cells, and our systems without a row."""
+
+    tables: Sequence[Table]
+    cells: Mapping[str, Cells]
+    unplaced: Sequence[LoadedSystem]
+
+    @classmethod
+    def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
+        """Find our scores for the cells of these tables or papers, by default of all."""
+        tables = load_published()
+        papers, ids = dict.fromkeys(t.paper for t in tables), [t.id for t in tables]
+        for name in names or ():
+            require(name in (*papers, *ids), "tables", name, ", ".join((*papers, *ids)))
+        tables = tuple(t for t in tables if not names or {t.id, t.paper} & set(names))
+        cells = {table.id: our_scores(table, systems) for table in tables}
+        used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
+        return cls(tables, cells, [system for system in systems if id(system) not in used_ids])
+
+    def text(self, markdown: bool) -> str:
+        """Write all tables, as Markdown or for a terminal."""
+        parts = [
+            part
+            for table in self.tables
+            for part in table_parts(table, self.cells[table.id], markdown)
+        ]
+        text = render(parts, "markdown" if markdown else "plain") + "\n"
+        unplaced = (
+            f"In no table: {s.name} of {s.report_folder} "
+            f"({s.report.model}, {s.dataset}, {s.split})\n"
+            for s in self.unplaced
+        )
+        return text + ("\n" + "".join(unplaced) if self.unplaced else "")
+
+    def csv(self) -> str:
+        """Write one line a cell; ours and differences are absolute, in the paper's unit."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for table in self.tables:
+            for row in table.rows:
+                for column in table.columns:
+                    ours = self.cells[table.id].get((row.name, column.name))
+                    writer.writerow(csv_row(table, row, column, ours))
+        return out.getvalue()
+
+    def with_ours(self) -> dict[str, tuple[TextTable, str]]:
+        """Name the tables that have a score of ours, each with its notes."""
+        rows = {}
+        for table in self.tables:
+            if cells := self.cells[table.id]:
+                heading, source, values, *rest = table_parts(table, cells, markdown=True)
+                assert isinstance(values, TextTable) and isinstance(heading, str)
+                lines = [str(source), *(part for part in rest if isinstance(part, str))]
+                rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
+        return rows
+
+
+def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
+    """Show a table with ours below each row, then its notes; wide ones in blocks for a terminal."""
+    heading = f"{table.paper}: {table.title} [{table.id}]"
+    parts: list[Part] = [f"## {heading}" if markdown else f"{heading}\n{'=' * len(heading)}"]
+    parts.append(f"Source: {table.source}.")
+    step = len(table.columns) if markdown else WIDEST
+    for start in range(0, len(table.columns), step):
+        columns = table.columns[start : start + step]
+        values = zip(*(row.values[start : start + step] for row in table.rows), strict=True)
+        numeric = [False, *(not any(isinstance(v, str) for v in column) for column in values)]
+        names = ["", *(c.name if c.unit != "s" else f"{c.name} (s)" for c in columns)]
+        lines = [line for row in table.rows for line in row_lines(table, row, columns, cells)]
+        parts.append(TextTable(names, padded(lines), numeric=numeric))
+    return parts + notes(table, cells) + used_systems(cells)
+
+
+def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Pad cells with a shorter mark than their column's longest, so that digits align."""
+
+    def mark(cell: str) -> int:
+        return len(cell) - cell.rindex("[") if cell.endswith("]") else 0
+
+    widest = [max(map(mark, column)) for column in zip(*rows, strict=True)]
+    return [
+        [cell + " " * (width - mark(cell)) for cell, width in zip(row, widest, strict=True)]
+        for row in rows
+    ]
+
+
+def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -> list[list[str]]:
+    """Show a row as printed, with its marks; ours below; then, where known, the differences."""
+    printed, ours, differences, verdicts = [row.name], ["  ours"], ["  difference"], []
+    for column in columns:
+        flags = [*table.flags_of(row.name, column.name)]
+        if table.empty and table.value(row.name, column.name) is None:
+            flags.append(len(table.flags))  # the note on empty cells comes after the flags'
+        mark = f"[{''.join(chr(97 + flag) for flag in flags)}]" if flags else ""
+        printed.append(column.text(table.value(row.name, column.name)) + mark)
+        ours.append(our_text(table, row, column, cells))
+        cell = cells.get((row.name, column.name))
+        difference = cell.cell.difference if cell else None
+        differences.append("-" if difference is None else f"{difference:+.{column.digits}f}")
+        verdicts.append("-" if cell is None or difference is None else cell.cell.inside)
+    if not any(column.metric for column in columns):
+        return [printed]
+    if not any((row.name, column.name) in cells for column in columns):
+        return [printed, ours]
+    return [printed, ours, differences, ["  inside interval", *verdicts]]
+
+
+def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
+    """Format our number as the paper would print it: a difference where it prints one."""
+    cell = cells.get((row.name, column.name))
+    if cell is None:
+        return "-"
+    value: float | None = cell.cell.ours
+    if table.relative_to not in (None, column.name):
+        base = cells.get((row.name, str(table.relative_to)))
+        value = cell.cell.ours - base.cell.ours if base else None
+    return column.text(value) + ("" if cell.cell.same_claims else "*")
+
+
+def notes(table: Table, cells: Cells) -> list[Part]:
+    lines = [f"[{chr(97 + i)}] unreliable: {flag.reason}." for i, flag in enumerate(table.flags)]
+    if table.empty:
+        lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
+    if table.note:
+        lines.append(f"Note: {table.note}")
+    systems = (ours.system for ours in cells.values() if not ours.cell.same_claims)
+    if labels := sorted({f"{system.name}: {system.report.queries}" for system in systems}):
+        lines.append(
+            f"* over other claims than the paper's, so not compared ({'; '.join(labels)})."
+        )
+    return ["\n".join(lines)] if lines else []
+
+
+def used_systems(cells: Cells) -> list[Part]:
+    """Tabulate our systems in each row, and their costs."""
+    by_row = {
+        (row, ours.system.report_folder, ours.system.name): ours for (row, _), ours in cells.items()
+    }
+    rows = [
+        [row, name, str(folder), *cost_cells(ours.system.report.cost)]
+        for (row, folder, name), ours in by_row.items()
+    ]
+    columns = ["ours in", "system", "report", *COST_COLUMNS]
+    numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
+    return [TextTable(columns, rows, numeric=numeric)] if rows else []
+
+
+def csv_row(table: Table, row: Row, column: Column, ours: OurScore | None) -> list[Cell]:
+    """Return the cells for `CSV_COLUMNS` of one published cell."""
+    value = table.value(row.name, column.name)
+    line: list[Cell] = [
+        *(table.id, row.name, column.name, column.metric, column.language, column.unit),
+        *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
+    ]
+    if ours is None:
+        return line + [None] * (len(CSV_COLUMNS) - len(line))
+    cell, system = ours
+    numbers = cell.ours, cell.difference, cell.low, cell.high
+    line += [None if number is None else f"{number:.6f}" for number in numbers]
+    line += [cell.inside, "yes" if cell.same_claims else "no", str(system.report_folder)]
+    return line + cost_cells(system.report.cost)
