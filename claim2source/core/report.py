@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.core.validate import read_json, validated
+from claim2source.core.validate import Strict, read_json, validated
 
 VERSION = 3
 FILE = "report.json"
@@ -26,7 +26,6 @@ Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, 
 Rule = Literal["one_se", "best"]
 COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 TWINS = "Sources of the same title and abstract under another id (twins), which tie with a gold:"
-_STRICT: Any = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class PublishedScore:
 
 
 @dataclass(frozen=True)
-class SystemReport:
+class SystemReport(Strict):
     """Describe a row: one system over one claim form, whole or up to one of its stages.
 
     `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
@@ -194,8 +193,6 @@ class SystemReport:
     the report's; `key` identifies all that made it; `twins` is there where golds have a source of
     the same text; `published` are the papers' cells that stand beside its scores.
     """
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     name: str
     model: str
@@ -364,7 +361,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Strict):
     """Hold the results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
@@ -381,8 +378,6 @@ class Report:
         >>> c2s.Report.read(folder) == report
         True
     """
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     dataset: str
     split: str

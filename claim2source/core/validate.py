@@ -7,7 +7,7 @@ import math
 import reprlib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import why_not_file
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Kind = TypeVar("Kind")
+
+
+class Strict:
+    """Have `validated` refuse a field that a dataclass of this kind does not have."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 def read_json(path: Path, *, ours: bool = True) -> object:

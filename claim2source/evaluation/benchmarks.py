@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
 
 from claim2source.core.config_yaml import read_yaml
 from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.core.validate import read_json, validated
+from claim2source.core.validate import Strict, read_json, validated
 
 TITLE = "# Benchmarks and results"
 WORDS = "benchmarks.yaml"
-_STRICT: Any = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Strict):
     """Hold figures that no report has any more, and where they stood (`source`)."""
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     source: str
     rows: Mapping[str, Figure] = field(default_factory=dict)
@@ -63,10 +59,8 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class ResultSet:
+class ResultSet(Strict):
     """Show rows of one file of figures, label -> its name there, with date and command."""
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     set: str
     figures: str
@@ -77,20 +71,16 @@ class ResultSet:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Strict):
     """State a finding in Markdown; `tests` are its (file of figures, system, baseline)."""
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     text: str
     tests: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Strict):
     """Hold the words of the page."""
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     introduction: str
     sets: tuple[ResultSet, ...]

@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from claim2source.core.errors import InputError
 from claim2source.core.report import MACRO as MACRO
-from claim2source.core.validate import validated
+from claim2source.core.validate import Strict, validated
 
 FOLDER = Path(__file__).resolve().parent
 
 Value = int | float | str | None
-_STRICT: Any = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Strict):
     """Describe one column of a table; the table's settings hold for its columns too.
 
     Args:
@@ -37,8 +36,6 @@ class Column:
         unit: "", "%" or "s".
         signed: a difference, printed with its sign.
     """
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     name: str
     metric: str | None = None
@@ -67,13 +64,11 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Strict):
     """Hold one system of a table: `values` in the order of the columns, `models` its names here.
 
     `hybrid:NAME` is BM25 fused with the dense model NAME.
     """
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     name: str
     values: tuple[Value, ...]
@@ -81,10 +76,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Flag:
+class Flag(Strict):
     """Mark cells that are no targets, and say why; without columns, all cells of the rows."""
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     rows: tuple[str, ...]
     reason: str
@@ -95,15 +88,13 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Strict):
     """Hold a published table; with `relative_to`, other columns are differences to that one.
 
     `empty` says why cells have no value. Raises ValueError without rows or columns, on a row of
     another length than the columns, and on the name of a row or column that the table does not
     have.
     """
-
-    __pydantic_config__: ClassVar[Any] = _STRICT
 
     id: str
     paper: str
