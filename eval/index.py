@@ -22,7 +22,7 @@ from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import PaperFiles
-from claim2source.datasets.retractions import Notices, read_notices
+from claim2source.datasets.papers import Notices, read_notices
 from claim2source.engines import is_engine
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing, undo_re_encoding

@@ -8,13 +8,16 @@ from pathlib import Path
 from claim2source.core.errors import CountedProblems
 from claim2source.datasets.beir import source_of
 from claim2source.datasets.papers import (
+    NOTICE,
     RETRACTED,
     Paper,
     iso_language,
     paper_of_texts,
     plain_doi,
+    state_of,
+    state_of_cell,
+    worst,
 )
-from claim2source.datasets.retractions import notice_of, state_of, state_of_cell, worst
 from claim2source.io.jsonl import Row, json_records, row_of
 
 ADDRESS = "https://openalex.org/"
@@ -186,12 +189,9 @@ def _updates(record: Mapping[str, object]) -> str:
     if notice := worst(notices):
         return notice
     for update in _list(record.get("update-to")):
-        state, doi = (
-            state_of(_text_of(update, "type")),
-            plain_doi(_text_of(update, "DOI")),
-        )
+        state, doi = state_of(_text_of(update, "type")), plain_doi(_text_of(update, "DOI"))
         if state and doi:
-            return notice_of(state, doi)
+            return f"{state}{NOTICE}{doi}"
     return ""
 
 

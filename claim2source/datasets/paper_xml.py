@@ -16,8 +16,9 @@ from claim2source.datasets.papers import (
     iso_language,
     paper_of_texts,
     plain_doi,
+    state_of,
+    worst,
 )
-from claim2source.datasets.retractions import state_of, worst
 from claim2source.io.text_files import open_bytes
 
 ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"

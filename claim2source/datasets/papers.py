@@ -1,17 +1,18 @@
-"""Hold a paper with its DOI, address and language."""
+"""Hold a paper with its DOI, address and language, and what was published about it since."""
 
 from __future__ import annotations
 
 import calendar
+import csv
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import CountedProblems
+from claim2source.core.errors import CountedProblems, InputError
 from claim2source.core.records import Source
-from claim2source.io.text_files import why_not_id, why_not_text
+from claim2source.io.text_files import any_lines, why_not_id, why_not_text
 
 # Months by their first letters, in English and, where they differ, German, French and Spanish.
 _MONTHS = {
@@ -60,11 +61,22 @@ _TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
-# What may be known of a paper since it was published, the gravest first.
-RETRACTED, WITHDRAWN, CONCERN, CORRECTED = (
-    *("retracted", "withdrawn"),
-    *("expression of concern", "corrected"),
-)
+RETRACTED, WITHDRAWN = "retracted", "withdrawn"
+# What may be known of a paper since it was published, the gravest first, and what registries call
+# a notice of it: the first that fits counts, and others say nothing of the paper.
+_STATES = {
+    RETRACTED: re.compile("retract", re.IGNORECASE),
+    WITHDRAWN: re.compile("withdraw|removal|removed", re.IGNORECASE),
+    "expression of concern": re.compile("concern", re.IGNORECASE),
+    "corrected": re.compile("correct|corrigend|errat", re.IGNORECASE),
+}
+_NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
+_YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
+# Between the state and the DOI that a notice, which is itself a paper, is about.
+NOTICE = " notice of "
+# Columns of Retraction Watch's file.
+_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_REINSTATED = "reinstatement"
 # A link to anything else, such as javascript:, may do anything.
 _WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
 
@@ -223,3 +235,90 @@ def _month(text: str | None) -> int:
         return int(text) if int(text) <= 12 else 0
     word = text.lower()
     return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)
+
+
+def state_of(kind: str, *details: str) -> str:
+    """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
+    label = next((state for state, sign in _STATES.items() if sign.search(kind)), "")
+    return ", ".join(filter(None, (label, *details))) if label else ""
+
+
+def worst(states: Iterable[str]) -> str:
+    """Choose the gravest of several states; "" where there is none."""
+    non_empty = [state for state in states if state]
+    order = [*_STATES]
+    return min(non_empty, key=lambda state: order.index(state.partition(",")[0]), default="")
+
+
+def state_of_cell(text: str) -> str:
+    """Read a cell `retracted`: yes or no, a day, or the notice."""
+    line = " ".join(text.split())
+    if line.lower() in _NO:
+        return ""
+    if line.lower() in _YES:
+        return RETRACTED
+    if line.partition(",")[0] in _STATES:
+        return line
+    return state_of(line, line) or f"{RETRACTED}, {line}"
+
+
+@dataclass(frozen=True)
+class Notices:
+    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
+
+    by_doi: Mapping[str, str]
+    by_pmid: Mapping[str, str]
+
+    def of(self, id: str, doi: str) -> str | None:
+        """Return the state of a paper; None where nothing is said about it."""
+        notice = self.by_doi.get(doi) if doi else None
+        notice = self.by_doi.get(id.lower()) if notice is None else notice
+        return self.by_pmid.get(id) if notice is None else notice
+
+
+def read_notices(path: Path) -> Notices:
+    """Read a CSV file of Retraction Watch: of several notices of a paper the last one counts.
+
+    Raises `InputError` where it lacks its columns.
+    """
+    problems = CountedProblems()
+    lines = (line for _, line in any_lines(path, problems))
+    csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.DictReader(lines)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        for name in _WATCH:
+            if name not in header:
+                columns = ", ".join(header[:8]) or "none"
+                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
+                raise InputError(path, field=name, why=why)
+        rows.fieldnames = header
+        ordered = sorted(rows, key=lambda row: _day_number(row.get("RetractionDate") or ""))
+    except csv.Error as error:
+        raise InputError(path, why=f"is not a CSV file: {error}") from None
+    problems.raise_if_any()
+    dois, pmids = dict[str, str](), dict[str, str]()
+    for row in ordered:
+        kind, day = row["RetractionNature"] or "", _iso_day(row.get("RetractionDate") or "")
+        state = state_of(kind, day, plain_doi(row.get("RetractionDOI") or ""))
+        if not state and kind.strip().lower() != _REINSTATED:
+            continue
+        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
+            dois[doi] = state
+        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
+            pmids[pmid] = state
+    return Notices(dois, pmids)
+
+
+def _day_number(date: str) -> int:
+    """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
+    match = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
+    if match:
+        month, day, year = (int(part) for part in match.groups())
+        return year * 10_000 + month * 100 + day
+    return first_day(date)
+
+
+def _iso_day(date: str) -> str:
+    number = _day_number(date)
+    return f"{number // 10_000:04}-{number // 100 % 100:02}-{number % 100:02}" if number else ""

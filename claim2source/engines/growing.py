@@ -15,8 +15,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.datasets.papers import Paper
-from claim2source.datasets.retractions import NOTICE
+from claim2source.datasets.papers import NOTICE, Paper
 from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors

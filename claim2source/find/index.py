@@ -17,7 +17,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
-from claim2source.datasets.retractions import Notices
+from claim2source.datasets.papers import Notices
 from claim2source.engines import Engine, open_index
 from claim2source.engines.growing import (
     BATCH,

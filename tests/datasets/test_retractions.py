@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets.paper_files import PaperFiles
-from claim2source.datasets.retractions import read_notices, state_of_cell
+from claim2source.datasets.papers import read_notices, state_of_cell
 
 WORK = {"id": "https://openalex.org/W1", "title": "T", "doi": "https://doi.org/10.1000/a"}
 DOI = {"DOI": "10.1000/a", "title": ["T"]}
