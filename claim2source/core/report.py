@@ -234,8 +234,11 @@ class SystemReport(Strict):
     def queries(self) -> dict[str, int]:
         return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
 
+    def interval(self, metric: str, language: str = MACRO) -> tuple[float, float] | None:
+        return None if self.intervals is None else self.intervals.of(metric, language)
+
     def bounds(self, language: str, metric: str = MAIN_METRIC) -> str | None:
-        bounds = self.intervals.of(metric, language) if self.intervals is not None else None
+        bounds = self.interval(metric, language)
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, name: str) -> Choice | None:

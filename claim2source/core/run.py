@@ -77,16 +77,12 @@ class Run:
         BEIR's rule: such a source is the claim itself.
         """
         positions = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
-        left_out = np.zeros(len(self.codes), dtype=bool)
+        keep = np.ones(len(self.codes), dtype=bool)
         for claim, code in zip(self.claim_ids, positions.tolist(), strict=True):
             is_itself = code < len(self.vocabulary) and self.vocabulary[code] == claim
             if is_itself and claim not in qrels.golds(claim):
-                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == code
-        if not left_out.any():
-            return self, 0
-        offsets = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
-        codes, scores = self.codes[~left_out], self.scores[~left_out]
-        return replace(self, offsets=offsets, codes=codes, scores=scores), int(left_out.sum())
+                keep[self.rows(claim)] = self.codes[self.rows(claim)] != code
+        return (self if keep.all() else self._with_rows(keep)), int((~keep).sum())
 
     @classmethod
     def from_rows(
@@ -210,12 +206,11 @@ class Run:
 
     def top(self, k: int) -> Run:
         """Keep the first `k` rows of every claim."""
-        keep = self.ranks() <= k
-        owner = np.repeat(np.arange(len(self.claim_ids)), np.diff(self.offsets))
-        counts = np.bincount(owner[keep], minlength=len(self.claim_ids))
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        codes, scores = self.codes[keep], self.scores[keep]
-        return replace(self, offsets=offsets, codes=codes, scores=scores)
+        return self._with_rows(self.ranks() <= k)
+
+    def _with_rows(self, keep: np.ndarray) -> Run:
+        offsets = np.concatenate([[0], np.cumsum(keep)])[self.offsets]
+        return replace(self, offsets=offsets, codes=self.codes[keep], scores=self.scores[keep])
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """Keep the rows of these claims, in this order; an unknown claim gets no rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
@@ -40,27 +40,22 @@ def carve_val(
     groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
     spread = Counter(lang for claims in groups.values() for lang in {c.lang for c in claims})
-    room = {
-        lang: max(round(share * total), 1) if spread[lang] > 1 else 0
-        for lang, total in totals.items()
-    }
+    room = Counter(
+        {lang: max(round(share * n), 1) if spread[lang] > 1 else 0 for lang, n in totals.items()}
+    )
     val_ids: set[str] = set()
-    for key in sorted(
-        groups, key=lambda key: (hashlib.sha256(f"{seed}:{key}".encode()).digest(), key)
-    ):
+    for key in _shuffled(groups, f"{seed}:"):
         counts = Counter(claim.lang for claim in groups[key])
-        small = len(groups[key]) <= most_claims
-        if small and all(count <= room[lang] for lang, count in counts.items()):
+        if len(groups[key]) <= most_claims and counts <= room:
             val_ids.update(claim.id for claim in groups[key])
-            for lang, count in counts.items():
-                room[lang] -= count
+            room.subtract(counts)
     if not 0 < len(val_ids) < len(train.claims):
         side = "train" if val_ids else VAL
         why = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
         raise ConfigError("share", share, why)
     if seen_share:
         staying = [claim for claim in train.claims if claim.id not in val_ids]
-        quotas = {lang: round(seen_share * total) for lang, total in totals.items()}
+        quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})
         val_ids |= _of_seen_papers(staying, quotas, seed)
     rest = train.with_claims(claim for claim in train.claims if claim.id not in val_ids)
     val = train.with_claims((c for c in train.claims if c.id in val_ids), split=VAL)
@@ -84,7 +79,12 @@ def expected_seen_share(train: Dataset) -> float:
     return seen / len(judged) if judged else 0.0
 
 
-def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) -> set[str]:
+def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
+    digests = {key: hashlib.sha256(f"{salt}{key}".encode()).digest() for key in keys}
+    return sorted(digests, key=lambda key: (digests[key], key))
+
+
+def _of_seen_papers(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
     """Draw claims whose golds all keep another claim, at most `room` in each language."""
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
@@ -92,21 +92,18 @@ def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) ->
     remaining = Counter(gold for claim in claims for gold in claim.golds)
     units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
     claim_ids: set[str] = set()
-    for key in sorted(
-        units, key=lambda key: (hashlib.sha256(f"{seed}:seen {key}".encode()).digest(), key)
-    ):
+    for key in _shuffled(units, f"{seed}:seen "):
         unit = units[key]
         counts = Counter(claim.lang for claim in unit)
         removed = Counter(gold for claim in unit for gold in claim.golds)
         if (
             all(claim.golds for claim in unit)
-            and all(count <= room[lang] for lang, count in counts.items())
+            and counts <= room
             and all(count < remaining[gold] for gold, count in removed.items())
         ):
             claim_ids.update(claim.id for claim in unit)
             remaining -= removed
-            for lang, count in counts.items():
-                room[lang] -= count
+            room.subtract(counts)
     return claim_ids
 
 

@@ -191,8 +191,7 @@ def _of_report(report: Report, metric: str) -> Figures:
 
 
 def _figure(system: SystemReport, metric: str) -> Figure:
-    bounds = system.intervals.of(metric) if system.intervals is not None else None
-    low, high = bounds or (None, None)
+    low, high = system.interval(metric) or (None, None)
     cost = system.cost
     prefix = ">" if cost is not None and cost.reused else ""
     seconds = f"{prefix}{cost.seconds:.1f} s" if cost is not None and cost.seconds else ""

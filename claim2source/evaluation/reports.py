@@ -50,11 +50,6 @@ class LoadedSystem:
                 raise InputError(path, why="is a link that leads out of the report's folder")
         return present
 
-    def interval(self, metric: str, language: str) -> tuple[float, float] | None:
-        """Return the report's 95 % interval of a metric, None where it has none."""
-        intervals = self.report.intervals
-        return None if intervals is None else intervals.of(metric, language)
-
 
 def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
     """Read reports, under the shortest names that tell their folders apart.

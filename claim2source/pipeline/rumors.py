@@ -27,9 +27,15 @@ from claim2source.datasets.rumors import (
     write_evidence,
     write_verification,
 )
-from claim2source.evaluation.anova import anova_parts, two_way_anova
 from claim2source.evaluation.published.scores import with_published
-from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
+from claim2source.evaluation.rumors import (
+    DEFINITIONS,
+    HEADLINE,
+    RumorScores,
+    anova_parts,
+    score_rumors,
+    two_way_anova,
+)
 from claim2source.io.store import Store
 from claim2source.io.submissions import require_zip, zip_submission
 from claim2source.models.local import ModelOptions, with_local_models

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family, holm
+from claim2source.evaluation.rumors import two_way_anova
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,

@@ -125,8 +125,8 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
     assert row.queries == {"en": 2, "de": 2}
     assert set(system.runs) == {"en", "de"}
     assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
-    assert system.interval("mrr@5", "macro") == (0.2, 0.8)
-    assert system.interval("mrr@5", "de") is None and system.interval("mrr@1", "en") is None
+    assert row.interval("mrr@5") == (0.2, 0.8)
+    assert row.interval("mrr@5", "de") is None and row.interval("mrr@1", "en") is None
     (system,) = read_reports([save(tmp_path / "a", runs=("en",))])
     with pytest.raises(InputError, match="no runs/.../de.trec"):
         whole_run(system)

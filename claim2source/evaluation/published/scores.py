@@ -91,7 +91,7 @@ def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _
     value = report.table.get(column.language, {}).get(metric)
     if value is None:
         return None
-    factor, bounds = column.factor, system.interval(metric, column.language)
+    factor, bounds = column.factor, report.interval(metric, column.language)
     if bounds is None:
         return factor * value, None, None
     return factor * value, factor * bounds[0], factor * bounds[1]
