@@ -277,7 +277,7 @@ class Notices:
 
 
 def read_notices(path: Path) -> Notices:
-    """Read a CSV file of Retraction Watch: of several notices of a paper the last one counts.
+    """Read a CSV file of Retraction Watch: the gravest notice since a reinstatement counts.
 
     Raises `InputError` where it lacks its columns.
     """
@@ -304,9 +304,9 @@ def read_notices(path: Path) -> Notices:
         if not state and kind.strip().lower() != _REINSTATED:
             continue
         if doi := plain_doi(row["OriginalPaperDOI"] or ""):
-            dois[doi] = state
+            dois[doi] = state and worst((state, dois.get(doi, "")))
         if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
-            pmids[pmid] = state
+            pmids[pmid] = state and worst((state, pmids.get(pmid, "")))
     return Notices(dois, pmids)
 
 

@@ -47,6 +47,8 @@ class Design:
             raise ValueError("stages must be distinct names")
         if not 1 <= self.scores <= DEEPEST:
             raise ValueError(f"scores must be from 1 to {DEEPEST}")
+        if self.usual and self.of_usual not in self.stages:
+            raise ValueError("of_usual must be one of the stages")
 
     @property
     def names(self) -> list[str]:

@@ -223,7 +223,7 @@ def notes(answer: Answer) -> list[str]:
         notices.append(
             "Abstention is not fitted to this index; claim2source index --claims DATASET does it."
         )
-    if answer.measured is not None:
+    if answer.matches and answer.measured is not None:
         own = answer.measured
         notices.append(
             f"Of {own.answers} held-out posts with this verdict {_percent(own.here, own.answers)} "

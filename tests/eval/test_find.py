@@ -489,6 +489,7 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
         text = ask(POST)
         assert line.format(40, 90, 82) in text and "fit it again" not in text
         assert line.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
+        assert "held-out" not in ask(POST, "--venue", "none")  # nothing was judged
         (answer,) = Finder(open_index(index)).find([Post("0", POST)])
         assert answer.measured == Tenth(40, pytest.approx(0.9), 36, 33)  # type: ignore[arg-type]
     with knowing(index, replace(model, bias=-3.0)):

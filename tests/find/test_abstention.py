@@ -73,6 +73,7 @@ def model(threshold: float = 0.5) -> AbstainModel:
     [
         ({"format": 2}, "format"),
         ({"bias": None}, "bias"),
+        ({"design": {"stages": ["one"], "of_usual": "two", "usual": [1.0]}}, "of_usual must be"),
         ({"threshold": 2}, "threshold from 0 to 1"),
         ({"weights": [1]}, "a number for each feature"),
         ({"features": ["one: margin", "one: score 1"]}, "not those of the design"),
