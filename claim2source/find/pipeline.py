@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
@@ -14,12 +13,7 @@ from claim2source.engines import Engine, SearchResults
 from claim2source.io.store import Store
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import (
-    apply_stages,
-    counts_terms,
-    with_corpus_stats,
-    with_runtime,
-)
+from claim2source.systems.stages import apply_stages
 from claim2source.systems.system import System
 
 # What `on_part` is called with before the whole index is read.
@@ -46,10 +40,7 @@ class PipelineStages:
         self.engine, self.system = engine, system
         self._check()
         self._runtime = SystemRuntime(store, device=device, progress=progress)
-        self._stages = [
-            replace(spec, stage=with_runtime(spec.stage, store, device, progress))
-            for spec in system.stages
-        ]
+        self._stages = [stage.with_runtime(self._runtime) for stage in system.stages]
         self._pool: dict[str, Source] = {}
 
     @property
@@ -103,7 +94,7 @@ class PipelineStages:
 
         Raises `UserError` where the index is too large for that.
         """
-        counting = [spec.name for spec in self._stages if counts_terms(spec.stage)]
+        counting = [stage.name for stage in self._stages if stage.counts_terms]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
@@ -115,6 +106,4 @@ class PipelineStages:
         stored_sources = (paper.source for rows in self.engine.rows() for paper in rows.papers)
         self._pool = {source.id: source for source in (*stored_sources, *sources)}
         pool = list(self._pool.values())
-        self._stages = [
-            replace(spec, stage=with_corpus_stats(spec.stage, pool)) for spec in self._stages
-        ]
+        self._stages = [stage.with_corpus_stats(pool) for stage in self._stages]

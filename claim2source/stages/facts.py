@@ -8,7 +8,6 @@ score of the stage before.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +18,17 @@ import numpy as np
 
 from claim2source.core.config import Between, Share, require
 from claim2source.core.files import content_hash
-from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source, nfkc
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.stage import MOST_VERSIONS, LLMCost, LLMStage, RewritingStage, Task
 from claim2source.llm.work import TEXTS, Answer, Request, object_schema
+from claim2source.stages.llm_stage import (
+    MOST_VERSIONS,
+    LLMStage,
+    RewritingStage,
+    Task,
+    cost_of,
+)
 from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim, render_source
@@ -89,27 +93,27 @@ class LLMScores(LLMStage, ABC):
         return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
 
     @abstractmethod
-    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
-        """Set every list's scores [its sources]; NaN leaves a source its rank."""
+    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
+        """Set every list's scores [its sources]; NaN leaves a source its rank.
+
+        All answers of the language model are added to `answered`.
+        """
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
-        started = time.perf_counter()
         by_id = {source.id: source for source in sources}
-        lists, spent = [], LLMCost()
+        lists, answered = [], list[Answer]()
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
             texts = [render_source(by_id[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(ListScores(claim, run.scored(claim.id), texts, nothing))
-        self.fill([entry for entry in lists if entry.texts], spent)
+        self.fill([entry for entry in lists if entry.texts], answered)
         ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
         failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
         notes = {entry.claim.id: entry.note for entry in lists if entry.note}
-        cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.reused
-        )
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
+        run = Run.from_lists(ranked, pool=run.pool)
+        return Result(run, notes, tuple(failures), cost_of(answered))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +183,9 @@ class Attribution(VersionedScores):
     def prompts(self) -> tuple[str, ...]:
         return self.facts_prompt, self.support_prompt
 
-    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Judge every fact of every version by every source; fuse the shares of supported facts."""
-        facts, prompt = self._split_posts(lists, cost), read_prompt(self.support_prompt)
+        facts, prompt = self._split_posts(lists, answered), read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
         rates: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
@@ -198,7 +202,7 @@ class Attribution(VersionedScores):
                     }
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, cost, "facts and papers"):
+        for record, answer in self.good(tasks, answered, "facts and papers"):
             labels = (answer.data or {})["labels"]
             assert isinstance(labels, list)
             record.append(float(np.mean([int(label) for label in labels])))
@@ -209,7 +213,9 @@ class Attribution(VersionedScores):
             entry.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
             entry.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
-    def _split_posts(self, lists: Sequence[ListScores], cost: LLMCost) -> list[list[list[str]]]:
+    def _split_posts(
+        self, lists: Sequence[ListScores], answered: list[Answer]
+    ) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
         prompt = read_prompt(self.facts_prompt)
         tasks: list[Task[tuple[int, str]]] = []
@@ -221,7 +227,7 @@ class Attribution(VersionedScores):
                 )
                 tasks.append(Task((number, post), entry.failures, request))
         statements: list[list[list[str]]] = [[] for _ in lists]
-        for (number, post), answer in self.good(tasks, cost, "facts", config=self.extracting):
+        for (number, post), answer in self.good(tasks, answered, "facts", config=self.extracting):
             texts = (answer.data or {})["facts"]
             assert isinstance(texts, list)
             distinct = dict.fromkeys(" ".join(str(text).split()) for text in texts)
@@ -246,7 +252,7 @@ class Entities(VersionedScores):
     def prompts(self) -> tuple[str, ...]:
         return (self.prompt,)
 
-    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
         tasks: list[Task[list[list[float]]]] = []
@@ -262,7 +268,7 @@ class Entities(VersionedScores):
                         prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
                     )
                     tasks.append(Task(own[start : start + size], entry.failures, request))
-        for records, answer in self.good(tasks, cost, "entities", _names_documents):
+        for records, answer in self.good(tasks, answered, "entities", _names_documents):
             for record, count in zip(
                 records, matched(answer.data or {}, len(records)), strict=True
             ):
@@ -288,10 +294,10 @@ class Relevance(LLMScores, RewritingStage):
     def prompts(self) -> tuple[str, ...]:
         return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
 
-    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
         versions = self.versions([text for entry in lists for text in entry.texts])
-        cost.count(versions.answers)
+        answered += versions.answers
         prompt, schema = read_prompt(self.prompt), score_schema(0, MOST_RELEVANT)
         tasks: list[Task[list[float]]] = []
         scores: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
@@ -302,7 +308,7 @@ class Relevance(LLMScores, RewritingStage):
                     values = {"rumor": entry.claim.text, "tweet": version}
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, cost, "relevance"):
+        for record, answer in self.good(tasks, answered, "relevance"):
             record.append(score_of(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)

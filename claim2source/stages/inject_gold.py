@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
@@ -12,7 +11,7 @@ import numpy as np
 
 from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Result, Run
 from claim2source.stages.pairs import DEEPEST
 
 
@@ -31,7 +30,6 @@ class InjectGold(Settings):
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Put every claim's golds among its first `depth` sources; notes name those added."""
-        started = time.perf_counter()
         ranked, notes = {}, {}
         for claim in claims:
             before = run.scored(claim.id)
@@ -44,8 +42,7 @@ class InjectGold(Settings):
             )
             if missing:
                 notes[claim.id] = f"gold added: {', '.join(missing)}"
-        cost = Cost(time.perf_counter() - started, len(claims))
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+        return Result(Run.from_lists(ranked, pool=run.pool), notes)
 
 
 def _falling_scores(scores: Collection[float], count: int) -> list[float]:

@@ -9,7 +9,6 @@ among the candidates of a training claim.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -21,9 +20,8 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash, write_json
-from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.retrieve.bm25 import FORMATS
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
@@ -172,7 +170,6 @@ class Learned(WithRuntime):
 
         Raises `UserError` where an encoder is not the one that the fusion was fitted with.
         """
-        started = time.perf_counter()
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
         columns = self.columns(scorer, claims, candidates)
@@ -181,8 +178,7 @@ class Learned(WithRuntime):
             before = run.scored(claim.id)
             ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
             notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
-        cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+        return Result(Run.from_lists(ranked, pool=run.pool), notes)
 
     def columns(
         self,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
-from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -138,7 +137,6 @@ class Reranker(WithRuntime, ABC):
         Equal scores keep the first stage's order. A source whose pair could not be scored keeps
         its rank, and is counted in `failures`.
         """
-        started = time.perf_counter()
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         wanted_ids = {source for ids in candidates for source in ids}
         wanted = [source for source in sources if source.id in wanted_ids]
@@ -160,9 +158,7 @@ class Reranker(WithRuntime, ABC):
             notes[claim.id] = f"{len(row)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
-        cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), scored.tokens, scored.reused
-        )
+        cost = Cost(tokens=scored.tokens, reused=scored.reused)
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
     def pair_scores(self, pairs: Sequence[Pair]) -> RawScores:

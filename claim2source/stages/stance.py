@@ -6,25 +6,22 @@ never denies anything, or by a language model.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
 
 from claim2source.core.config import Between, require
-from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.datasets.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
-from claim2source.io.store import Store
-from claim2source.llm.stage import LLMCost, RewritingStage, Task
-from claim2source.llm.work import Request
-from claim2source.stages.facts import score_of, score_schema
+from claim2source.llm.work import Answer, Request
+from claim2source.stages.facts import means, score_of, score_schema
+from claim2source.stages.llm_stage import RewritingStage, Task, cost_of
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.pairs import Pair, Runtime, min_max
+from claim2source.stages.pairs import Pair, min_max
 from claim2source.text.prompts import read_prompt
 
 HIGHEST = 2
@@ -85,17 +82,12 @@ class Stance(RewritingStage):
         good = self.rewrites > 0 or not self.summaries
         require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
 
-    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
-        copy = super().with_runtime(store, device, progress)
-        copy.__dict__["_runtime"] = Runtime(store, device, progress)
-        return copy
-
     @cached_property
     def scorer(self) -> Cosine | None:
         """Make the scorer of pairs; None where a language model judges them."""
         if self.by == "llm":
             return None
-        runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
+        runtime = self.runtime
         scorer = Cosine() if self.model is None else Cosine(model=self.model)
         return scorer.with_runtime(runtime.store, runtime.device, runtime.progress)
 
@@ -105,7 +97,6 @@ class Stance(RewritingStage):
         return None if self.scorer is None else self.scorer.identity
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        reset_peak_memory()
         run = run.top(self.depth)
         texts = {source.id: source.abstract for source in sources}
         rows = [(c, Pair(c.text, texts[source])) for c in claims for source in run.sources(c.id)]
@@ -131,25 +122,18 @@ class Stance(RewritingStage):
                 for claim in run.claim_ids
             }
             run = Run.from_lists(lists, pool=run.pool)
-        cost = replace(judged.cost, items=len(claims))
-        return Result(run, notes, tuple(failures), cost, details=details)
+        return Result(run, notes, tuple(failures), judged.cost, details=details)
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
-        return (
-            self._ask_llm(pairs) if self.scorer is None else self._score_pairs(pairs, self.scorer)
-        )
-
-    def _score_pairs(self, pairs: Sequence[Pair], scorer: Cosine) -> Stances:
-        started = time.perf_counter()
+        if self.scorer is None:
+            return self._ask_llm(pairs)
         distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
-        scored = scorer.pair_scores(list(distinct))
+        scored = self.scorer.pair_scores(list(distinct))
         rows = [distinct[pair] for pair in pairs]
         why = {
             position: [scored.why[row]] for position, row in enumerate(rows) if row in scored.why
         }
-        cost = Cost(
-            time.perf_counter() - started, len(pairs), peak_memory(), scored.tokens, scored.reused
-        )
+        cost = Cost(tokens=scored.tokens, reused=scored.reused)
         return Stances(scored.scores[rows].astype(np.float64), why, cost)
 
     def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
@@ -158,13 +142,12 @@ class Stance(RewritingStage):
         The j-th version of one text goes with the j-th of the other; where one has fewer good
         versions, they are used again.
         """
-        started, spent = time.perf_counter(), LLMCost()
         texts = [text for pair in pairs for text in pair]
         if self.summaries:
             versions = self.versions(texts, self.summary_prompt, "summaries")
         else:
             versions = self.versions(texts)
-        spent.count(versions.answers)
+        answered = list(versions.answers)
         prompt, schema = read_prompt(self.prompt), score_schema(-HIGHEST, HIGHEST)
         tasks: list[Task[list[float]]] = []
         answers: list[list[float]] = [[] for _ in pairs]
@@ -180,13 +163,10 @@ class Stance(RewritingStage):
                 }
                 request = Request.of(prompt, f"pair {row + 1}", values, schema=schema)
                 tasks.append(Task(answers[row], why[row], request))
-        for scores, answer in self.good(tasks, spent, "stances"):
+        for scores, answer in self.good(tasks, answered, "stances"):
             scores.append(score_of(answer))
-        means = np.array([np.mean(scores) if scores else np.nan for scores in answers])
-        cost = Cost(
-            time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.reused
-        )
-        return Stances(means, {row: reasons for row, reasons in why.items() if reasons}, cost)
+        failed = {row: reasons for row, reasons in why.items() if reasons}
+        return Stances(means(answers), failed, cost_of(answered))
 
 
 def verdict_of(mean: float | None, threshold: float) -> Label:

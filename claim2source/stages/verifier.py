@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 import re
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +20,12 @@ import numpy as np
 
 from claim2source.core.config import Between, Seed
 from claim2source.core.files import content_hash
-from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
-from claim2source.llm.stage import LLMStage
 from claim2source.llm.work import is_unanswered, object_schema, prompt_tokens
+from claim2source.stages.llm_stage import LLMStage
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
 
@@ -205,7 +203,6 @@ class Verifier(LLMStage):
 
         A claim without a good answer keeps its ranking.
         """
-        started = time.perf_counter()
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
         ids = {source for poll in polls for source in poll.ids}
         by_id = {source.id: source for source in sources if source.id in ids}
@@ -219,12 +216,11 @@ class Verifier(LLMStage):
             ranked[claim], notes[claim] = self._rank(poll, run.scored(claim))
             if claim in untranslated:
                 notes[claim] += "; no translation: read as posted"
-        tokens = sum(poll.tokens for poll in polls)
         return Result(
             Run.from_lists(ranked, pool=run.pool),
             notes,
             tuple(failure for poll in polls for failure in poll.failures),
-            Cost(time.perf_counter() - started, len(claims), peak_memory(), tokens),
+            Cost(tokens=sum(poll.tokens for poll in polls)),
             details={poll.claim.id: poll.details() for poll in polls},
         )
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from claim2source.core.files import content_hash, file_hash
+from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run
@@ -89,6 +90,16 @@ class SystemStage:
         stage = with_runtime(self.stage, runtime.store, runtime.device, runtime.progress)
         return replace(self, stage=stage)
 
+    @property
+    def counts_terms(self) -> bool:
+        """Tell whether its scores depend on all sources there are, not on those to rank alone."""
+        return bool(getattr(self.stage, "counts_terms", False))
+
+    def with_corpus_stats(self, pool: Sequence[Source]) -> SystemStage:
+        """Have a stage that counts terms count over a pool, if it has `with_corpus_stats`."""
+        own: Callable[..., Stage] | None = getattr(self.stage, "with_corpus_stats", None)
+        return replace(self, stage=own(pool)) if own and self.counts_terms else self
+
     def apply(
         self,
         claims: Sequence[Claim],
@@ -114,15 +125,12 @@ class SystemStage:
         return replace(result, settings={**stage_settings(self.stage), "when": when})
 
 
-def counts_terms(stage: Stage) -> bool:
-    """Tell whether a stage's scores depend on all sources there are, not on those to rank alone."""
-    return bool(getattr(stage, "counts_terms", False))
-
-
-def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
-    """Have a stage count over a pool, if it has `counts_terms` and `with_corpus_stats`."""
-    give: Callable[..., Stage] | None = getattr(stage, "with_corpus_stats", None)
-    return give(pool) if give is not None and counts_terms(stage) else stage
+def with_runtime(
+    stage: Stage, store: Store | None, device: str | None, progress: bool = False
+) -> Stage:
+    """Give a stage a store and a device, if it has a `with_runtime` that takes them."""
+    give: Callable[..., Stage] | None = getattr(stage, "with_runtime", None)
+    return stage if give is None else give(store, device, progress)
 
 
 def models_of(stage: Stage) -> list[str]:
@@ -132,14 +140,6 @@ def models_of(stage: Stage) -> list[str]:
         return [stage.models.get(name, view.name) for name, view in views if view is not None]
     model = getattr(stage, "model", None)
     return [model] if isinstance(model, str) else []
-
-
-def with_runtime(
-    stage: Stage, store: Store | None, device: str | None, progress: bool = False
-) -> Stage:
-    """Give a stage a store and a device, if it has a `with_runtime` that takes them."""
-    give: Callable[..., Stage] | None = getattr(stage, "with_runtime", None)
-    return stage if give is None else give(store, device, progress)
 
 
 def apply_stage(
@@ -183,10 +183,12 @@ def apply_stage(
 
     def apply() -> Result:
         started = time.perf_counter()
+        reset_peak_memory()
         result = stage.apply(claims, sources, before.run)
         if result.cost.seconds:
             return result
-        cost = replace(result.cost, seconds=time.perf_counter() - started, items=len(claims))
+        seconds, memory = time.perf_counter() - started, peak_memory()
+        cost = replace(result.cost, seconds=seconds, items=len(claims), peak_memory=memory)
         return replace(result, cost=cost)
 
     return replace(read_or_search(store, key, apply, is_answered), settings=settings)

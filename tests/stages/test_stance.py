@@ -122,6 +122,6 @@ def test_a_verdict_is_the_note_and_its_mean_the_detail(llm_server: Start) -> Non
     assert result.notes == {"no": NO, "yes": YES, "open": OPEN, "none": OPEN}
     means = {name: detail["stance"] for name, detail in result.details.items()}
     assert means == {"no": pytest.approx(-1.5), "yes": 1.5, "open": 0}
-    assert result.sources("no") == ["s0", "s2"] and not result.failures and result.cost.items == 4
+    assert result.sources("no") == ["s0", "s2"] and not result.failures
     dropped = replace(stage, drop_unverifiable=True).apply(claims, sources, run)
     assert [dropped.sources(c.id) for c in claims] == [["s0", "s2"], ["s1"], [], []]

@@ -25,7 +25,7 @@ from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
-from claim2source.systems.stages import apply_stage, counts_terms, with_corpus_stats
+from claim2source.systems.stages import SystemStage, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
 
@@ -448,9 +448,11 @@ class CountsWords:
 
 def test_any_stage_may_count_over_all_sources() -> None:
     pool = [Source("a", "t"), Source("b", "t")]
-    counts: Any = CountsWords()
-    over: Any = with_corpus_stats(counts, pool)
-    assert counts_terms(counts) and over.pool == 2
+    stage: Any = CountsWords()
+    counts = SystemStage("counts", stage, {})
+    over: Any = counts.with_corpus_stats(pool).stage
+    assert counts.counts_terms and over.pool == 2
     others: list[Any] = [CountsWords(counts_terms=False), object()]
     for other in others:
-        assert not counts_terms(other) and with_corpus_stats(other, pool) is other
+        stage = SystemStage("other", other, {})
+        assert not stage.counts_terms and stage.with_corpus_stats(pool) is stage

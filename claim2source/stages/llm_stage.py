@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Generic, Self, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from claim2source.core.config import Between, Settings, require
-from claim2source.io.store import Store
+from claim2source.core.config import Between, require
+from claim2source.core.run import Cost
 from claim2source.llm.answers import ANSWERS, AnswerStore
 from claim2source.llm.client import LLM
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import Answer, Check, Request
+from claim2source.stages.pairs import WithRuntime
 from claim2source.text.language import why_bad_reply
 from claim2source.text.prompts import read_prompt
 
@@ -34,22 +34,15 @@ class Task(Generic[T]):
     request: Request
 
 
-@dataclass
-class LLMCost:
+def cost_of(answers: Sequence[Answer]) -> Cost:
     """Count the tokens of answers, whenever they were asked for, and those that were stored."""
-
-    tokens: int = 0
-    reused: int = 0
-
-    def count(self, answers: Sequence[Answer]) -> None:
-        """Count answers."""
-        self.tokens += sum(answer.usage.total for answer in answers)
-        self.reused += sum(answer.stored for answer in answers)
+    tokens = sum(answer.usage.total for answer in answers)
+    return Cost(tokens=tokens, reused=sum(answer.stored for answer in answers))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMStage(Settings):
-    """Ask a language model, each question once.
+class LLMStage(WithRuntime):
+    """Ask a language model, each question once; answers are kept in the store's folder.
 
     Args:
         llm: the language model and how it is asked.
@@ -60,24 +53,21 @@ class LLMStage(Settings):
     def check(self) -> None:
         require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
 
-    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
-        """Return the same stage, which keeps the answers in the store's folder."""
-        copy = replace(self)
-        copy.__dict__["_answers"] = None if store is None else store.root / ANSWERS
-        return copy
-
     def good(
         self,
         tasks: Sequence[Task[T]],
-        cost: LLMCost,
+        answered: list[Answer],
         subject: str,
         check: Check | None = None,
         config: LLMConfig | None = None,
     ) -> Iterator[tuple[T, Answer]]:
-        """Run all tasks, by `llm` or another; yield the good answers, each with its record."""
+        """Run all tasks, by `llm` or another; yield the good answers, each with its record.
+
+        All answers are added to `answered`.
+        """
         with self.asking(config) as llm:
             answers = llm.answer([task.request for task in tasks], check, subject)
-        cost.count(answers)
+        answered += answers
         for task, answer in zip(tasks, answers, strict=True):
             if answer.failure is None:
                 yield task.record, answer
@@ -87,9 +77,9 @@ class LLMStage(Settings):
     @contextmanager
     def asking(self, config: LLMConfig | None = None) -> Iterator[LLM]:
         """Open the answers, for several calls of `answer` in one budget, of `llm` or another."""
-        path: Path | None = self.__dict__.get("_answers")
-        with AnswerStore(path) as store:
-            yield LLM(config or self.llm, store)
+        store = self.runtime.store
+        with AnswerStore(None if store is None else store.root / ANSWERS) as answers:
+            yield LLM(config or self.llm, answers)
 
 
 @dataclass(frozen=True)
