@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -25,7 +25,7 @@ from claim2source.datasets.grouping import golds_by_text
 from claim2source.io.store import Store
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
-from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
+from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
 from claim2source.retrieve import BM25Config
 from claim2source.text import ClaimForm, Rendering
 
@@ -208,6 +208,17 @@ class MiningCounts:
         return lines
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """Hold a claim by its row in the block, one of its golds, and sources that are no negatives."""
+
+    row: int
+    claim: Claim
+    gold: str
+    golds: frozenset[int]
+    duplicates: GoldDuplicates
+
+
 class Miner:
     """Mine negatives for the claims of a training set from its sources."""
 
@@ -237,14 +248,24 @@ class Miner:
         candidates = Candidates(
             dataset.sources, vectors, config.alpha, config.last_rank, config.bm25.settings
         )
-        picker = _Picker(config, self.counts, dataset, candidates)
+        # From here on sources are positions in the pool.
+        self.ids, self.position = candidates.sources.ids, candidates.sources.position_of
+        in_pool = [config.pool == "all" or source in dataset.golds for source in self.ids]
+        self.in_pool = np.array(in_pool, dtype=bool)
+        self.drawable = np.flatnonzero(self.in_pool)
+        self.golds = golds_by_text(dataset.claims)
+        limits = config.max_title_similarity, config.max_text_similarity
+        self.words = words_to_compare(dataset.sources, *limits)
         if config.max_share is not None and config.share_of == "above_random":
-            self.counts.baseline = picker.baseline(self._encoded)
+            claims, drawable, seed = dataset.claims, self.drawable, config.seed
+            self.counts.baseline = random_baseline(
+                claims, self._encoded, candidates.vectors, drawable, self.ids, self.golds, seed
+            )
         with Progress("mining" if self.progress else None, len(dataset.claims)) as bar:
             for start in range(0, len(dataset.claims), CHUNK):
                 chunk = dataset.claims[start : start + CHUNK]
                 for block, window in candidates.windows(chunk, self._encoded(chunk)):
-                    yield from picker.rows(block, window)
+                    yield from self._mined(block, window)
                     bar.update(len(block))
 
     def _encoded(self, claims: Sequence[Claim]) -> np.ndarray:
@@ -252,45 +273,7 @@ class Miner:
         vectors, _ = self.encoder.encode(texts, "claim", store=self.store)
         return vectors
 
-
-@dataclass(frozen=True)
-class _Pair:
-    """Hold a claim by its row in the block, one of its golds, and sources that are no negatives."""
-
-    row: int
-    claim: Claim
-    gold: str
-    golds: frozenset[int]
-    duplicates: GoldDuplicates
-
-
-class _Picker:
-    """Choose negatives for blocks of claims; sources are positions in the pool."""
-
-    def __init__(
-        self,
-        config: MiningConfig,
-        counts: MiningCounts,
-        dataset: Dataset,
-        candidates: Candidates,
-    ) -> None:
-        self.config, self.counts = config, counts
-        self.ids, self.position = candidates.sources.ids, candidates.sources.position_of
-        in_pool = [config.pool == "all" or source in dataset.golds for source in self.ids]
-        self.in_pool = np.array(in_pool, dtype=bool)
-        self.drawable = np.flatnonzero(self.in_pool)
-        self.claims, self.vectors = dataset.claims, candidates.vectors
-        self.golds = golds_by_text(dataset.claims)
-        limits = config.max_title_similarity, config.max_text_similarity
-        self.near_duplicates = NearDuplicates(dataset.sources, *limits)
-
-    def baseline(self, encoded: Callable[[Sequence[Claim]], np.ndarray]) -> RandomBaseline:
-        seed = self.config.seed
-        return random_baseline(
-            self.claims, encoded, self.vectors, self.drawable, self.ids, self.golds, seed
-        )
-
-    def rows(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
+    def _mined(self, claims: Sequence[Claim], window: Window) -> Iterator[MinedRow]:
         """Yield one row per (claim, gold): its negatives, hardest first, random ones last."""
         pairs = list(self._pairs(claims))
         step = max(1, PICKED // max(window.positions.shape[1], 1))
@@ -324,7 +307,7 @@ class _Picker:
                 self.position[gold] for gold in self.golds[claim.id] if gold in self.position
             )
             if golds not in duplicates:
-                duplicates[golds] = self.near_duplicates.of(golds)
+                duplicates[golds] = GoldDuplicates(self.words, golds)
             for gold in claim.golds:
                 yield _Pair(row, claim, gold, golds, duplicates[golds])
 

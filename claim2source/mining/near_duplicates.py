@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 from claim2source.core.records import Source
@@ -79,43 +79,35 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
     return pairs
 
 
-class NearDuplicates:
-    """Compare sources with golds by title or by abstract.
+def words_to_compare(
+    sources: Sequence[Source], max_title: float | None, max_text: float | None
+) -> list[tuple[float, WordsOf]]:
+    """Split titles and abstracts into words when they are first compared, each with its limit.
 
     `max_title` and `max_text` are the highest similarities of sources that are no near-duplicates;
     None: any similarity.
     """
-
-    def __init__(
-        self, sources: Sequence[Source], max_title: float | None, max_text: float | None
-    ) -> None:
-        self._compared: list[tuple[float, WordsOf]] = []
-        if max_title is not None:
-            words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].title))
-            self._compared.append((max_title, words_of))
-        if max_text is not None:
-            words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].abstract))
-            self._compared.append((max_text, words_of))
-
-    def of(self, golds: Iterable[int]) -> GoldDuplicates:
-        """Prepare the near-duplicates of any of these golds, given by position."""
-        listed = list(golds)
-        return GoldDuplicates(
-            [
-                (limit, words_of, set(filter(None, map(words_of, listed))))
-                for limit, words_of in self._compared
-            ]
-        )
+    compared: list[tuple[float, WordsOf]] = []
+    if max_title is not None:
+        words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].title))
+        compared.append((max_title, words_of))
+    if max_text is not None:
+        words_of = lru_cache(_KEPT)(lambda position: distinct_words(sources[position].abstract))
+        compared.append((max_text, words_of))
+    return compared
 
 
 class GoldDuplicates:
     """Check lazily which sources, by position, are near-duplicates of one claim's golds.
 
-    `compared` are limits of similarity, words by position, and those of the golds.
+    `compared` is what `words_to_compare` gives, `golds` are positions.
     """
 
-    def __init__(self, compared: Sequence[tuple[float, WordsOf, set[frozenset[str]]]]) -> None:
-        self._compared = compared
+    def __init__(self, compared: Sequence[tuple[float, WordsOf]], golds: Collection[int]) -> None:
+        self._compared = [
+            (limit, words_of, set(filter(None, map(words_of, golds))))
+            for limit, words_of in compared
+        ]
 
     def __bool__(self) -> bool:
         """Tell whether a source can be a near-duplicate: a gold has words to compare."""

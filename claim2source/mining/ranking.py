@@ -19,7 +19,7 @@ from claim2source.mining.mine import (
     limits_of,
     pair_draw,
 )
-from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
+from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
 
 # Random sources that are looked at for a claim, at most, for each that is wanted.
 _TRIES = 20
@@ -56,13 +56,14 @@ class RankingMiner:
         self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
         self._in_pool = frozenset(self._pool)
         limits = config.max_title_similarity, config.max_text_similarity
-        alike_of = NearDuplicates(sources, *limits)
+        words = words_to_compare(sources, *limits)
         for claim in self.train.claims:
             scored = self.run.scored(claim.id)
             ranked = list(scored.items())
             first = {source for source, _ in ranked[: self.depth]}
             golds = golds_of[claim.id]
-            duplicates = alike_of.of(self._row_of[gold] for gold in golds if gold in self._row_of)
+            rows = [self._row_of[gold] for gold in golds if gold in self._row_of]
+            duplicates = GoldDuplicates(words, rows)
             for gold in claim.golds:
                 if gold not in first:
                     counts.missed_golds += 1

@@ -240,18 +240,26 @@ class DenseIndex:
         }
 
     @classmethod
-    def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:
-        """Open a saved index; vectors are memory-mapped.
+    def load(
+        cls, folder: IndexFolder, device: str | None = None, model: Model | None = None
+    ) -> Self:
+        """Open a saved index; vectors are memory-mapped. `model` replaces the manifest's.
 
         The first search loads the encoder, and raises `InputError` if it is another one than
         made the vectors, or runs with other versions of its libraries. An index of version
         0.1.0 does not state those.
         """
+        recorded = folder.values.get("model")
+        if model is None and recorded is not None:
+            model = folder.settings("model", ModelConfig)
         made_by = folder.values.get("encoders")
         states_libraries = of_model(made_by) != made_by
 
         def checked() -> TextEncoder:
-            loaded = encoder()
+            if model is None:
+                why = "the index was made by an encoder without a name: give load_index its model"
+                raise folder.wrong("model", why)
+            loaded = Dense(model, device=device).encoder
             keys = encoder_keys(loaded)
             if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
                 why = "this model is not the one that made the index: weights or settings differ"
@@ -268,8 +276,7 @@ class DenseIndex:
                 raise folder.wrong("search", why)
         if folder.values.get("passages") is not None:
             raise folder.wrong("passages", "papers in passages are no longer read; build it again")
-        model = folder.values.get("model")
-        index = cls((), checked, rendering, model=model)
+        index = cls((), checked, rendering, model=recorded)
         index._vectors = VectorIndex.read(folder)
         return index
 
@@ -301,21 +308,3 @@ def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:
         "template": asdict(encoder.settings.template),
         "source_template": asdict(sources.settings.template),
     }
-
-
-def load_dense(
-    folder: IndexFolder, device: str | None = None, model: Model | None = None
-) -> DenseIndex:
-    """Open a written index of `Dense`; `model` replaces the one that the manifest names."""
-    recorded = None
-    if model is None and folder.values.get("model") is not None:
-        recorded = folder.settings("model", ModelConfig)
-
-    def encoder() -> TextEncoder:
-        config = model or recorded
-        if config is None:
-            why = "the index was made by an encoder without a name: give load_index its model"
-            raise folder.wrong("model", why)
-        return Dense(config, device=device).encoder
-
-    return DenseIndex.load(folder, encoder)

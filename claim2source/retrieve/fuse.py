@@ -287,26 +287,45 @@ class Hybrid:
 
 @dataclass(frozen=True, eq=False)
 class HybridIndex:
-    """Search two indexes of the same sources and fuse their rankings."""
+    """Search two indexes of the same sources and fuse their rankings.
+
+    `names` are those of both in a result's `parts`. With `chosen_to`, the deepest fusion that was
+    compared with this one, the lists are that deep, and what is fused is as deep as was chosen.
+    """
 
     first: Index
     second: Index
     fusion: FusionConfig = FusionConfig()
+    names: tuple[str, str] = PARTS
+    chosen_to: int = 0
+
+    def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
+        # The second one first: it may lack its weights.
+        second = self.second.search(claims, depth)
+        return self.first.search(claims, depth), second
+
+    def score_missing(
+        self, claims: Sequence[Claim], first: Result, second: Result
+    ) -> tuple[Result, Result]:
+        """Score with each index the sources that only the other ranks."""
+        return (
+            score_missing(self.first, claims, first.run, second.run),
+            score_missing(self.second, claims, second.run, first.run),
+        )
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.
 
         With `fusion.missing: scored` each also scores what only the other has found.
         """
-        claims, depth = as_claims(claims), max(self.fusion.depth, k)
-        first, second = self.first.search(claims, depth), self.second.search(claims, depth)
-        scored = None
-        if self.fusion.missing == "scored":
-            scored = (
-                score_missing(self.first, claims, first.run, second.run),
-                score_missing(self.second, claims, second.run, first.run),
-            )
-        return fuse(first, second, self.fusion, k=k, scored=scored)
+        claims, fusion = as_claims(claims), self.fusion
+        first, second = self.rankings(claims, max(fusion.depth, k, self.chosen_to))
+        limit, scored = None if self.chosen_to else k, None
+        if fusion.missing == "scored":
+            deep = max(fusion.depth, limit or 0)
+            scored = self.score_missing(claims, first.top(deep), second.top(deep))
+        fused = fuse(first, second, fusion, k=limit, scored=scored).top(k)
+        return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
 
     def save(self, folder: str | Path) -> None:
         """Write both indexes to a folder that `load_index` opens."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from claim2source.core.stage import Index
 from claim2source.retrieve.bm25 import BM25Index
-from claim2source.retrieve.dense import DenseIndex, Model, load_dense
+from claim2source.retrieve.dense import DenseIndex, Model
 from claim2source.retrieve.fuse import PARTS, FusionConfig, HybridIndex
 from claim2source.retrieve.index_folder import IndexFolder
 
@@ -38,7 +38,7 @@ def load_index(
     if index_folder.kind == "bm25":
         return BM25Index.load(index_folder)
     if index_folder.kind == DenseIndex.kind:
-        return load_dense(index_folder, device, model)
+        return DenseIndex.load(index_folder, device, model)
     if index_folder.kind == "hybrid":
         # Their files were compared just now: this manifest holds all hashes.
         first, second = (

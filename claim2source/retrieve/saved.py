@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
-from claim2source.io.released import RankedBy, Selections, read_selections, with_selected
+from claim2source.io.released import RankedBy, read_selections, with_selected
 from claim2source.io.trec import RunFile, named_as, read_run
 from claim2source.retrieve.topk import candidate_pool
 
@@ -44,33 +44,21 @@ class SavedRunConfig(Settings):
         require(by_language, "run.selections", self.selections, "none with `all`: by language")
 
 
-class SavedRun:
-    """Rank as files say."""
-
-    def __init__(self, config: SavedRunConfig) -> None:
-        self.config = config
-
-    def index(self, sources: Sequence[Source]) -> SavedIndex:
-        """Read the files. Raises `InputError` where they rank unknown sources."""
-        selections_file = self.config.selections
-        selections = None if selections_file is None else read_selections(selections_file)
-        ids = {source.id for source in sources}
-        files = {}
-        for lang, path in self.config.files.items():
-            file = read_run(path, self.config.ranked_by)
-            # All words of a run's vocabulary are ranked somewhere.
-            strange = [str(source) for source in file.run.vocabulary if source not in ids]
-            _refuse(file.path, "source", strange, "in the corpus")
-            files[lang] = _selected(file, selections_file, selections, lang)
-        return SavedIndex(files)
-
-
-def _selected(
-    file: RunFile, path: Path | None, selections: Selections | None, lang: str
-) -> RunFile:
-    if path is None or selections is None:
-        return file
-    return replace(file, run=with_selected(complete_run(file), path, selections, lang))
+def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
+    """Read the files. Raises `InputError` where they rank unknown sources."""
+    path = config.selections
+    selections = None if path is None else read_selections(path)
+    ids = {source.id for source in sources}
+    files = {}
+    for lang, run_path in config.files.items():
+        file = read_run(run_path, config.ranked_by)
+        # All words of a run's vocabulary are ranked somewhere.
+        strange = [str(source) for source in file.run.vocabulary if source not in ids]
+        _refuse(file.path, "source", strange, "in the corpus")
+        if path is not None and selections is not None:
+            file = replace(file, run=with_selected(complete_run(file), path, selections, lang))
+        files[lang] = file
+    return SavedIndex(files)
 
 
 def complete_run(file: RunFile) -> Run:

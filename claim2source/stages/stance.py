@@ -7,7 +7,7 @@ never denies anything, or by a language model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ from claim2source.core.config import Between, require
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.datasets.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
-from claim2source.llm.work import Answer, Request
+from claim2source.llm.work import Request
 from claim2source.stages.facts import means, score_of, score_schema
 from claim2source.stages.llm_stage import RewritingStage, Task, cost_of
 from claim2source.stages.max_sim import Cosine

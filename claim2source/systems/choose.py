@@ -448,42 +448,31 @@ def choose_fusion(
     fusions that need them are left out.
     """
     weighing = weigh(data) if weighing is None else weighing
+    grid = fusion_grid() if grid is None else grid
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    candidates: dict[FusionConfig, np.ndarray] = {}
+    for config in grid:
+        if scored is None and config.missing == "scored":
+            continue
+        fusion = Fusion(sparse, dense, config, scored)
+        for alpha in _alphas(config):
+            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
     return choose(
         "fusion",
-        try_fusion(sparse, dense, weighing, grid, scored),
+        candidates,
         weighing,
-        distance=fusion_distance,
+        distance=_fusion_distance,
         rule=rule,
         group=lambda config: replace(config, alpha=0.5),
         note=note,
     )
 
 
-def try_fusion(
-    sparse: Run,
-    dense: Run,
-    weighing: Weighing,
-    grid: Sequence[FusionConfig] | None,
-    scored: tuple[Run, Run] | None = None,
-) -> dict[FusionConfig, np.ndarray]:
-    """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
-    grid = fusion_grid() if grid is None else grid
-    if scored is None:
-        grid = [config for config in grid if config.missing == "lowest"]
-    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
-    candidates: dict[FusionConfig, np.ndarray] = {}
-    for config in grid:
-        fusion = Fusion(sparse, dense, config, scored)
-        for alpha in _alphas(config):
-            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
-    return candidates
-
-
 def _alphas(config: FusionConfig) -> tuple[float, ...]:
     return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
 
 
-def fusion_distance(config: FusionConfig) -> float:
+def _fusion_distance(config: FusionConfig) -> float:
     """Measure how far a fusion is from the default: other settings first, then its alpha."""
     alphas, default = _alphas(config), FusionConfig()
     middle = alphas.index(config.alpha) - len(alphas) // 2

@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, HybridIndex
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
-from claim2source.retrieve.fuse import score_missing
-from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from claim2source.systems.choose import (
     DEPTH,
     FUSION_DEPTHS,
@@ -256,7 +255,7 @@ class RunNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        return SavedRun(self.run).index(sources)
+        return read_saved(self.run, sources)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,11 +325,13 @@ class HybridNode(Node):
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
-    ) -> HybridNodeIndex:
+    ) -> HybridIndex:
         form = self.claims or form
         dense = self.dense.index(sources, runtime, form)
         sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
-        return HybridNodeIndex(self, sparse, dense)
+        names = self.sparse.display_name, self.dense.display_name
+        # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
+        return HybridIndex(sparse, dense, self.fusion, names, _DEEPEST_FUSION if self.fits else 0)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         return self.dense.sources(runtime)
@@ -341,44 +342,6 @@ class HybridNode(Node):
         # Fused with another BM25 than the papers' it is not their hybrid.
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{self.dense.label_of()}"
-
-
-class HybridNodeIndex:
-    """Search the indexes of a hybrid's parts and fuse their rankings."""
-
-    def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
-        self.node, self.sparse, self.dense = node, sparse, dense
-
-    def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
-        # The dense part first: it may lack its weights.
-        dense = self.dense.search(claims, depth)
-        return self.sparse.search(claims, depth), dense
-
-    def score_missing(
-        self, claims: Sequence[Claim], first: Result, second: Result
-    ) -> tuple[Result, Result]:
-        """Score with each part the sources that only the other ranks."""
-        return (
-            score_missing(self.sparse, claims, first.run, second.run),
-            score_missing(self.dense, claims, second.run, first.run),
-        )
-
-    def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank by both parts, fuse, and keep the best `k`; `parts` hold both rankings."""
-        claims, node, fusion = as_claims(claims), self.node, self.node.fusion
-        # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
-        depth = max(fusion.depth, k, _DEEPEST_FUSION if node.fits else 0)
-        first, second = self.rankings(claims, depth)
-        # As deep as was chosen, also where fewer sources are fused than are kept.
-        limit = None if node.fits else k
-        lacked = None
-        if fusion.missing == "scored":
-            deep = max(fusion.depth, limit or 0)
-            lacked = self.score_missing(claims, first.top(deep), second.top(deep))
-        fused = fuse(first, second, fusion, k=limit, scored=lacked).top(k)
-        return replace(
-            fused, parts=((node.sparse.display_name, first), (node.dense.display_name, second))
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

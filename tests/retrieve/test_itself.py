@@ -18,7 +18,7 @@ from claim2source.mining.candidates import Candidates
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.retrieve import BM25, BM25Config, BM25Index, FusionConfig, Hybrid
 from claim2source.retrieve.faiss_index import VectorIndex
-from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from eval.score import main as score
 from tests.datasets.test_beir import make
 
@@ -131,7 +131,7 @@ def test_other_programs_runs_are_cut_and_scored_without_it(
     assert run.sources("taxes-pro")[0] == "taxes-pro"
     path = tmp_path / "theirs.trec"
     write_trec_run(run, path)
-    saved = SavedRun(SavedRunConfig({"all": path})).index(data.sources)
+    saved = read_saved(SavedRunConfig({"all": path}), data.sources)
     assert_without(saved.search(data.claims, 5).run, 5, filled=False)
     # BEIR pops pairs of equal ids and gives the rest to trec_eval.
     pairs = {

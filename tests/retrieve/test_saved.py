@@ -13,7 +13,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import FusionConfig
-from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import System, run_system
@@ -88,7 +88,7 @@ def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Pa
         fused = run_system(System("mix", mix), DATA).result.run
         assert all(fused.sources(claim.id)[:2] == ["p4", "p3"] for claim in CLAIMS)
     only = Claim("dev-en-0", "x", candidates=("p3",))
-    index = SavedRun(SavedRunConfig({"all": tmp_path / "all.trec"})).index(SOURCES)
+    index = read_saved(SavedRunConfig({"all": tmp_path / "all.trec"}), SOURCES)
     assert lists(index.search([only]).run) == {"dev-en-0": ["p3"]}
     assert lists(index.search([CLAIMS[1]], 1).run) == {"dev-en-1": ["p4"]}
 
@@ -97,7 +97,7 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     def refused(path: Path, why: str, kind: type[UserError] = InputError, **options: Any) -> None:
         config = SavedRunConfig({"en": path}, **options)
         with pytest.raises(kind, match=why):
-            SavedRun(config).index(SOURCES).search(CLAIMS[:2])
+            read_saved(config, SOURCES).search(CLAIMS[:2])
 
     strange = scores(tmp_path, "en", {0: ["p1", "x1", "x2", "x3", "x4"], 1: []})
     refused(strange, "source: not in the corpus: 'x1', 'x2', 'x3' and 1 more")
@@ -108,7 +108,7 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     selections = tmp_path / "llm.json"
     selections.write_text('{"en_0": 1}')
     refused(trec, "a TREC run may leave claims out", selections=selections)
-    german_run = SavedRun(SavedRunConfig({"de": german(tmp_path)})).index(SOURCES)
+    german_run = read_saved(SavedRunConfig({"de": german(tmp_path)}), SOURCES)
     with pytest.raises(UserError, match="none for 'en' claims, only for de"):
         german_run.search(CLAIMS)
     for settings in ({"files": {"all": trec, "en": trec}}, {"selections": selections}):
