@@ -143,11 +143,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 class Problems:
-    """Collect problems while a file is read; only those that will be shown are stored."""
+    """Collect problems while a file is read; only those that will be shown are stored.
+
+    Omissions and changes are counted by kind, with the first place of each.
+    """
 
     def __init__(self) -> None:
         self._shown_first: list[Problem] = []
         self._total = 0
+        self.counts: dict[str, int] = {}
+        self._first_of: dict[str, str] = {}
 
     def add(
         self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
@@ -160,6 +165,11 @@ class Problems:
         if len(self._shown_first) < MOST_SHOWN:
             self._shown_first.append(Problem(str(file), line, field, why))
 
+    def count(self, kind: str, file: str | Path, line: int | str | None = None) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        name = Path(file).name
+        self._first_of.setdefault(kind, name if line is None else f"{name}:{line}")
+
     def __len__(self) -> int:
         return self._total
 
@@ -167,6 +177,14 @@ class Problems:
     def first(self) -> str:
         """Write the first problem; "" where there is none."""
         return str(self._shown_first[0]) if self._shown_first else ""
+
+    def summary(self, names: Mapping[str, str] | None = None) -> str:
+        """Count omissions and changes by kind, in words; `names` are those of kinds."""
+        labels = names or {}
+        kinds = (
+            f"{labels.get(k, k)}: {n} (first: {self._first_of[k]})" for k, n in self.counts.items()
+        )
+        return "; ".join(kinds)
 
     def raise_if_any(self) -> None:
         if self._total:
@@ -181,28 +199,6 @@ class FileProblems:
 
     def add(self, line: int | None, field: str | None, why: str) -> None:
         self.collected.add(self.file, line, field, why)
-
-
-class CountedProblems(Problems):
-    """Collect problems; count omissions and changes by kind, with the first place of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-        self._first: dict[str, str] = {}
-
-    def count(self, kind: str, file: str | Path, line: int | str | None = None) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        name = Path(file).name
-        self._first.setdefault(kind, name if line is None else f"{name}:{line}")
-
-    def summary(self, names: Mapping[str, str] | None = None) -> str:
-        """Count the traits by kind, in words; `names` are those of kinds."""
-        labels = names or {}
-        kinds = (
-            f"{labels.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items()
-        )
-        return "; ".join(kinds)
 
 
 def _reports() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import flag, read_config
-from claim2source.core.errors import CountedProblems, InputError
+from claim2source.core.errors import InputError, Problems
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
@@ -55,7 +55,7 @@ def is_lenient(folder: Path, lenient: bool) -> bool:
     return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or lenient
 
 
-class Traits(CountedProblems):
+class Traits(Problems):
     """Collect problems; with `lenient`, those that do no harm are only counted, by kind.
 
     Without a folder they are those of tables.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.config import require
-from claim2source.core.errors import CountedProblems, InputError
+from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import why_not_file
 from claim2source.datasets.beir import CORPUS, OF_SOURCES, folder_of, text_length
 from claim2source.datasets.lenient import is_lenient
@@ -105,7 +105,7 @@ class PaperFiles:
     unread_files: Sequence[Path] = ()
     check: bool = True
     left_out: int = 0
-    problems: CountedProblems = field(default_factory=CountedProblems)
+    problems: Problems = field(default_factory=Problems)
     _longest: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -155,7 +155,7 @@ class PaperFiles:
 
     def scan(self) -> Iterator[Paper]:
         """Read the files once; of papers with one id one with more text may follow another."""
-        self.left_out, self.problems = 0, CountedProblems()
+        self.left_out, self.problems = 0, Problems()
         for path in self.unread_files:
             self.problems.count("files of other kinds", path)
         number = 0
@@ -257,7 +257,7 @@ def format_of(path: Path) -> tuple[Format, str]:
     return (kind if kind and (certain or json_or_xml) else by_name or kind or "beir"), ""
 
 
-def _csv(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> Iterator[Cells]:
+def _csv(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iterator[Cells]:
     header, separator, lines = open_spreadsheet(
         path, problems, (*FIELDS, "text", *renamed.values())
     )
@@ -268,7 +268,7 @@ def _csv(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> I
         yield number, {field: values[column] for field, column in columns.items()}
 
 
-def _parquet(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> Iterator[Cells]:
+def _parquet(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iterator[Cells]:
     from pyarrow import ArrowException, Table, parquet
 
     number = 0
@@ -318,7 +318,7 @@ def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _columns(
-    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: CountedProblems
+    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Problems
 ) -> dict[str, str]:
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
     columns = {name: small[name] for name in FIELDS if name in small}
@@ -350,7 +350,7 @@ def _row(
     line: int,
     cells: Mapping[str, object],
     columns: Mapping[str, str],
-    problems: CountedProblems,
+    problems: Problems,
 ) -> Row:
     labels = {_FIELD_OF.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 

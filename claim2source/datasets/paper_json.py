@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from claim2source.core.errors import CountedProblems
+from claim2source.core.errors import Problems
 from claim2source.datasets.beir import source_of
 from claim2source.datasets.papers import (
     NOTICE,
@@ -36,7 +36,7 @@ _FOREIGN = {
 }
 
 
-def read_json(path: Path, problems: CountedProblems, kind: str | None) -> Iterator[Paper | None]:
+def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Paper | None]:
     """Yield the papers of a file; None for a record that is reported or counted instead.
 
     `kind` says what the records are; by default each is read as what it is.
@@ -54,7 +54,7 @@ def read_json(path: Path, problems: CountedProblems, kind: str | None) -> Iterat
                 yield paper_of_row(work)
 
 
-def _works(row: Row, path: Path, problems: CountedProblems) -> Iterator[Row]:
+def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:
     value: object = row.record
     while isinstance(value, Mapping) and not {"_id", "id", "DOI", "title"} & set(value):
         inner = [value[key] for key in _LISTS if isinstance(value.get(key), dict | list)]
@@ -97,7 +97,7 @@ def is_crossref(record: Mapping[str, object]) -> bool:
     return "_id" not in record and any(key in record for key in _CROSSREF)
 
 
-def _openalex(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
+def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     record = row.record
     key = row.as_id("id", record.get("id"))
     if key is None:
@@ -146,7 +146,7 @@ def _in_order(row: Row, index: object) -> str:
     return row.as_text(field, " ".join(word for _, word in sorted(words)))
 
 
-def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
+def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
     doi = _first_text(row, "DOI", "doi")
     key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
     if key is None:

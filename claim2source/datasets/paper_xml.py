@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
-from claim2source.core.errors import CountedProblems
+from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.datasets.papers import (
     NO_TITLE,
@@ -47,9 +47,7 @@ _REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
 class _Record:
     """Hold an article of a file; count the parts of it that are skipped."""
 
-    def __init__(
-        self, element: Element, path: Path, number: int, problems: CountedProblems
-    ) -> None:
+    def __init__(self, element: Element, path: Path, number: int, problems: Problems) -> None:
         self.element, self.path, self.problems = element, path, problems
         self.name = f"{element.tag} {number}"
 
@@ -91,7 +89,7 @@ class _Record:
         return next((doi for doi in dois if doi and doi not in wrong), "")
 
 
-def read_xml(path: Path, problems: CountedProblems) -> Iterator[Paper | None]:
+def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
     """Yield the articles of a file; None for one without id or without title and abstract."""
     if why := why_not_file(path):
         problems.add(path, None, None, why)

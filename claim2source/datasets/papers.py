@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import CountedProblems, InputError
+from claim2source.core.errors import InputError, Problems
 from claim2source.core.records import Source
 from claim2source.io.text_files import any_lines, why_not_id, why_not_text
 
@@ -111,7 +111,7 @@ class Paper:
 def paper_of_texts(
     path: Path,
     location: int | str,
-    problems: CountedProblems,
+    problems: Problems,
     *,
     key: str,
     title: str,
@@ -147,7 +147,7 @@ def paper_of_texts(
     return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
 
 
-def clean(text: str, path: Path, location: int | str, problems: CountedProblems) -> str:
+def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
     """Remove markup from a text, which is counted."""
     without = without_markup(text)
     if without == text:
@@ -281,7 +281,7 @@ def read_notices(path: Path) -> Notices:
 
     Raises `InputError` where it lacks its columns.
     """
-    problems = CountedProblems()
+    problems = Problems()
     lines = (line for _, line in any_lines(path, problems))
     csv.field_size_limit(2**31 - 1)
     try:

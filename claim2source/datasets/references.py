@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.errors import CountedProblems, UserError
+from claim2source.core.errors import Problems, UserError
 from claim2source.datasets.authors import in_reading_order
 from claim2source.datasets.papers import (
     NO_TITLE,
@@ -67,7 +67,7 @@ Values = Mapping[str, Sequence[str]]
 
 
 def read_tagged(
-    path: Path, problems: CountedProblems, kind: Literal["ris", "nbib"]
+    path: Path, problems: Problems, kind: Literal["ris", "nbib"]
 ) -> Iterator[Paper | None]:
     """Yield the references of RIS or of PubMed's NBIB; None for one without title and abstract."""
     try:
@@ -104,7 +104,7 @@ def read_tagged(
         problems.add(path, None, None, f"holds no references that begin with {start}")
 
 
-def _records(path: Path, problems: CountedProblems, start: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, problems: Problems, start: str) -> Iterator[tuple[int, list[str]]]:
     first, lines = 0, list[str]()
     for number, line in any_lines(path, problems):
         begins = line.startswith(start)
@@ -122,7 +122,7 @@ def _records(path: Path, problems: CountedProblems, start: str) -> Iterator[tupl
 def _reference(
     path: Path,
     line: int,
-    problems: CountedProblems,
+    problems: Problems,
     fields: Mapping[str, Sequence[str]],
     values: Values,
     key: str = "",
@@ -170,7 +170,7 @@ def _reference(
     )
 
 
-def read_bibtex(path: Path, problems: CountedProblems) -> Iterator[Paper | None]:
+def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
     """Yield the entries of BibTeX, which is read whole; None for one without title and abstract."""
     try:
         import bibtexparser

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.config import Settings, require
-from claim2source.core.errors import CountedProblems
+from claim2source.core.errors import Problems
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.io.text_files import open_spreadsheet, tsv_rows
@@ -46,7 +46,7 @@ def read_posts(path: Path) -> Iterator[Post]:
 
     A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
     """
-    problems = CountedProblems()
+    problems = Problems()
     table = {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes[-2:]}
     rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
     seen: dict[str, int] = {}
@@ -63,7 +63,7 @@ def read_posts(path: Path) -> Iterator[Post]:
         problems.raise_if_any()
 
 
-def _table_rows(path: Path, problems: CountedProblems) -> Iterator[Row]:
+def _table_rows(path: Path, problems: Problems) -> Iterator[Row]:
     """Yield the rows of a CSV file as records; empty cells are absent."""
     header, separator, lines = open_spreadsheet(path, problems, COLUMNS)
     problems.raise_if_any()

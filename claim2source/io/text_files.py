@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from claim2source.core.errors import CountedProblems, InputError, Problems
+from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import why_not_file
 
 
@@ -38,7 +38,7 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
             yield number, _decoded(raw, "utf-8", path, number, problems)
 
 
-def any_lines(path: Path, problems: CountedProblems) -> Iterator[tuple[int, str]]:
+def any_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a text of other programs, without a byte order mark.
 
     It may be UTF-8, UTF-16 with a byte order mark or, which is counted, Windows-1252, and its
@@ -179,7 +179,7 @@ class Spreadsheet(NamedTuple):
     lines: Iterator[str]
 
 
-def open_spreadsheet(path: Path, problems: CountedProblems, known: Collection[str]) -> Spreadsheet:
+def open_spreadsheet(path: Path, problems: Problems, known: Collection[str]) -> Spreadsheet:
     """Open a table of other programs: its separator is the one that parts most known columns."""
     lines = (line for _, line in any_lines(path, problems))
     before: list[str] = []  # of the file, up to its header

@@ -56,10 +56,6 @@ class ForeignText:
         return judge_text(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
 
 
-# Where and in which text: (id, part) -> English.
-Translations = Mapping[tuple[str, str], str]
-
-
 def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
     """Return a data set's folder; raise `UserError` where a file would be lost or not written."""
     if out is not None:
@@ -138,21 +134,17 @@ def put_translations(
 
     Of sources only those are translated whose every part is; `strict` leaves out what is doubtful.
     """
-    english = {
-        (text.id, text.part): translation.text
-        for text, translation in results
-        if translation.text and not (strict and translation.kind == "doubtful")
-    }
-    halves = {
-        text.id for text, _ in results if text.part != CLAIM and (text.id, text.part) not in english
-    }
-    english = {
-        key: text for key, text in english.items() if key[1] == CLAIM or key[0] not in halves
-    }
-    languages = {text.id: text.language for text, _ in results if text.part != CLAIM}
-    if english or out is not None:
-        _write_translations(folder, english, languages, out)
-    return len(english)
+    parts: dict[tuple[str, str], list[Translated]] = {}
+    for text, translation in results:
+        file = QUERIES if text.part == CLAIM else CORPUS
+        parts.setdefault((file, text.id), []).append((text, translation))
+    changes: dict[str, dict[str, list[Translated]]] = {}
+    for (file, key), pairs in parts.items():
+        if all(t.text and not (strict and t.kind == "doubtful") for _, t in pairs):
+            changes.setdefault(file, {})[key] = pairs
+    if changes or out is not None:
+        _write_translations(folder, changes, out)
+    return sum(len(pairs) for by_id in changes.values() for pairs in by_id.values())
 
 
 def translation_report(results: Sequence[Translated]) -> dict[str, object]:
@@ -184,19 +176,16 @@ def count_lines(texts: Sequence[ForeignText]) -> list[str]:
 
 
 def _write_translations(
-    folder: Path, translations: Translations, languages: Mapping[str, str], out: Path | None
+    folder: Path, changes: Mapping[str, Mapping[str, Sequence[Translated]]], out: Path | None
 ) -> None:
-    """Write translations into a data set, or into a copy of it at `out`; other lines stay.
+    """Write translations, by file and id, into a data set or into a copy of it at `out`.
 
-    A claim's stands in `metadata.translation`; a source's title and abstract are replaced, and
-    stand in `metadata.original` with their language (`languages`: source -> language). Each file is
-    replaced as a whole, and a copy appears as a whole.
+    Other lines stay. Each file is replaced as a whole, and a copy appears as a whole.
     """
-    names = sorted({QUERIES if part == CLAIM else CORPUS for _, part in translations})
     if out is None:
-        for name in names:
+        for name, by_id in changes.items():
             with atomic_path(folder / name) as temporary:
-                _write_changed(folder / name, temporary, translations, languages)
+                _write_changed(folder / name, temporary, by_id)
         return
     with atomic_folder(out) as folder_out:
         for path in sorted(folder.iterdir()):
@@ -204,57 +193,40 @@ def _write_translations(
                 shutil.copyfile(path, folder_out / path.name)
         if (folder / QRELS).is_dir():
             shutil.copytree(folder / QRELS, folder_out / QRELS)
-        for name in names:
-            _write_changed(folder / name, folder_out / name, translations, languages)
+        for name, by_id in changes.items():
+            _write_changed(folder / name, folder_out / name, by_id)
 
 
-def _write_changed(
-    path: Path, target: Path, translations: Translations, languages: Mapping[str, str]
-) -> None:
-    change = _translate_claim if path.name == QUERIES else _translate_source
+def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Translated]]) -> None:
     with (
         open(path, encoding="utf-8-sig", newline="\n") as lines,
         open(target, "w", encoding="utf-8", newline="\n") as file,
     ):
         for line in lines:
-            if line.strip():
-                row = json.loads(line)
-                if change(row, translations, languages):
-                    line = json.dumps(row, ensure_ascii=False) + "\n"
-                    if _SURROGATE.search(line):  # of a field that is not ours
-                        line = json.dumps(row) + "\n"
+            row = json.loads(line) if line.strip() else {}
+            if pairs := by_id.get(str(row.get("_id"))):
+                _translate(row, pairs)
+                line = json.dumps(row, ensure_ascii=False) + "\n"
+                if _SURROGATE.search(line):  # of a field that is not ours
+                    line = json.dumps(row) + "\n"
             file.write(line)
 
 
-def _translate_claim(
-    row: dict[str, object], translations: Translations, languages: Mapping[str, str]
-) -> bool:
-    english = translations.get((str(row["_id"]), CLAIM))
-    if english is None:
-        return False
-    row["metadata"] = {**_metadata(row), "translation": english}
-    return True
+def _translate(row: dict[str, object], pairs: Sequence[Translated]) -> None:
+    """Put the English into `metadata.translation` of a claim, or in place of a source's texts.
 
-
-def _translate_source(
-    row: dict[str, object], translations: Translations, languages: Mapping[str, str]
-) -> bool:
-    key, fields = str(row["_id"]), _FIELDS.items()
-    english = {
-        name: translations[key, part] for part, name in fields if (key, part) in translations
-    }
-    if not english:
-        return False
-    metadata, before = _metadata(row), {name: row.get(name) for _, name in fields}
-    original = metadata.get("original") or {"lang": languages[key], **before}
-    row.update(english)
-    row["metadata"] = {**metadata, "original": original}
-    return True
-
-
-def _metadata(row: Mapping[str, object]) -> dict[str, object]:
+    These stand in `metadata.original` then, with their language.
+    """
     metadata = row.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
+    metadata = metadata if isinstance(metadata, dict) else {}
+    (first, english), *_ = pairs
+    if first.part == CLAIM:
+        row["metadata"] = {**metadata, "translation": english.text}
+        return
+    before = {name: row.get(name) for name in _FIELDS.values()}
+    original = metadata.get("original") or {"lang": first.language, **before}
+    row.update({_FIELDS[text.part]: translation.text for text, translation in pairs})
+    row["metadata"] = {**metadata, "original": original}
 
 
 def _rows(path: Path) -> Iterator[Row]:
