@@ -17,14 +17,9 @@ from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
 
 MARKER = ".claim2source-run"
-CONFIG_FILE, RUN_FILE, CHECKPOINTS, STATE_FILE = (
-    "config.yaml",
-    "run.json",
-    "checkpoints",
-    "state.pt",
-)
-PREVIOUS_STATE_FILE = "state.previous.pt"
-EVALUATION = "evaluation"
+CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
+STATE_FILE, PREVIOUS_STATE_FILE = "state.pt", "state.previous.pt"
+CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
 # What the beginning of every such file of ours holds.
 _SIGNS = {"report.json": '"split"', "compare.json": '"split"', "bm25.yaml": "# BM25 for"}
 _BEGINNING = 2**16  # bytes
@@ -70,32 +65,22 @@ def _has_progress(folder: Path) -> bool:
 def _is_ours(folder: Path) -> bool:
     if (folder / MARKER).is_file():
         return True
-    return _has_trainers_config(folder) and (
+    settings, groups = run_settings(folder), ("data", "model", "optimisation", "losses")
+    return all(isinstance(settings.get(group), dict) for group in groups) and (
         (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
-        or isinstance(read_run(folder).get("history"), list)
+        or isinstance(_read_mapping(folder / RUN_FILE, json.loads).get("history"), list)
     )
-
-
-def _has_trainers_config(folder: Path) -> bool:
-    settings = run_settings(folder)
-    groups = ("data", "model", "optimisation", "losses")
-    return all(isinstance(settings.get(group), dict) for group in groups)
 
 
 def run_settings(folder: Path) -> dict[str, object]:
     """Read a run's config; nothing where there is none that can be read."""
+    return _read_mapping(folder / CONFIG_FILE, yaml.safe_load)
+
+
+def _read_mapping(path: Path, parse: Callable[[str], object]) -> dict[str, object]:
     try:
-        values = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        values = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def read_run(folder: Path) -> dict[str, object]:
-    """Read `run.json`; an empty mapping where there is none that can be read."""
-    try:
-        values = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

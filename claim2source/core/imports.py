@@ -49,11 +49,8 @@ def _chosen_folders(paths: list[str]) -> list[str]:
     variable = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
     if any(part and os.path.realpath(part) == current for part in variable.split(os.pathsep)):
         return list(paths)
-    own, searched, is_installed = (
-        set(site.getsitepackages() + [site.getusersitepackages()]),
-        [],
-        False,
-    )
+    own = {*site.getsitepackages(), site.getusersitepackages()}
+    searched, is_installed = list[str](), False
     for part in paths:
         is_installed |= part in own
         # What follows a folder of installed modules was added by one of its .pth files.

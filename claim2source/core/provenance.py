@@ -78,8 +78,7 @@ def hardware() -> Hardware:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        return (
-            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
-        )
+        model = next(line for line in lines if line.startswith("model name"))
+        return model.partition(":")[2].strip()
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

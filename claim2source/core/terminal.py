@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # C0 and C1 controls, DEL, marks that change the direction of text, line and paragraph
 # separators, a BOM within text, annotation marks, halves of surrogate pairs.
@@ -27,6 +28,12 @@ def shortened(line: str, limit: int = 600) -> str:
     if len(line) <= limit:
         return line
     return f"{line[: limit * 2 // 3]} [..] {line[len(line) - limit // 3 :]}"
+
+
+def listed(names: Sequence[str], limit: int = 3) -> str:
+    """Join the first names, and count the others: "a, b, c and 2 more"."""
+    remainder = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{', '.join(names[:limit])}{remainder}"
 
 
 def say(text: str) -> None:

@@ -65,15 +65,11 @@ class _Record:
 
     def abstract(self, elements: list[Element], translations: list[Element]) -> str:
         """Read the parts of an abstract, or else another abstract; English ones come first."""
-        languages = (
-            translation.get("Language") or translation.get(_LANG) or "en"
-            for translation in translations
-        )
-        foreign = {
-            translation: iso_language(lang) != "en"
-            for translation, lang in zip(translations, languages, strict=True)
-        }
-        versions = [*elements, *sorted(translations, key=lambda element: foreign[element])]
+
+        def is_foreign(element: Element) -> bool:
+            return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
+
+        versions = [*elements, *sorted(translations, key=is_foreign)]
         texts = [text for text in map(_abstract, versions) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")

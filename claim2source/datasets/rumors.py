@@ -7,7 +7,6 @@ rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicte
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
 
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import InputError, Problems, value_text
 from claim2source.core.files import write_json
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
@@ -90,7 +89,11 @@ class Rumors:
         timelines: it is a source of each.
         """
         claims = tuple(map(self._claim, self.rumors))
-        sources = tuple(source for rumor in self.rumors for source in self.sources(rumor))
+        sources = tuple(
+            Source(source_id(rumor.id, tweet.id), abstract=tweet.text)
+            for rumor in self.rumors
+            for tweet in rumor.timeline
+        )
         grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
         return Dataset(claims, sources, Qrels(grades), self.split, self.name)
 
@@ -103,13 +106,6 @@ class Rumors:
         golds = tuple(source_id(rumor.id, tweet) for tweet in rumor.evidence)
         timeline = tuple(source_id(rumor.id, tweet.id) for tweet in rumor.timeline)
         return Claim(rumor.id, rumor.text, self.language, golds=golds, candidates=timeline)
-
-    @staticmethod
-    def sources(rumor: Rumor) -> list[Source]:
-        """Return a rumour's timeline as sources, in order."""
-        return [
-            Source(source_id(rumor.id, tweet.id), abstract=tweet.text) for tweet in rumor.timeline
-        ]
 
 
 def source_id(rumor_id: str, tweet_id: str) -> str:
@@ -310,9 +306,8 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         elif label is None:
             silent.append(row)
         elif label not in LABELS:
-            row.complain(
-                "predicted_label", f"{_value_text(label)} is not one of {', '.join(LABELS)}"
-            )
+            why = f"{value_text(label)} is not one of {', '.join(LABELS)}"
+            row.complain("predicted_label", why)
         labels[key] = cast("Label | None", label)
         evidence = row.record.get("predicted_evidence")
         if not isinstance(evidence, list):
@@ -326,7 +321,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
                 continue
             tweet, score = row.as_id(f"{location}.id", cells[1]), cells[3]
             if type(score) not in (int, float) or not math.isfinite(score):
-                row.complain(f"{location}.score", f"{_value_text(score)} is not a number")
+                row.complain(f"{location}.score", f"{value_text(score)} is not a number")
             elif tweet is not None:
                 ranked[key].append((tweet, float(score)))
     if any(label is not None for label in labels.values()):
@@ -338,10 +333,6 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     if missing:
         raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
     return labels, _checked(ranked, path, rumors, problems)
-
-
-def _value_text(value: object) -> str:
-    return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
 
 
 def _checked(

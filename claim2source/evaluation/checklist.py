@@ -88,11 +88,8 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
         return NOT_RECORDED
     if silent:
         return f"recorded, but not by {', '.join(silent)}"
-    return (
-        "recorded in part"
-        if any(NOT_RECORDED in value for value in values.values())
-        else "recorded"
-    )
+    in_part = any(NOT_RECORDED in cells for cells in values.values())
+    return "recorded in part" if in_part else "recorded"
 
 
 def _data(report: Report) -> list[Row]:
@@ -192,22 +189,14 @@ def _training(report: Report) -> list[Row]:
 
 
 def _choices(report: Report) -> list[Row]:
-    choices = [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
-    return [
-        [
-            *(
-                name,
-                selection.what,
-                settings_text(selection.settings),
-                RULES.get(selection.rule, "the best"),
-            ),
-            *(
-                selection.compared or len(selection.tried) or None,
-                f"{selection.claims} claims of {selection.split}",
-            ),
-        ]
-        for name, selection in choices
-    ]
+    rows: list[Row] = []
+    for system in report.systems.values():
+        for choice in system.choices:
+            settings, rule = settings_text(choice.settings), RULES.get(choice.rule, "the best")
+            compared = choice.compared or len(choice.tried) or None
+            on = f"{choice.claims} claims of {choice.split}"
+            rows.append([_name(system), choice.what, settings, rule, compared, on])
+    return rows
 
 
 def _statistics(report: Report) -> list[Row]:

@@ -14,6 +14,7 @@ from claim2source.core.files import real_path
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
+from claim2source.core.terminal import listed
 from claim2source.datasets import folder_of
 from claim2source.io.trec import read_run
 from claim2source.metrics.metrics import coverage
@@ -151,8 +152,8 @@ def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
         folders = [name for name in names if key == "dataset" and _one_folder(name, value)]
         names.setdefault(folders[0] if folders else value, []).append(system)
     if len(names) != 1:
-        listed = "; ".join(f"{value!r} ({_shortened(own)})" for value, own in names.items())
-        raise UserError(f"{key}: the reports differ: {listed}; choose with --{key}")
+        values_text = "; ".join(f"{value!r} ({listed(own)})" for value, own in names.items())
+        raise UserError(f"{key}: the reports differ: {values_text}; choose with --{key}")
     return next(iter(names))
 
 
@@ -161,10 +162,6 @@ def _one_folder(a: str, b: str) -> bool:
         return a == b or real_path(folder_of(a)) == real_path(folder_of(b))
     except InputError:
         return False  # a name without a folder equals no other
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:

@@ -89,7 +89,7 @@ def score_rumors(
     measures: dict[str, _Measure] = {
         name: partial(_weighted_mean, by_rumor[name]) for name in RANKING
     }
-    if has_verdicts(verdicts):
+    if any(label is not None for label in verdicts.values()):
         actual = [str(rumor.label) for rumor in rumors.rumors]
         labels = [str(verdicts.get(claim)) for claim in ids]
         evidenced = [
@@ -104,10 +104,6 @@ def score_rumors(
     values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
     ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
     return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
-
-
-def has_verdicts(verdicts: Verdicts) -> bool:
-    return any(label is not None for label in verdicts.values())
 
 
 def macro_f1(

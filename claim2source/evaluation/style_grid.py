@@ -18,6 +18,7 @@ from claim2source.core.report import (
     SystemReport,
 )
 from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.core.terminal import listed
 from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
 
@@ -42,9 +43,7 @@ def cell_name(retriever: str, claims: str, sources: str) -> str:
 class GridCell:
     """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
 
-    `test` is that of the difference, `published` the 2025 paper's cell and `published_delta` its
-    difference to the paper's S0C0; each is None where there is none. `unreliable` says why not to
-    trust the paper's.
+    `test` is that of the difference, `published` the 2025 paper's cell; None where there is none.
     """
 
     claims: str
@@ -53,9 +52,7 @@ class GridCell:
     delta: float
     is_best: bool
     test: Comparison | None
-    published: float | None
-    published_delta: float | None
-    unreliable: str
+    published: PublishedScore | None
 
     @property
     def name(self) -> str:
@@ -142,7 +139,6 @@ class StyleGrid:
         # The 2025 paper's cells are of English claims.
         english = ("en",) if len(self.languages) > 1 else (MACRO,)
         published = [_published(report) if language in english else None for report in reports]
-        theirs = [None if score is None else score.published for score in published]
         return [
             GridCell(
                 claims,
@@ -151,9 +147,7 @@ class StyleGrid:
                 value - values[0],
                 value == max(values) and max(values) not in values[:number],
                 self._tests.get((names[number], language)),
-                theirs[number],
-                _difference(theirs[number], theirs[0]) if number else None,
-                score.unreliable if score else "",
+                score,
             )
             for number, ((claims, sources), value, score) in enumerate(
                 zip(pairs, values, published, strict=True)
@@ -171,10 +165,6 @@ class StyleGrid:
 
 def _published(report: SystemReport) -> PublishedScore | None:
     return next((score for score in report.published if score.table == PUBLISHED), None)
-
-
-def _difference(score: float | None, base: float | None) -> float | None:
-    return None if score is None or base is None else score - base
 
 
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
@@ -240,7 +230,7 @@ def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str])
         names = [cell.name for cell in cells]
         lines.append([retriever, *map(_ours, cells)])
         if any(cell.published is not None for cell in cells):
-            lines.append(["  published", *map(_published_text, cells)])
+            lines.append(["  published", *(_published_text(cell, row[0]) for cell in cells)])
     return TextTable(["retriever", *names], lines, numeric=[False, *[True] * len(names)])
 
 
@@ -251,12 +241,13 @@ def _ours(cell: GridCell) -> str:
     return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
 
 
-def _published_text(cell: GridCell) -> str:
-    if cell.published is None:
+def _published_text(cell: GridCell, base: GridCell) -> str:
+    if cell.published is None or cell.published.published is None:
         return "-  "
-    delta = cell.published_delta
-    text = f"{cell.published:.4f}" if delta is None else f"{delta:+.4f}"
-    return f"{text}{'?' if cell.unreliable else '':<2}"
+    score, mark = cell.published.published, "?" if cell.published.unreliable else ""
+    base_score = None if cell is base or base.published is None else base.published.published
+    text = f"{score:.4f}" if base_score is None else f"{score - base_score:+.4f}"
+    return f"{text}{mark:<2}"
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
@@ -270,9 +261,5 @@ def _published_notes(grid: StyleGrid) -> list[str]:
     for cell in scores:
         if cell.unreliable:
             reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
-    notes = [f"{_shortened(cells)}: {why}" for why, cells in reasons.items()]
+    notes = [f"{listed(cells)}: {why}" for why, cells in reasons.items()]
     return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]
-
-
-def _shortened(cells: Sequence[str]) -> str:
-    return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")

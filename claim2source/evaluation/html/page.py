@@ -16,6 +16,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, MACRO, Comparison
 from claim2source.core.run import Run
 from claim2source.core.tables import TextTable, text_of
+from claim2source.core.terminal import listed
 from claim2source.datasets import files_of
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.compare import ScoredRuns, read_scored
@@ -158,8 +159,7 @@ def _ties(own: Sequence[Comparison]) -> str:
     parts = []
     for kind, words in ((WITHIN_NOISE, WITHIN_NOISE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:
-            remainder = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            parts.append(f"against {', '.join(names[:_MOST_NAMED])}{remainder} {words}")
+            parts.append(f"against {listed(names, _MOST_NAMED)} {words}")
     return "; ".join(parts)
 
 

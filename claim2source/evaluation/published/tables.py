@@ -135,13 +135,10 @@ class Table(Strict):
         """Return the row of this name. Raises KeyError without it."""
         return {row.name: row for row in self.rows}[name]
 
-    def column(self, name: str) -> Column:
-        """Return the column of this name. Raises KeyError without it."""
-        return {column.name: column for column in self.columns}[name]
-
     def value(self, row: str, column: str) -> Value:
         """Return one cell as printed. Raises KeyError without such a cell."""
-        return self.row(row).values[self.columns.index(self.column(column))]
+        values = zip(self.columns, self.row(row).values, strict=True)
+        return {own.name: value for own, value in values}[column]
 
     def absolute(self, row: str, column: str) -> float | None:
         """Return a cell as a score: with `relative_to`, the reference cell is added."""
