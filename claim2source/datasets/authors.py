@@ -124,10 +124,11 @@ def _listed(text: str) -> list[str] | None:
         return None
     if isinstance(items, set):  # in the order of the text
         items = sorted(items, key=lambda item: text.find(str(item)))
-    return [name for item in items for name in [_name(item)] if name not in _NO_NAMES]
+    return [name for item in items for name in [person_name(item)] if name not in _NO_NAMES]
 
 
-def _name(item: object) -> str:
+def person_name(item: object) -> str:
+    """Read the name of an entry of JSON: a text, or an object of a name or its parts."""
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, Mapping):

@@ -160,8 +160,10 @@ def _load_tables(
         read = [query._replace(split=query.split or split) for query in read]
     else:
         ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
-        names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
-        judgements = read_judgements(_judged_rows(judged, *ids), Path(PAIRS), problems, names)
+        grades = next((name for name in GRADE_COLUMNS if name in judged.columns), None)
+        names = (*ids, grades or GRADE_COLUMNS[0])
+        rows = _judged_rows(judged, *ids, grades)
+        judgements = read_judgements(rows, Path(PAIRS), problems, names)
     return assembled(
         queries,
         read,
@@ -176,12 +178,9 @@ def _load_tables(
     )
 
 
-def _grades(pairs: Frame) -> str | None:
-    return next((name for name in GRADE_COLUMNS if name in pairs.columns), None)
-
-
-def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    grades = _grades(pairs)
+def _judged_rows(
+    pairs: Frame, claim: str, source: str, grades: str | None
+) -> Iterator[tuple[int, list[str]]]:
     columns = [pairs.column(claim), pairs.column(source)]
     columns += [pairs.column(grades) if grades else ["1"] * len(columns[0])]
     for number, cells in enumerate(zip(*columns, strict=True), start=1):

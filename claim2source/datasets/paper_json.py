@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from claim2source.core.errors import Problems
+from claim2source.datasets.authors import person_name
 from claim2source.datasets.beir import source_of
 from claim2source.datasets.papers import (
     NOTICE,
@@ -151,13 +152,6 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
     key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
     if key is None:
         return None
-    authors = []
-    for author in _list(row.record.get("author")):
-        parts = (_of(author, "given"), _of(author, "family"))
-        full_name = _of(author, "name") or _of(author, "literal")
-        authors.append(
-            " ".join(str(part) for part in ([full_name] if full_name else parts) if part)
-        )
     title, subtitle = _first_text(row, "title"), _first_text(row, "subtitle")
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
     return paper_of_texts(
@@ -167,7 +161,7 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
         key=key,
         title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,
         abstract=_first_text(row, "abstract"),
-        authors=authors,
+        authors=[person_name(author) for author in _list(row.record.get("author"))],
         venue=_first_text(row, "container-title") or _of_text(row, "institution"),
         date=next(filter(None, map(_date_text, dates)), ""),
         doi=key,

@@ -29,15 +29,6 @@ _FOREIGN = {
     "xml": "EndNote XML: export RIS or BibTeX",
     "records": "EndNote XML: export RIS or BibTeX",
     "html": "a web page",
-    "tei": "TEI, as GROBID writes it",
-    "feed": "an Atom feed, as arXiv's",
-    "rss": "an RSS feed",
-    "esearchresult": "PubMed's search, without articles",
-    "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
-    "medlinecitationset": "an old form of PubMed's: fetch it anew",
-    "modscollection": "MODS",
-    "collection": "BioC or MARC XML",
-    "worddocument": "a Word document",
 }
 # Elements that begin a line, and repeated formulas.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())

@@ -248,15 +248,9 @@ class Leaderboard:
             tested: list[Cell] = [None, None, "baseline"]
             if pair is not None:
                 tested = [pair.difference, pair.p_holm, pair.verdict]
-            rows.append(
-                [
-                    *(rank, name),
-                    *(self.bounds[language][name].value for language in languages),
-                    *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
-                    *([on_val[name]] if val else []),
-                    *(tested if pairs else []),
-                ]
-            )
+            means = [self.bounds[language][name].value for language in languages]
+            row = [rank, name, *means, overall.value, f"{overall.low:.4f} to {overall.high:.4f}"]
+            rows.append([*row, *([on_val[name]] if val else []), *(tested if pairs else [])])
             ranked = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
             costs.append(
                 [rank, name, system.model, system.claims, ranked, *cost_cells(system.cost)]

@@ -103,19 +103,6 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
     return [str(Path(*reversed(parts))) for parts in differing]
 
 
-def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> Run:
-    """Join the runs of the languages, by default all.
-
-    Raises `InputError` where a language's file is missing.
-    """
-    languages_of = [
-        lang for lang in system.report.languages if languages is None or lang in languages
-    ]
-    if absent := [lang for lang in languages_of if lang not in system.runs]:
-        raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
-    return join_runs([system.runs[lang] for lang in languages_of])
-
-
 def join_runs(files: Sequence[Path]) -> Run:
     """Read several files of ranked lists, each of other claims, as one run."""
     rows = [row for file in files for row in read_run(file).run]
@@ -167,10 +154,13 @@ def _one_folder(a: str, b: str) -> bool:
 def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """Return a system's run in the languages of `dataset`.
 
-    Raises `UserError` where it is of another split: it has claims that `dataset` does not have
-    and lacks some that are judged.
+    Raises `InputError` where a language's file is missing, and `UserError` where it is of another
+    split: it has claims that `dataset` does not have and lacks some that are judged.
     """
-    run = whole_run(system, dataset.languages)
+    languages = [lang for lang in system.report.languages if lang in dataset.languages]
+    if absent := [lang for lang in languages if lang not in system.runs]:
+        raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+    run = join_runs([system.runs[lang] for lang in languages])
     met = coverage(run, dataset.qrels, system.name)
     ids = {claim.id for claim in dataset.claims}
     strangers = sum(claim not in ids for claim in run.claim_ids)

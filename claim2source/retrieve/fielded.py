@@ -108,8 +108,9 @@ class Timeline:
         # First: to a regular expression, an accent or a vowel sign ends a word or a hashtag.
         spelled = SPELLERS.get(self.language, str)(nfkc(tweet))
         config = self.config
-        fields = tweet_fields(spelled, keep_words=config.hashtag_words, shortest=config.shortest)
-        return fields.text, " ".join(fields.hashtags)
+        words = config.hashtag_words
+        text, hashtags = tweet_fields(spelled, keep_words=words, shortest=config.shortest)
+        return text, " ".join(hashtags)
 
     def reweighted(self, k1: float, b: float) -> Timeline:
         copied = copy.copy(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from claim2source.core.errors import UserError
 from claim2source.core.progress import watched
@@ -39,15 +39,10 @@ def clean_post(text: str) -> str:
 _HASHTAG = re.compile(r"(?<!&)#(\w+)")
 
 
-class TweetFields(NamedTuple):
-    """Hold a tweet's text, and its hashtags without #, in order."""
-
-    text: str
-    hashtags: tuple[str, ...]
-
-
-def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> TweetFields:
-    """Remove addresses and emojis from a tweet, and part its hashtags from its text.
+def tweet_fields(
+    tweet: str, *, keep_words: bool = True, shortest: int = 1
+) -> tuple[str, tuple[str, ...]]:
+    """Return a tweet's text without addresses and emojis, and its hashtags without #.
 
     With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
     than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
@@ -62,7 +57,7 @@ def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> T
     text = _HASHTAG.sub(tag_text, cleaned)
     if shortest > 1:
         text = re.sub(rf"\b\w{{1,{shortest - 1}}}\b", " ", text)
-    return TweetFields(" ".join(text.split()), hashtags)
+    return " ".join(text.split()), hashtags
 
 
 # Vowel signs and other marks above and below letters, and the stroke that widens a word.

@@ -134,14 +134,10 @@ def question(text: str, title: str | None = None) -> str:
     return f"Which scientific evidence exists that {sentence.replace('?', '')}?"
 
 
+# Two further styles begin with it.
+@lru_cache(maxsize=2**14)
 def plain_abstract(text: str, title: str | None = None) -> str:
     """Write an abstract plainly (S1): no headers, filler or references to the paper itself."""
-    return _plain_text(text)
-
-
-# Three styles begin with it.
-@lru_cache(maxsize=2**14)
-def _plain_text(text: str) -> str:
     text = _HEADER.sub("", " ".join(text.split()))
     sentences = [_SELF.sub("", sentence, count=1) for sentence in _SENTENCES.split(text)]
     for filler, replacement in _FILLER:
@@ -151,12 +147,12 @@ def _plain_text(text: str) -> str:
 
 def summary(text: str, title: str | None = None) -> str:
     """Sum an abstract up (S2): its three sentences with most findings, methods and numbers."""
-    return " ".join(_best(_plain_text(text), 3))
+    return " ".join(_best(plain_abstract(text), 3))
 
 
 def tweet(text: str, title: str | None = None) -> str:
     """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
-    sentence = " ".join(_best(_plain_text(text), 1))
+    sentence = " ".join(_best(plain_abstract(text), 1))
     words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
     tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
     room = TWEET - len(tags) - 1

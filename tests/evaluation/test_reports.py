@@ -24,7 +24,6 @@ from claim2source.evaluation.reports import (
     distinct_ends,
     judged_run,
     read_reports,
-    whole_run,
 )
 from claim2source.io.trec import write_trec_run
 
@@ -48,6 +47,11 @@ def save(folder: Path, model: str = "m/model", runs: tuple[str, ...] = ("en", "d
         run = Run.from_lists({f"{lang}1": [("a", 1.0)], f"{lang}2": [("b", 1.0)]})
         write_trec_run(run, folder / "runs" / f"{lang}.trec")
     return folder
+
+
+def split(judged: str, unjudged: str = "") -> Dataset:
+    claims = [Claim(c, "", c[:2]) for c in f"{judged} {unjudged}".split()]
+    return Dataset(tuple(claims), (), Qrels({c: {"a": 1} for c in judged.split()}), "dev")
 
 
 OUTSIDE = ["..", "a/../../b", "/etc", "..\\..", "C:\\x", "C:x", "\\\\host\\share", "//h/s", "a\0b"]
@@ -92,7 +96,7 @@ def test_names_of_models_and_links_within_a_report_are_read(tmp_path: Path) -> N
     (runs / "en.trec").unlink()
     (runs / "en.trec").symlink_to(tmp_path / "secret.trec")
     with pytest.raises(InputError, match="leads out of the report's folder"):
-        whole_run(read_reports([tmp_path / "own"])[0])
+        judged_run(read_reports([tmp_path / "own"])[0], split("en1 de1"))
 
 
 def test_names_are_told_apart(tmp_path: Path) -> None:
@@ -124,23 +128,18 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
     assert (row.model, row.claims, row.style) == ("m/model", "bilingual", "S0C0")
     assert row.queries == {"en": 2, "de": 2}
     assert set(system.runs) == {"en", "de"}
-    assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
+    assert set(judged_run(system, split("en1 de1")).claim_ids) == {"en1", "en2", "de1", "de2"}
     assert row.interval("mrr@5") == (0.2, 0.8)
     assert row.interval("mrr@5", "de") is None and row.interval("mrr@1", "en") is None
     (system,) = read_reports([save(tmp_path / "a", runs=("en",))])
     with pytest.raises(InputError, match="no runs/.../de.trec"):
-        whole_run(system)
+        judged_run(system, split("en1 de1"))
     Report("d", "dev", {"m": SystemReport("m", "m", "m")}).write(tmp_path / "b")
     assert read_reports([tmp_path / "b"]) == []
 
 
 def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path)])
-
-    def split(judged: str, unjudged: str = "") -> Dataset:
-        claims = [Claim(c, "", c[:2]) for c in f"{judged} {unjudged}".split()]
-        return Dataset(tuple(claims), (), Qrels({c: {"a": 1} for c in judged.split()}), "dev")
-
     assert len(judged_run(system, split("en1 en2 de1 de2"))) == 4
     # Claims without a line are claims for which nothing was found.
     judged_run(system, split("en1 en2 en3 de1 de2"))
