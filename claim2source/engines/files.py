@@ -284,6 +284,8 @@ class BucketLock:
                 return self._write_lock("create")
             except AlreadyExistsError:
                 pass
+            except FileNotFoundError:
+                raise UserError(f"{self.bucket.uri}: no such bucket") from None
             holder = Holder()
             try:
                 entry = obstore.get(self.bucket.store, LOCK_FILE)

@@ -53,6 +53,8 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     assert not is_engine(url)
     with pytest.raises(InputError, match="not an index"):
         open_index(url)
+    with pytest.raises(UserError, match="s3://none/index: no such bucket"):
+        Engine.create("s3://none/index", manifest_of())
     engines = []
     for location in (url, tmp_path / "index"):
         engine = Engine.create(location, manifest_of())
