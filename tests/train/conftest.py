@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.training.conftest import setup  # noqa: F401  the fixture of that name
+from tests.training.conftest import setup, tiny, untranslated  # noqa: F401  the fixtures

@@ -10,15 +10,10 @@ from claim2source.core.report import Report
 from claim2source.training.run_folder import RunFile
 from tests.shared_data import REPOSITORY
 from tests.train.test_finetune import ONE, TWO, run
-from tests.training.reranker.small import arguments, small_rerankers
+from tests.training.reranker.small import arguments
 from tests.training.small import losses_of
 
 SCRIPT = str(REPOSITORY / "train" / "finetune_reranker.py")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.slow

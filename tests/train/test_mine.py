@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets import carve_val, load
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
-from tests.training.small import small_splits
 from train.mine import MineConfig, main, mine
 
 
@@ -39,20 +37,16 @@ def mined(setup: tuple[Path, Path], out: Path, **settings: Any) -> list[str]:
     return mine(read_config(MineConfig, arguments, program="t", description="t"))
 
 
-def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path) -> None:
+def test_missing_translations_are_said(
+    setup: tuple[Path, Path], untranslated: Path, tmp_path: Path
+) -> None:
     model, data = setup
-    folder = tmp_path / "data"
-    splits = [
-        replace(split, claims=tuple(replace(c, translation=None) for c in split.claims))
-        for split in small_splits()
-    ]
-    write_beir(splits, folder)
-    train, _ = carve_val(load(folder, "train"), 0.2, 13)
+    train, _ = carve_val(load(untranslated, "train"), 0.2, 13)
     german = sum(claim.lang == "de" for claim in train.claims)
     message = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
     out, form = tmp_path / "mined.jsonl", {"rendering__claims": "bilingual"}
-    assert mined((model, folder), out, **form)[0] == message
-    assert message not in mined((model, folder), out)
+    assert mined((model, untranslated), out, **form)[0] == message
+    assert message not in mined((model, untranslated), out)
     assert not any("no translation" in line for line in mined((model, data), out, **form))
 
 

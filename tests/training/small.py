@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.models.layout import declare
 
+Gradients = Mapping[str, torch.Tensor]
 TOPICS = (
     "masks, vitamin D, coffee, sleep, exercise, aspirin, screens, noise, sugar, pollen, tea, yoga, "
     "fish oil, statins, zinc, walking, music, chess, salt, olive oil, pollution, heat, stress, "
@@ -197,6 +198,15 @@ def losses_of(run: Path) -> list[float]:
         losses |= {int(row["step"]): float(row["loss"]) for row in rows}
     assert sorted(losses) == list(range(1, len(losses) + 1))
     return [losses[step] for step in sorted(losses)]
+
+
+def relative_gap(expected: Gradients, actual: Gradients) -> float:
+    """Measure how far gradients are from those expected, by the size of these."""
+    assert expected.keys() == actual.keys()
+    size = sum(float(gradient.square().sum()) for gradient in expected.values())
+    assert size > 1e-8, "no gradient: nothing is compared"
+    gap = sum(float((gradient - actual[n]).square().sum()) for n, gradient in expected.items())
+    return float((gap / size) ** 0.5)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ NAN = float("nan")
 # Claims 1 and 2 share a gold, claim 3 has two of them.
 CLAIMS = (
     Claim("1", "masks work", "en", golds=("a",)),
-    Claim("2", "Masken helfen", "de", golds=("a",)),
+    Claim("2", "Masken helfen", "de", "masks help", ("a",)),
     Claim("3", "le sel et le sucre", "fr", golds=("c", "d")),
     Claim("4", "Kaffee weckt", "de", golds=("e",)),
 )
@@ -62,13 +62,13 @@ EXPECTED: Any = (
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_path: Path) -> None:
     claims, positives, masked, teacher, weights = EXPECTED[rank]
-    data, rendering = dataset_of(CLAIMS, SOURCES), Rendering()
+    data, rendering = dataset_of(CLAIMS, SOURCES), Rendering("bilingual", "title")
     base = BaseVectors.encode(encoder, rendering, data, Store(tmp_path))
     losses = LossesConfig(
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
-    recipe = recipe_of(losses=losses, train="query_only" if query_only else "both")
+    recipe = recipe_of(1, rendering, losses, train="query_only" if query_only else "both")
     pairs = TrainingPairs(data, ROWS, encoder, recipe, base=base, teacher=TEACHER)
     batch = pairs.batch(plan_of(rank))
     claim_of = {c.id: c for c in CLAIMS}
@@ -86,7 +86,7 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     assert batch.keep_weights.tolist() == weights
     require_same(batch.base_claims, encoder.encode(texts, "claim")[0])
     require_same(batch.base_sources, encoder.encode(source_texts, "source")[0])
-    alike = recipe_of(losses=LossesConfig(keep_base=KeepBaseConfig(1.0)))
+    alike = recipe_of(1, rendering, LossesConfig(keep_base=KeepBaseConfig(1.0)))
     same = TrainingPairs(data, ROWS, encoder, alike, base=base).batch(plan_of(rank)).keep_weights
     assert same is not None and same.tolist() == [1.0] * len(claims)
     if query_only:

@@ -12,24 +12,10 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.records import Dataset
-from claim2source.datasets import write_beir
 from claim2source.mining.baseline import RandomBaseline, first_loss_sentences
 from claim2source.training.data import unused_data
 from claim2source.training.finetune import finetune
-from tests.training.small import data_of, small_config, small_splits
-
-
-@pytest.fixture(scope="module")
-def untranslated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same data without a single translation."""
-    folder = tmp_path_factory.mktemp("untranslated")
-
-    def without(split: Dataset) -> Dataset:
-        return replace(split, claims=tuple(replace(c, translation=None) for c in split.claims))
-
-    write_beir([without(split) for split in small_splits()], folder)
-    return folder
+from tests.training.small import data_of, small_config
 
 
 def test_consistency_needs_translations(setup: tuple[Path, Path], untranslated: Path) -> None:
@@ -77,23 +63,48 @@ def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> N
     training_data = data_of(small_config(*setup, Path("run"), data__limit=5))
     assert training_data.train.claims == full.train.claims[:5] and training_data.val == full.val
     assert data_of(small_config(*setup, Path("run"), data__limit=999)).train == full.train
-    with pytest.raises(ConfigError, match=r"data\.limit: 5 .*none with a file of mined"):
-        small_config(*setup, Path("run"), data__limit=5, mined="m.jsonl")
 
 
-def test_some_loss_must_be_on() -> None:
-    extra: dict[str, Any] = {"losses__info_nce__weight": 0}
-    with pytest.raises(ConfigError, match=r"losses\.info_nce\.weight: .* is not allowed"):
-        small_config(Path("m"), Path("d"), Path("run"), **extra)
-    small_config(Path("m"), Path("d"), Path("run"), losses__consistency__weight=1, **extra)
-    with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: .*share above 0"):
-        small_config(
-            Path("m"),
-            Path("d"),
-            Path("run"),
-            losses__keep_base__weight=1,
-            losses__keep_base__languages='{"en": 0.0}',
-        )
+SCORES = {"losses__distillation__weight": 1, "losses__distillation__scores": "a.trec"}
+CANDIDATES = SCORES | {"losses__distillation__candidates": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data__report_split": "train"}, r"data\.report_split: 'train' .*another split"),
+        ({"data__limit": 5, "mined": "m.jsonl"}, r"data\.limit: 5 .*none with a file of mined"),
+        ({"losses__info_nce__weight": 0}, r"losses\.info_nce\.weight: .* is not allowed"),
+        (
+            {"losses__keep_base__weight": 1, "losses__keep_base__languages": '{"en": 0.0}'},
+            r"losses\.keep_base\.languages: .*share above 0",
+        ),
+        (
+            {"optimisation__chunk_tokens": 64, "optimisation__chunk_size": 8},
+            r"chunk_tokens: 64 .*none with optimisation\.chunk_size",
+        ),
+        (
+            {"optimisation__negatives": 4, "optimisation__remine_every": 1, "mined": "m.jsonl"},
+            r"optimisation\.negatives.*at most.*\(3\)",
+        ),
+        (CANDIDATES | {"optimisation__remine_every": 1}, "remine_every"),
+        (CANDIDATES | {"optimisation__negatives": 3}, r"at most mining\.hard"),
+        (CANDIDATES | {"losses__distillation__weight": 0}, "candidates"),
+        ({"losses__distillation__weight": 1}, r"losses\.distillation\.scores"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_config(Path("m"), Path("d"), Path("run"), **settings)
+
+
+def test_settings_that_go_together() -> None:
+    """Another loss alone; and a file may hold more than the config mines, unless it mines again."""
+    losses = {"losses__info_nce__weight": 0, "losses__consistency__weight": 1}
+    for settings in (losses, {"optimisation__negatives": 4, "mined": "m.jsonl"}):
+        small_config(Path("m"), Path("d"), Path("run"), **settings)
 
 
 def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_path: Path) -> None:
@@ -107,12 +118,6 @@ def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_
     data_of(small_config(*setup, Path("run"), **extra))
     with pytest.raises(InputError, match=r"none\.trec.*no such file"):
         data_of(small_config(*setup, Path("run"), losses__distillation__weight=1, **extra))
-
-
-def test_nothing_is_reported_on_claims_that_are_trained_on(setup: tuple[Path, Path]) -> None:
-    model, data = setup
-    with pytest.raises(ConfigError, match=r"data\.report_split: 'train' .*another split"):
-        small_config(model, data, Path("run"), data__report_split="train")
 
 
 def test_a_split_that_shares_a_claim_with_train_is_refused(

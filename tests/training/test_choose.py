@@ -131,23 +131,3 @@ def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(
     assert open_share.held_out_seen == open_share.data.val_share == 0.1
     assert replace(open_share, choose="last").held_out_seen == 0
     assert replace(open_share, data=DataConfig(val_seen_share=0.3)).held_out_seen == 0.3
-
-
-@pytest.mark.slow
-def test_the_last_epoch_may_be_asked_for(
-    setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As the published run has it, though val likes the model before training best."""
-    rate: dict[str, Any] = {"optimisation__learning_rate": 1e-12}
-    config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, choose="last", **rate)
-    report = finetune(config)
-    history = report.training.history
-    assert history[0].val == history[2].val
-    assert (report.training.chosen_epoch, report.training.choose) == (2, "last")
-    assert "epoch 2 (the last)  " in capsys.readouterr().out
-    assert resolve(tmp_path / "run").manifest.epoch == 2  # type: ignore[union-attr]
-    # It changes no step: a finished run may be asked for the other.
-    report = finetune(replace(config, choose="best", rule="best", resume=True))
-    assert (report.training.chosen_epoch, report.training.choose) == (0, "best")
-    assert "step 0 (chosen)  " in capsys.readouterr().out
-    assert report.systems["step 0"].table == report.systems["chosen"].table

@@ -11,7 +11,6 @@ import torch
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder
-from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.data import TrainingPairs
 from tests.training.small import dataset_of, mined_row, recipe_of
@@ -52,17 +51,6 @@ def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> Non
     groups = TrainingPairs(dataset(), rows, encoder, recipe_of()).groups()
     assert groups[0] == groups[2] == groups[3]
     assert groups[1] != groups[0]
-
-
-def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
-    rendering = Rendering("bilingual", "metadata")
-    pairs = TrainingPairs(dataset(), ROWS, encoder, recipe_of(rendering=rendering))
-    data = dataset()
-    for claim, text in zip(data.claims, rendering.claim_texts(data.claims), strict=True):
-        assert pairs.claim_tokens[claim.id] == encoder.tokenize([text], "claim")[0]
-    source = data.sources[0]
-    text = rendering.source_texts([source])[0]
-    assert pairs.source_tokens["a"] == encoder.tokenize([text], "source")[0]
 
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.io.trec import write_trec_run
@@ -89,13 +89,6 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
             (none / file).write_text(text)
         with pytest.raises(UserError, match=message) if message else nullcontext():
             read_teacher(none, train, 1.0)
-    for key, value, message in (
-        ("optimisation__remine_every", 1, "remine_every"),
-        ("optimisation__negatives", 3, "at most mining.hard"),
-        ("losses__distillation__weight", 0, "candidates"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            small_config(*setup, tmp_path / "run", **{**taught(teacher), key: value})
 
 
 def agreement(run: Run, teacher: Scores) -> float:

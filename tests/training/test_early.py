@@ -35,21 +35,27 @@ def noq(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("program", ["train.finetune", "train.finetune_reranker"])
+BOTH = [
+    (
+        ["--device", "cuda"],
+        "config: device: 'cuda' is not allowed; allowed: cpu: there is no GPU",
+    ),
+    (["--out", "/proc/x"], "/proc/x: cannot be written"),
+    (
+        ["--model.name", "all-MiniLM-L6v2"],
+        "did you mean sentence-transformers/all-MiniLM-L6-v2?",
+    ),
+    (["--data.dataset", "noq"], "noq: split: no claim of 'train' has a gold"),
+    (["--data.report_split", "tset"], "split: no split 'tset'; splits: train, dev, test"),
+]
+AFTER = (["--after", "end.yaml"], "end.yaml:1: systemz: no such key")
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("program", "words", "message"),
     [
-        (
-            ["--device", "cuda"],
-            "config: device: 'cuda' is not allowed; allowed: cpu: there is no GPU",
-        ),
-        (["--out", "/proc/x"], "/proc/x: cannot be written"),
-        (
-            ["--model.name", "all-MiniLM-L6v2"],
-            "did you mean sentence-transformers/all-MiniLM-L6-v2?",
-        ),
-        (["--data.dataset", "noq"], "noq: split: no claim of 'train' has a gold"),
-        (["--data.report_split", "tset"], "split: no split 'tset'; splits: train, dev, test"),
+        *(("train.finetune", *case) for case in (*BOTH, AFTER)),
+        *(("train.finetune_reranker", *case) for case in BOTH),
     ],
 )
 def test_what_is_missing_is_said_without_torch(
@@ -59,6 +65,7 @@ def test_what_is_missing_is_said_without_torch(
         pytest.skip("there is a GPU")
     config = f"{program.removeprefix('train.')}/demo.yaml".replace("finetune_reranker", "reranker")
     extra = ["--config", f"configs/{config}"] if "reranker" not in program else []
+    (noq.parent / "end.yaml").write_text("systemz: []\n")
     # Every process of a launch looks, also one that is not the first.
     rank = {"RANK": "1", "WORLD_SIZE": "2"} if "reranker" in program else {}
     process = subprocess.run(
@@ -72,23 +79,6 @@ def test_what_is_missing_is_said_without_torch(
     *lines, heavy = process.stdout.splitlines() or [process.stderr]
     assert heavy == "[]" and any(message in line for line in lines), process.stdout + process.stderr
     assert not (noq.parent / "o").exists()
-
-
-def test_a_wrong_file_of_after_is_said_without_torch(tmp_path: Path) -> None:
-    file = tmp_path / "end.yaml"
-    file.write_text("systemz: []\n")
-    words = ["--config", "configs/finetune/demo.yaml", "--out", str(tmp_path / "o")]
-    process = subprocess.run(
-        [sys.executable, "-c", CODE, "train.finetune", *words, "--after", str(file)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
-    message, heavy = process.stdout.splitlines() or ["", process.stderr]
-    assert f"{file}:1: systemz: no such key" in message and heavy == "[]"
-    assert not (tmp_path / "o").exists()
 
 
 def test_golds_are_looked_for_in_the_judgements(noq: Path) -> None:

@@ -235,7 +235,7 @@ def test_resuming_gives_the_same_losses_and_weights(
 def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     epoch: int, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Saved only at the ends of epochs, with dropout, and mined again in between."""
+    """Saved only at the ends of epochs, with dropout; the state holds what was mined in between."""
     extra: dict[str, Any] = {
         "optimisation__epochs": 2,
         "optimisation__save_every": 0,
@@ -256,7 +256,10 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     state = TrainingState.load(tmp_path / "cut" / "state.pt")
     steps = len(losses_of(tmp_path / "whole"))
     assert state.epoch_open and state.steps_done == epoch * steps // 2
+    (tmp_path / "cut" / "mined-epoch-1.jsonl").unlink(missing_ok=True)
     finetune(small_config(*setup, tmp_path / "cut", resume=True, **extra))
+    mined = [(tmp_path / name / "mined-epoch-1.jsonl").read_text() for name in ("whole", "cut")]
+    assert mined[0] == mined[1]
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
     expected, resumed = (without_costs(Report.read(tmp_path / name)) for name in ("whole", "cut"))
     assert expected == resumed
@@ -266,18 +269,25 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
 def test_a_finished_run_keeps_no_states_and_chooses_again(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Resumed, nothing is trained, logged or mined; another choice is reported."""
+    """Resumed, nothing is trained, logged or mined; another choice is reported.
+
+    Val likes the model before training best, and the last epoch may be asked for all the same.
+    """
     model, data = (Path(shutil.copytree(old, tmp_path / old.name)) for old in setup)
-    out, extra = tmp_path / "run", {"tuning": tuning, "optimisation__epochs": 2}
+    out, extra = tmp_path / "run", {"tuning": tuning, "optimisation__epochs": 2, "rule": "best"}
+    extra["optimisation__learning_rate"] = 1e-12
     finetune(small_config(model, data, out, **extra))
+    assert "step 0 (chosen)  " in capsys.readouterr().out
     assert not list(out.glob("*state*"))
     texts = [path for path in out.rglob("*") if path.suffix in (".safetensors", ".csv", ".jsonl")]
     before = {path: path.read_bytes() for path in texts}
     report = Report.read(out)
-    capsys.readouterr()
+    assert report.training is not None and report.training.chosen_epoch == 0
+    assert report.systems["step 0"].table == report.systems["chosen"].table
     resumed = finetune(small_config(model, data, out, resume=True, choose="last", **extra))
-    assert "the run is finished: nothing is trained" in capsys.readouterr().out
-    assert report.training is not None and resumed is not None and resumed.training is not None
+    output = capsys.readouterr().out
+    assert "the run is finished: nothing is trained" in output and "epoch 2 (the last)  " in output
+    assert resumed is not None and resumed.training is not None
     assert resumed.training.chosen_epoch == 2 and resumed.training.choose == "last"
     assert resumed.training.history == report.training.history
     assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-2"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from claim2source.core.errors import ConfigError
 from claim2source.training.losses import (
     DistillationConfig,
     InfoNCEConfig,
@@ -171,8 +170,3 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
     assert len({round(float(term), 5) for term in terms.values()}) == 4
     expected = sum(weights[name] * float(term) for name, term in terms.items())
     assert float(total) == pytest.approx(expected, rel=1e-5)
-
-
-def test_distillation_needs_scores() -> None:
-    with pytest.raises(ConfigError, match=r"losses\.distillation\.scores"):
-        DistillationConfig(weight=1.0)

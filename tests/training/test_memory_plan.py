@@ -15,8 +15,7 @@ from peft import get_peft_model
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel, PreTrainedModel
 
 from claim2source.core import memory as core_memory
-from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training import memory_plan
 from claim2source.training.checkpoint import without_copies
@@ -264,12 +263,6 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
     finetune(small_config(model, data, tmp_path / "cut", resume=True, **extra))
     assert losses_of(tmp_path / "cut") == pytest.approx(ours, rel=1e-4)
-
-
-def test_a_chunks_size_is_said_once() -> None:
-    words = ["--optimisation.chunk_tokens=64", "--optimisation.chunk_size=8"]
-    with pytest.raises(UserError, match="chunk_tokens: 64 .*none with optimisation.chunk_size"):
-        read_config(FinetuneConfig, words, program="t", description="t")
 
 
 def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import CollatedBatch, RetrieverModule, rate_at
-from tests.training.small import recipe_of, small_encoder, small_setup
+from tests.training.small import recipe_of, relative_gap, small_encoder, small_setup
 
 
 class Gradients(pl.Callback):
@@ -80,10 +80,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert module.steps_done == trainer.global_step == len(gradients.steps) == 2
     for step, of in zip(gradients.steps, (single_gradients[:3], single_gradients[3:]), strict=True):
         mean_of = {n: sum(gradients_of[n] for gradients_of in of) / len(of) for n in of[0]}
-        assert step.keys() == mean_of.keys()
-        size = sum(float(g.square().sum()) for g in mean_of.values()) ** 0.5
-        gap = sum(float((g - mean_of[n]).square().sum()) for n, g in step.items()) ** 0.5
-        assert size > 1e-3 and gap < 1e-5 * size
+        assert relative_gap(mean_of, step) < 1e-5
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 5), (1, 6), (4, 20)])
@@ -145,9 +142,7 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
     assert len(module.window.terms) == 1
     assert module.halvings > 0
     for step, expected_step in zip(repeated.steps, reference.steps, strict=True):
-        size = sum(float(g.square().sum()) for g in expected_step.values()) ** 0.5
-        gap = sum(float((g - expected_step[n]).square().sum()) for n, g in step.items()) ** 0.5
-        assert size > 1e-3 and gap < 1e-4 * size
+        assert relative_gap(expected_step, step) < 1e-4
 
 
 def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:

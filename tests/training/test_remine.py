@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
@@ -98,16 +97,6 @@ def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encod
     negative = next(s.id for s in train.sources if s.id not in train.golds)
     pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])
     assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
-
-
-def test_a_named_file_that_is_mined_anew_needs_enough_negatives(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """A file may hold more than the config mines, until the config mines again."""
-    extra = {"mined": tmp_path / "named.jsonl", "optimisation__negatives": 4}
-    assert small_config(*setup, tmp_path / "run", **extra).optimisation.negatives == 4
-    with pytest.raises(ConfigError, match=r"optimisation\.negatives.*at most.*\(3\)"):
-        small_config(*setup, tmp_path / "run", optimisation__remine_every=1, **extra)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_what_the_trainer_does_not_take_is_one_error(settings: dict[str, Any], s
     assert len(error.value.lines) == 1
 
 
-# What each callback of Lightning's is made with; those that work, and the key of the others.
+# What each callback of Lightning's is made with; and those that work.
 GIVEN: dict[str, dict[str, Any]] = {
     "EarlyStopping": {"monitor": "loss"},
     "EMAWeightAveraging": {"decay": 0.5},
@@ -94,26 +94,6 @@ WORKING = (
     "DeviceStatsMonitor EarlyStopping LambdaCallback LearningRateMonitor ModelSummary "
     "RichModelSummary Timer"
 ).split()
-KEYS = {
-    "BackboneFinetuning": "tuning",
-    "BaseFinetuning": "tuning",
-    "BasePredictionWriter": "predicts nothing",
-    "BatchSizeFinder": "optimisation.batch_size",
-    "Checkpoint": "keep",
-    "EMAWeightAveraging": "merge",
-    "GradientAccumulationScheduler": "optimisation.accumulation",
-    "LearningRateFinder": "optimisation.learning_rate",
-    "ModelCheckpoint": "keep",
-    "ModelPruning": "tuning",
-    "OnExceptionCheckpoint": "optimisation.save_every",
-    "ProgressBar": "its own progress",
-    "RichProgressBar": "its own progress",
-    "SpikeDetection": "optimisation.max_grad_norm",
-    "StochasticWeightAveraging": "merge",
-    "TQDMProgressBar": "its own progress",
-    "ThroughputMonitor": "at every step",
-    "WeightAveraging": "merge",
-}
 
 
 def made_by_path(name: str) -> dict[str, Any]:
@@ -127,16 +107,12 @@ class Doubled(pl.callbacks.GradientAccumulationScheduler):
         super().__init__({0: 2})
 
 
-def test_every_callback_of_lightning_works_or_is_refused() -> None:
-    """A new version's others would be found here."""
-    assert {"Callback", *WORKING, *KEYS} == set(pl.callbacks.__all__)
-
-
-@pytest.mark.parametrize("name", sorted(KEYS))
-def test_callbacks_that_contradict_the_run_are_refused_with_its_key(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.callbacks: .*{KEYS[name]}") as error:
+@pytest.mark.parametrize("name", sorted({*pl.callbacks.__all__} - {"Callback", *WORKING}))
+def test_callbacks_that_contradict_the_run_are_refused(name: str) -> None:
+    """All of Lightning's but those that work; a new version's others would be found here."""
+    with pytest.raises(ConfigError, match=rf"trainer\.callbacks: '{name}' .*nothing here") as error:
         trainer_arguments({"callbacks": [made_by_path("Timer"), made_by_path(name)]})
-    assert len(error.value.lines) == 1 and name in str(error.value)
+    assert len(error.value.lines) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,9 +202,8 @@ def test_patience_goes_on_where_a_run_resumes(setup: tuple[Path, Path], tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [3, 5, 7])
 def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
-    stop: int, setup: tuple[Path, Path], tmp_path: Path
+    setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Eight steps are an epoch and three fifths; killed within epochs, and at an epoch's end."""
     settings = {"max_steps": 8}
@@ -237,14 +212,16 @@ def test_max_steps_ends_a_run_at_rate_zero_and_resumes_exactly(
     assert [entry.epoch for entry in report.training.history] == [0, 1, 2]
     rates = [float(row["learning_rate"]) for row in logged_steps(tmp_path / "whole")]
     assert len(rates) == 8 and rates[-1] < 0.1 * max(rates)
-    with power_cut(lambda state: state.steps_done == stop and not state.epoch_open):
-        trained(setup, tmp_path / "cut", settings)
-    torch.manual_seed(999)
-    trained(setup, tmp_path / "cut", settings, resume=True)
-    assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
-    same_weights(tmp_path / "whole", tmp_path / "cut")
-    histories = [(tmp_path / name / "run.json").read_text() for name in ("whole", "cut")]
-    assert histories[0] == histories[1]
+    history = (tmp_path / "whole" / "run.json").read_text()
+    for stop in (3, 5, 7):
+        cut = tmp_path / f"cut-{stop}"
+        with power_cut(lambda state, stop=stop: state.steps_done == stop and not state.epoch_open):
+            trained(setup, cut, settings)
+        torch.manual_seed(999)
+        trained(setup, cut, settings, resume=True)
+        assert losses_of(tmp_path / "whole") == losses_of(cut)
+        same_weights(tmp_path / "whole", cut)
+        assert (cut / "run.json").read_text() == history
 
 
 @pytest.mark.slow

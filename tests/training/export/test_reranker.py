@@ -83,17 +83,11 @@ def test_an_exported_reranker_gives_the_checkpoints_logits(
     assert manifest.data.train_sha256 == RerankerManifest.read(checkpoint).data.train_sha256
     assert not (out / "adapter_config.json").exists()
     assert str(tmp_path) not in json.dumps(json.loads((out / "config.json").read_text()))
-
-
-def test_rerankers_are_not_summed(tiny: dict[str, Path], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    finetune_reranker(small_config(tiny, run, optimisation__epochs=1, optimisation__save_every=0))
-    checkpoint = str(run / "checkpoints" / "epoch-1")
-    with pytest.raises(ConfigError, match="checkpoints"):
-        merge(MergeConfig([checkpoint, checkpoint], tmp_path / "out"))
-    with pytest.raises(ConfigError, match="scales"):
-        merge(MergeConfig([checkpoint], tmp_path / "out", scales=[0.5, 1.0]))
-    assert not (tmp_path / "out").exists()
+    # Re-rankers are not summed.
+    for key, points, scales in (("checkpoints", 2, None), ("scales", 1, [0.5, 1.0])):
+        with pytest.raises(ConfigError, match=key):
+            merge(MergeConfig([str(checkpoint)] * points, tmp_path / "sum", scales=scales))
+    assert not (tmp_path / "sum").exists()
 
 
 @pytest.mark.slow

@@ -14,14 +14,9 @@ import torch
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_models import load_to_train
 from tests.stages.tiny import save_qwen
-from tests.training.reranker.small import small_config, small_rerankers
+from tests.training.reranker.small import small_config
 
 WHOLE = "config_sentence_transformers.json"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 def test_a_classifier_without_a_padding_token_is_trained_and_read(

@@ -33,13 +33,8 @@ from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import first_system
 from claim2source.training.run_folder import RunFile
 from tests.stages.test_learned import FITTED
-from tests.training.reranker.small import small_config, small_rerankers
+from tests.training.reranker.small import small_config
 from tests.training.small import losses_of, power_cut, same_weights
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return small_rerankers(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
