@@ -182,13 +182,12 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of every claim, source and judgement: the data hash of a manifest."""
+        claims = [asdict(claim) for claim in self.claims]
+        for claim in claims:
+            del claim["excluded"]  # it follows from the ids
         return content_hash(
             {
-                # What is excluded follows from the ids.
-                "claims": [
-                    {key: value for key, value in asdict(claim).items() if key != "excluded"}
-                    for claim in self.claims
-                ],
+                "claims": claims,
                 "sources": [asdict(source) for source in self.sources],
                 "qrels": {claim: dict(grades) for claim, grades in self.qrels.grades.items()},
             }

@@ -222,7 +222,6 @@ class SystemReport(Strict):
 
     @property
     def title(self) -> str:
-        """Name the system whatever the claim form, with the stage that the row is of."""
         return f"{self.system}: {self.stage}" if self.stage else self.system
 
     @property
@@ -543,9 +542,3 @@ def why_not_inside(text: str) -> str | None:
 
 
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, [])
-
-
-def main_scores(systems: Mapping[str, SystemReport], name: str | None) -> tuple[Table, Any]:
-    """Return languages and macro of the system `name`; empty where it has no scores."""
-    system = systems.get(name or "")
-    return (system.languages, system.macro) if system is not None else ({}, {})

@@ -80,12 +80,8 @@ def author_names(text: str) -> tuple[str, ...]:
     are_separate = (
         len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given_names))
     )
-    if (
-        len(names) > 2
-        and len(names) % 2 == 0
-        and are_separate
-        and all(map(_is_surname, names[::2]))
-    ):
+    are_pairs = len(names) > 2 and len(names) % 2 == 0 and all(map(_is_surname, names[::2]))
+    if are_pairs and are_separate:
         return tuple(f"{value} {name}" for name, value in zip(names[::2], given_names, strict=True))
     # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
     # "Jane Doe, Wuhan, China".

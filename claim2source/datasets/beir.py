@@ -182,7 +182,6 @@ def assembled(
 
 
 def read_claims(queries: Records) -> list[Query]:
-    """Read the claims that have a text; problems are reported."""
     return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
 
 
@@ -249,7 +248,6 @@ def _query(row: Row) -> Query:
 
 
 def text_length(source: Source) -> int:
-    """Count the characters of title and abstract, without those of white space around them."""
     return len(source.title.strip()) + len(source.abstract.strip())
 
 

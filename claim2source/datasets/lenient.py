@@ -68,7 +68,6 @@ class Traits(Problems):
     def add(
         self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
     ) -> None:
-        """Add a problem, or count it."""
         if field is not None and field.partition(".")[0] == "metadata":
             kind = "metadata"
         if kind in (EMPTY, REPEATED):

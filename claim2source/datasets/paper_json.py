@@ -44,9 +44,9 @@ def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Pape
     """
     for row in json_records(path, problems):
         for work in _works(row, path, problems):
-            if kind == "openalex" or kind is None and is_work(work.record):
+            if kind == "openalex" or kind is None and _is_openalex(work.record):
                 yield _openalex(work, path, problems)
-            elif kind == "crossref" or kind is None and is_crossref(work.record):
+            elif kind == "crossref" or kind is None and _is_crossref(work.record):
                 yield _crossref(work, path, problems)
             elif name := next((_FOREIGN[key] for key in _FOREIGN if key in work.record), ""):
                 work.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
@@ -88,13 +88,11 @@ def paper_of_row(row: Row) -> Paper | None:
     return Paper(source, doi, row.text("metadata.url"), code, state)
 
 
-def is_work(record: Mapping[str, object]) -> bool:
-    """Tell whether a record is a work of OpenAlex."""
+def _is_openalex(record: Mapping[str, object]) -> bool:
     return str(record.get("id", "")).startswith(ADDRESS) or "abstract_inverted_index" in record
 
 
-def is_crossref(record: Mapping[str, object]) -> bool:
-    """Tell whether a record is a work of Crossref, or an item of CSL JSON."""
+def _is_crossref(record: Mapping[str, object]) -> bool:
     return "_id" not in record and any(key in record for key in _CROSSREF)
 
 

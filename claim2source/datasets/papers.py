@@ -148,7 +148,6 @@ def paper_of_texts(
 
 
 def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
-    """Remove markup from a text, which is counted."""
     without = without_markup(text)
     if without == text:
         return text

@@ -64,23 +64,19 @@ class PrepareConfig(Settings):
     overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
 
     def check(self) -> None:
-        for key, task in (("hub", "checkthat2026"), ("translations", "checkthat2026")):
+        tasks = {"hub": "checkthat2026", "translations": "checkthat2026", "distractors": "mixed"}
+        for key, task in tasks.items():
             value = getattr(self, key)
             require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
         allowed = "two or more data sets with mixed, otherwise none"
         require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
-        is_mixed_or_unset = self.distractors is None or self.task == "mixed"
-        require(is_mixed_or_unset, "distractors", self.distractors, "nothing: it is of mixed")
         if self.task == "mixed":
             require(self.input is None, "input", self.input, "none: mixed reads `sets`")
             return
-        is_one = (self.input is None) != (self.hub is None)
-        require(
-            is_one, "input", self.input, "a folder of the task's files, or --hub of checkthat2026"
-        )
-        require(
-            self.revision is None or self.hub is not None, "revision", self.revision, "with --hub"
-        )
+        allowed = "a folder of the task's files, or --hub of checkthat2026"
+        require((self.input is None) != (self.hub is None), "input", self.input, allowed)
+        is_read = self.revision is None or self.hub is not None
+        require(is_read, "revision", self.revision, "with --hub")
 
 
 def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
@@ -177,7 +173,6 @@ def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
 
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:
-    """Read the command line, whose first word is the task."""
     words = with_places(sys.argv[1:] if argv is None else argv, ("task",))
     return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__)
 

@@ -63,7 +63,6 @@ class Rumor:
 
     @cached_property
     def tweets(self) -> dict[str, Tweet]:
-        """Map the timeline by tweet id."""
         return {tweet.id: tweet for tweet in self.timeline}
 
 
@@ -78,7 +77,6 @@ class Rumors:
 
     @property
     def is_labelled(self) -> bool:
-        """Tell whether labels and evidence are known."""
         return all(rumor.label is not None for rumor in self.rumors)
 
     @cached_property
@@ -109,12 +107,10 @@ class Rumors:
 
 
 def source_id(rumor_id: str, tweet_id: str) -> str:
-    """Name a tweet of a rumour's timeline among those of all rumours."""
     return f"{rumor_id}/{tweet_id}"
 
 
 def tweet_id(source: str) -> str:
-    """Return the tweet's own id."""
     return source.rpartition("/")[2]
 
 
@@ -162,7 +158,6 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
 
 
 def split_of(path: Path) -> str:
-    """Read the split from a file's name, else take the whole stem."""
     match = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
     return match[1].lower() if match else path.stem
 

@@ -29,7 +29,6 @@ class Figure:
 
     @property
     def interval(self) -> str | None:
-        """Write the interval, None where there is none."""
         return None if self.low is None else f"{self.low:.4f} to {self.high:.4f}"
 
 

@@ -14,7 +14,6 @@ RULES = {"one_se": "within one standard error of the best, the nearest to the de
 
 
 def choice_text(choice: Choice) -> str:
-    """Write a choice and its settings as one phrase."""
     settings = settings_text(choice.settings)
     return settings if choice.what in choice.settings else f"{choice.what}: {settings}"
 

@@ -259,7 +259,6 @@ class Leaderboard:
         return TextTable(columns, rows), TextTable(head, costs)
 
     def markdown(self) -> str:
-        """Write scores, costs, and the tests of each language."""
         tests = tests_parts(self.results, self.scored.metric)
         parts: list[Part] = [self.title, *self.tables(), *self.scored.notes, *tests]
         return f"# Comparison\n\n{render(parts, 'markdown')}"

@@ -51,7 +51,6 @@ class Family:
 
     @classmethod
     def against(cls, name: str, baseline: str, systems: Iterable[str]) -> Family:
-        """Declare the tests of every system against one baseline."""
         return cls(name, tuple((system, baseline) for system in systems))
 
 
@@ -198,7 +197,6 @@ def _verdict(significant: bool, reachable: bool, difference: float) -> str:
 
 
 def family_table(result: FamilyResult) -> TextTable:
-    """Tabulate a family: a row for each baseline, then one for each comparison."""
     baselines = {c.baseline: c.baseline_mean for c in result.comparisons}
     several = len(baselines) > 1  # each row then names its baseline
     rows: list[list[Cell]] = [

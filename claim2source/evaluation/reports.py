@@ -132,7 +132,6 @@ def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
 
 
 def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
-    """Return the one value of all (value, system)."""
     names: dict[str, list[str]] = {}
     for value, system in values:
         # Two spellings of a path, or a path and a name, are one data set.

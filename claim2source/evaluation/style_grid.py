@@ -35,7 +35,6 @@ _QUESTION = "?: unreliable, no target; "
 
 
 def cell_name(retriever: str, claims: str, sources: str) -> str:
-    """Name a cell as a report does: MiniLM.S0C1."""
     return f"{retriever}.{sources}{claims}"
 
 
@@ -60,7 +59,6 @@ class GridCell:
 
     @property
     def differs(self) -> bool:
-        """Tell whether it differs from S0C0 after Holm."""
         return self.test is not None and self.test.verdict in ("better", "worse")
 
 

@@ -24,7 +24,6 @@ from claim2source.core.report import (
     SystemCost,
     SystemReport,
     Table,
-    main_scores,
 )
 from claim2source.core.run import Result, Run
 from claim2source.datasets import load
@@ -233,7 +232,7 @@ def make_report(
     program: str = "",
 ) -> Report:
     """Collect systems in a report; `main` names the one whose scores stand at its top."""
-    languages, top = main_scores(systems, main)
+    top = systems.get(main or "")
     installed = versions() | {"claim2source": __version__}
     provenance = Provenance(
         program, installed, git_state(), {dataset.split: dataset.fingerprint}, hardware()
@@ -242,8 +241,8 @@ def make_report(
         name if name is not None else dataset.name,
         dataset.split,
         systems,
-        languages,
-        top,
+        top.languages if top else {},
+        top.macro if top else {},
         notes=(*dataset.notes, *unjudged(dataset)),
         provenance=provenance,
     )

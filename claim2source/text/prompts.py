@@ -169,7 +169,6 @@ def read_prompt(name_or_path: str) -> Prompt:
 
 
 def shipped_prompts() -> list[str]:
-    """List the names of the prompts that ship with the package."""
     return sorted(path.stem for path in PROMPTS.glob("*.yaml"))
 
 

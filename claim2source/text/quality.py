@@ -35,7 +35,6 @@ _SPELT = {
 
 
 def tags(text: str) -> list[str]:
-    """List the handles and hashtags of a text, once each."""
     return list(dict.fromkeys(_TAG.findall(LINK.sub(" ", text))))
 
 
@@ -137,7 +136,6 @@ class Quality:
         )
 
     def sentence(self) -> str:
-        """Write the measures for a reader."""
         text = f"{self.words:.0f} words ({self.length:.2f} of the original)"
         if self.numbers is None:
             return text

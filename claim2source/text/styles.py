@@ -138,7 +138,6 @@ class Original:
         return sha256(f"{self.title or ''}\n{self.text}".encode()).hexdigest()[:12]
 
     def rewritten(self, text: str, version: int = 1, failure: str | None = None) -> Rewrite:
-        """Make the record of a rewriting of this text; a source keeps its title."""
         return Rewrite(self.id, version, text, self.title, failure, self.sign)
 
 
@@ -190,7 +189,6 @@ class StyleOrigin:
         model: str,
         prompt: Prompt | None,
     ) -> Self:
-        """Describe texts that a model writes by a prompt; without one, rules do."""
         of_claims = style.side == "claims"
         return cls(
             by=RULES if prompt is None else model,
@@ -362,7 +360,6 @@ class StyleTexts:
 
     @classmethod
     def of(cls, rewrites: Sequence[Rewrite], by: str) -> StyleTexts:
-        """Sort rewritings by their version."""
         count = max((rewrite.version for rewrite in rewrites), default=1)
         good = [rewrite for rewrite in rewrites if rewrite.text.strip()]
         versions = [

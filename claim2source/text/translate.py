@@ -166,7 +166,6 @@ def translation_report(results: Sequence[Translated]) -> dict[str, object]:
 
 
 def count_lines(texts: Sequence[ForeignText]) -> list[str]:
-    """Count texts by their language: claims, and parts of sources."""
     lines = []
     for kind, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
         counts = Counter(text.language for text in texts if (text.part == CLAIM) is of_claims)

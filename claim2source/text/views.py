@@ -44,11 +44,9 @@ class Rendering(Settings):
     sources: SourceForm = "metadata"
 
     def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
-        """Render claims, in order."""
         return [render_claim(claim, self.claims) for claim in claims]
 
     def source_texts(self, sources: Iterable[Source]) -> list[str]:
-        """Render sources, in order."""
         return [render_source(source, self.sources) for source in sources]
 
 

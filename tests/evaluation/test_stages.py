@@ -9,8 +9,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
-from claim2source.evaluation.html.claims import traced_claims
-from claim2source.evaluation.html.page import trace_page
+from claim2source.evaluation.html.page import trace_page, traced_claims
 from claim2source.evaluation.ranks import Moves, gold_moves, verifier_note
 
 

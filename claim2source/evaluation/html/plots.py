@@ -116,7 +116,6 @@ class _Drawing:
         return self.mark(axes, number, tip, [x], [y], bar.filled, linestyle="")
 
     def legend(self, marks: Mapping[str, Any], room: float) -> None:
-        """Name marks to the right of the axes."""
         legend = self.figure.legend(
             list(marks.values()),
             ["-"] * len(marks),

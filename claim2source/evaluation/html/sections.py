@@ -114,7 +114,6 @@ class Section:
 
 
 def sections_of(compared: PageData) -> list[Section]:
-    """Build the sections that have something to show."""
     sections = [
         _by_language(compared),
         _tests(compared),

@@ -314,7 +314,6 @@ def notes(table: Table, cells: Cells) -> list[Part]:
 
 
 def used_systems(cells: Cells) -> list[Part]:
-    """Tabulate our systems in each row, and their costs."""
     by_row = {
         (row, ours.system.report_folder, ours.system.name): ours for (row, _), ours in cells.items()
     }
@@ -328,7 +327,6 @@ def used_systems(cells: Cells) -> list[Part]:
 
 
 def csv_row(table: Table, row: Row, column: Column, ours: OurScore | None) -> list[Cell]:
-    """Return the cells for `CSV_COLUMNS` of one published cell."""
     value = table.value(row.name, column.name)
     line: list[Cell] = [
         *(table.id, row.name, column.name, column.metric, column.language, column.unit),

@@ -51,7 +51,6 @@ class Column(Strict):
 
     @property
     def factor(self) -> float:
-        """Return the factor that turns our score into the paper's unit."""
         return 100.0 if self.unit == "%" else 1.0
 
     def text(self, value: Value) -> str:
