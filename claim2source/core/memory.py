@@ -1,4 +1,4 @@
-"""Measure the peak memory of a stage."""
+"""Measure a stage's peak memory; divide a machine's cores among its processes."""
 
 from __future__ import annotations
 
@@ -91,3 +91,22 @@ def machine_memory() -> int:
         with contextlib.suppress(OSError, ValueError):
             sizes.append(int(path.read_text(encoding="ascii")))
     return min(sizes)
+
+
+def use_cores(processes: int, threads: int | None = None) -> int:
+    """Set torch's threads, by default the cores divided by `processes`; returns their number.
+
+    `accelerate launch` gives each process one thread unless a number is set; a number above 1 is
+    kept, and outside a launch nothing changes. `processes` counts those of this machine.
+    """
+    import torch
+
+    if threads is None:
+        launched = any(name.startswith("ACCELERATE_") for name in os.environ)
+        if not launched or os.environ.get("OMP_NUM_THREADS", "1") != "1":
+            return torch.get_num_threads()
+        threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    # Libraries loaded later, such as FAISS, read the variable.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    return threads

@@ -124,10 +124,7 @@ class PaperFiles:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
         path = Path(source)
         if not path.exists() or (path / CORPUS).is_file():
-            if path.suffix or len(path.parts) > 1:
-                folder = path
-            else:
-                folder = folder_of(source)
+            folder = path if path.suffix else folder_of(source)
             if (folder / CORPUS).is_file():
                 lenient = is_lenient(folder, lenient)
                 return cls([folder / CORPUS], columns or {}, format or "beir", lenient)

@@ -154,9 +154,8 @@ class Benchmarks:
         for test in self.figures(file).tests:
             if (test.system, test.baseline) == (system, baseline):
                 return test
-        raise InputError(
-            self.folder / f"{file}.json", why=f"has no test of {system!r} against {baseline!r}"
-        )
+        why = f"has no test of {system!r} against {baseline!r}"
+        raise InputError(self.folder / f"{file}.json", why=why)
 
 
 def _read_figures(path: Path, metric: str) -> Figures:

@@ -81,11 +81,8 @@ class StyleGrid:
         cells: dict[str, SystemReport] = {}
         for name, system in report.systems.items():
             retriever, _, cell = name.rpartition(".")
-            if (
-                not system.macro
-                or system.style == _UNSTYLED
-                or not system.style.startswith(cell or "-")
-            ):
+            is_styled = system.style != _UNSTYLED and system.style.startswith(cell or "-")
+            if not (system.macro and is_styled):
                 continue
             base_name = cell_name(retriever, CLAIM, SOURCE)
             base = report.systems.get(base_name) or report.systems.get(retriever)

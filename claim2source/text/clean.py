@@ -109,20 +109,12 @@ def findings(sentences: Sequence[str]) -> list[int]:
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
     """
     last = len(sentences) - 1
-    long = [
-        number
-        for number, sentence in enumerate(sentences)
-        if len(sentence.split()) >= _FEWEST_WORDS
-    ]
+    long = [i for i in range(len(sentences)) if len(sentences[i].split()) >= _FEWEST_WORDS]
     if len(sentences) < _SHORTEST:
         return long or [*range(len(sentences))]
-    marked = [
-        number
-        for number in long
-        if number >= _LATER * last
-        or number >= _EARLIER * last
-        and _SIGNS.search(sentences[number]) is not None
-    ]
+    early = [i for i in long if _EARLIER * last <= i < _LATER * last]
+    marked = [i for i in early if _SIGNS.search(sentences[i])]
+    marked += [i for i in long if i >= _LATER * last]
     return marked or long or [*range(len(sentences))]
 
 

@@ -57,7 +57,7 @@ def detect(text: str) -> str | None:
     words = _words(text)
     if sum(map(str.isalpha, words)) < MIN_LETTERS:
         return None
-    lang, probability = _identifier().classify(words)
+    lang, probability = load_detector().result().classify(words)
     return str(lang) if probability >= SURE else None
 
 
@@ -68,7 +68,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
         return detected
     if not any(map(str.isalpha, words)):
         return languages[0]
-    ranked = [str(language) for language, _ in _identifier().rank(words)]
+    ranked = [str(language) for language, _ in load_detector().result().rank(words)]
     return next(
         (lang for lang in ranked if lang in languages or not _is_latin(words)), languages[0]
     )
@@ -102,10 +102,6 @@ def load_detector() -> Future[Any]:
     loading = executor.submit(_load)
     executor.shutdown(wait=False)
     return loading
-
-
-def _identifier() -> Any:
-    return load_detector().result()
 
 
 def _load() -> Any:

@@ -301,14 +301,11 @@ def _changes(compared: PageData) -> Section:
 def _representations(compared: PageData) -> Section:
     systems, macro = compared.systems, compared.scored.macro
     counts = Counter((system.report.title, system.report.claims) for system in systems.values())
-    # Systems of one name in two folders are two rows.
-    cells = {
-        (
-            s.report.title if counts[s.report.title, s.report.claims] == 1 else name,
-            s.report.claims,
-        ): macro[name]
-        for name, s in systems.items()
-    }
+    cells: dict[tuple[str, str], float] = {}
+    for name, system in systems.items():
+        title, form = system.report.title, system.report.claims
+        # Systems of one name in two folders are two rows.
+        cells[title if counts[title, form] == 1 else name, form] = macro[name]
     names, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
     title = f"Systems and representations, macro {compared.scored.metric}"
     if len(forms) < 2:
