@@ -141,9 +141,6 @@ class FolderLock:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
 
-    def set_folder(self, folder: Path) -> None:
-        self.path = folder / LOCK_FILE
-
 
 def _flock(file: int) -> bool | None:
     """Take the kernel's lock: False where another process has it, None where there is none."""

@@ -28,11 +28,8 @@ def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Write the first words that are no options as options: `demo` as `--source=demo`."""
     options = list(words)
     for position, name in enumerate(names):
-        if (
-            position == len(options)
-            or options[position].startswith("--")
-            or options[position] == "-h"
-        ):
+        word = options[position] if position < len(options) else "--"
+        if word.startswith("--") or word == "-h":
             break
-        options[position] = f"--{name}={options[position]}"
+        options[position] = f"--{name}={word}"
     return options

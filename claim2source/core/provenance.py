@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -56,10 +57,8 @@ def _git(*arguments: str) -> str:
 def versions() -> dict[str, str]:
     installed = {"python": platform.python_version()}
     for name in _PACKAGES.split():
-        try:
+        with suppress(metadata.PackageNotFoundError):
             installed[name] = version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return installed
 
 

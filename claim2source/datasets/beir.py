@@ -174,8 +174,7 @@ def assembled(
     if languages is None:
         return dataset
     requested = [languages] if isinstance(languages, str) else list(languages)
-    languages_of: list[object] = [*requested] or [requested]
-    for language in languages_of:
+    for language in requested or [requested]:
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
     return dataset.in_languages(requested)

@@ -312,11 +312,10 @@ def _read_tweets(
     line_of: dict[str, int] = {}
     columns = ["post_id", "tweet_text", *(["cord_uid"] if source_ids is not None else [])]
     for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
-        whys = [why_not_id(post), why_not_text(tweet), *map(why_not_id, golds)]
+        why_not = why_not_text(tweet) if tweet.strip() else "is empty"
+        whys = [why_not_id(post), why_not, *map(why_not_id, golds)]
         if line_of.setdefault(post, line) != line:
             problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
-        if not tweet.strip():
-            whys[1] = "is empty"
         for gold in golds:
             if source_ids is not None and gold and gold not in source_ids:
                 whys[2] = f"gold {gold!r} is not in {COLLECTION_2025}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, read_config
+from claim2source.core.config import flag, make
+from claim2source.core.config_yaml import read_mapping
 from claim2source.core.errors import InputError, Problems
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
@@ -51,8 +52,7 @@ def is_lenient(folder: Path, lenient: bool) -> bool:
     path = folder / SETTINGS
     if not path.exists():
         return lenient
-    words = [f"--config={path}"]
-    return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or lenient
+    return make(DatasetFile, read_mapping(path)).lenient or lenient
 
 
 class Traits(Problems):

@@ -127,11 +127,9 @@ def _reference(
     values: Values,
     key: str = "",
 ) -> Paper | None:
+    joined = {tag: text for tag, texts in values.items() if (text := " ".join(texts)).strip()}
     texts_of = {
-        field: [
-            value for tag in tags for value in (" ".join(values.get(tag, ())),) if value.strip()
-        ]
-        for field, tags in fields.items()
+        field: [joined[tag] for tag in tags if tag in joined] for field, tags in fields.items()
     }
     titles = [entry for entry in texts_of["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
     for field, texts in (("title", titles), ("abstract", texts_of["abstract"])):

@@ -250,14 +250,12 @@ def _text(settings: Mapping[str, Any]) -> str:
 
 _NO_LLM = "No stage asks a language model, and none made a text."
 _COST = "|".join(COST_COLUMNS)
+_OF_LLM = "|".join(("system", "stage", *_DECODING))
 _SECTIONS = (
     _Section("Data", 2, "data set|split|scored claims|SHA-256", _data),
     _Section("Systems", 1, "system|model|claims|sources|style|parts|settings", _systems, "None."),
     _Section("Prompts", 2, "system|of|prompt|version|SHA-256", _prompts, _NO_LLM),
-    _Section(
-        "Decoding of language models",
-        *(2, "|".join(("system", "stage", *_DECODING)), _decoding, _NO_LLM),
-    ),
+    _Section("Decoding of language models", 2, _OF_LLM, _decoding, _NO_LLM),
     _Section("Seeds", 1, "of|seed", _seeds, "Nothing was drawn at random."),
     _Section("Training", 1, "setting|value", _training, "Nothing was trained here."),
     _Section(

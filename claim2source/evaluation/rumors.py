@@ -40,6 +40,7 @@ DEFINITIONS = {
 }
 # At the top of a report.
 HEADLINE = (MAP, RECALL, MAP_TASK, MACRO_F1, STRICT)
+ALPHA = 0.05  # of Tukey's HSD
 # The values of a measure, [draws], when every rumour counts so many times, [draws, rumours].
 _Measure = Callable[[np.ndarray], np.ndarray]
 
@@ -190,11 +191,10 @@ class Anova:
     claims: Effect
     residual_squares: float
     residual_freedom: int
-    alpha: float
     pairs: tuple[Pair, ...]
 
 
-def two_way_anova(scores: Mapping[str, np.ndarray], alpha: float = 0.05) -> Anova:
+def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
     """Compute the ANOVA of scores [claims] by system, every system having scored every claim.
 
     The design is balanced, so the sums of squares are those of row and column means, as
@@ -221,19 +221,13 @@ def two_way_anova(scores: Mapping[str, np.ndarray], alpha: float = 0.05) -> Anov
             f = float(np.divide(sum_of_squares / degrees, squares / freedom))
         return Effect(sum_of_squares, degrees, f, float(stats.f.sf(f, degrees, freedom)))
 
-    pairs = _tukey(tuple(scores), means, squares / freedom, claims, freedom, alpha)
-    return Anova(
-        effect(means, claims), effect(topics, systems), squares, freedom, alpha, tuple(pairs)
-    )
+    pairs = _tukey(tuple(scores), means, squares / freedom, claims, freedom)
+    of_systems, of_claims = effect(means, claims), effect(topics, systems)
+    return Anova(of_systems, of_claims, squares, freedom, tuple(pairs))
 
 
 def _tukey(
-    names: tuple[str, ...],
-    means: np.ndarray,
-    error: float,
-    claims: int,
-    freedom: int,
-    alpha: float,
+    names: tuple[str, ...], means: np.ndarray, error: float, claims: int, freedom: int
 ) -> list[Pair]:
     from statsmodels.stats.libqsturng import psturng, qsturng
 
@@ -241,7 +235,7 @@ def _tukey(
     first, second = (np.array(column) for column in zip(*pairs, strict=True))
     differences = means[second] - means[first]
     unit = float(np.sqrt(error / claims))
-    reach = float(qsturng(1 - alpha, len(names), freedom)) * unit
+    reach = float(qsturng(1 - ALPHA, len(names), freedom)) * unit
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.where(differences == 0, 0.0, np.abs(differences) / unit)
     # The table is slow to read: each distinct hundredth of q once, and nothing beyond its end.
@@ -268,6 +262,6 @@ def anova_parts(anova: Anova) -> list[Part]:
     return [
         "Two-way ANOVA over systems and claims (claims taken as independent):",
         TextTable(["factor", "squares", "df", "F", "p"], rows),
-        f"Tukey's HSD at {anova.alpha:g}:",
+        f"Tukey's HSD at {ALPHA:g}:",
         TextTable(["pair", "difference", "low", "high", "p", "differs"], pairs),
     ]

@@ -154,16 +154,9 @@ def read_prompt(name_or_path: str) -> Prompt:
             why = f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
             raise InputError(name_or_path, why=f"{why}these ship: {', '.join(names)}")
     read = validated(Prompt, _mapping(path), path)
-    prompt = replace(
-        read,
-        role=_flat(read.role),
-        context=_flat(read.context),
-        task=_flat(read.task),
-        instructions=tuple(map(_flat, read.instructions)),
-        output=_flat(read.output),
-        name=path.stem,
-        path=path,
-    )
+    flat: dict[str, Any] = {key: _flat(getattr(read, key)) for key in _TEXTS}
+    flat["instructions"] = tuple(map(_flat, read.instructions))
+    prompt = replace(read, **flat, name=path.stem, path=path)
     _check(prompt)
     return prompt
 

@@ -314,34 +314,27 @@ def read_style(
     if origin is None or (why_not_file(path) is not None):
         raise InputError(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
-    rewrites: dict[tuple[str, int], Rewrite] = {}
-    lines: dict[tuple[str, int], int] = {}
+    rewrites: dict[tuple[str, int], tuple[Rewrite, int]] = {}
     for row in JsonLines(path, problems).records():
-        rewrite = _rewrite(row, origin.versions, style)
-        if rewrite is None:
-            continue
-        key = (rewrite.id, rewrite.version)
-        if key in rewrites:
-            row.complain(
-                "_id", f"{rewrite.id!r} version {rewrite.version} is already on line {lines[key]}"
-            )
-        rewrites.setdefault(key, rewrite)
-        lines.setdefault(key, row.line)
+        if (rewrite := _rewrite(row, origin.versions, style)) is not None:
+            key = (rewrite.id, rewrite.version)
+            _, line = rewrites.setdefault(key, (rewrite, row.line))
+            if line != row.line:
+                row.complain("_id", f"{key[0]!r} version {key[1]} is already on line {line}")
     problems.raise_if_any()
     if texts is None:
-        return list(rewrites.values())
+        return [rewrite for rewrite, _ in rewrites.values()]
     versions = []
     for original in texts:
         for version in range(1, origin.versions + 1):
-            rewrite = rewrites.get((original.id, version))
-            if rewrite is None:
+            if (original.id, version) not in rewrites:
                 problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")
-            elif rewrite.of not in (None, original.sign):
-                line = lines[original.id, version]
+                continue
+            rewrite, line = rewrites[original.id, version]
+            if rewrite.of not in (None, original.sign):
                 why = f"{original.id!r} was another text when it was rewritten"
                 problems.add(path, line, "of", why)
-            else:
-                versions.append(rewrite)
+            versions.append(rewrite)
     problems.raise_if_any()
     return versions
 

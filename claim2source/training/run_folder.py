@@ -161,7 +161,7 @@ class RunFolder:
         if self.replaces:
             target = put_aside(folder)
             if self.lock is not None:
-                self.lock.set_folder(target)
+                self.lock.path = target / LOCK_FILE
             print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
         folder.mkdir(parents=True, exist_ok=True)

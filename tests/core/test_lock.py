@@ -118,6 +118,6 @@ def test_a_lock_goes_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     folder_lock = FolderLock(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
-    folder_lock.set_folder(tmp_path / "b")
+    folder_lock.path = tmp_path / "b" / LOCK_FILE
     folder_lock.release()
     assert list(tmp_path.rglob("*")) == [tmp_path / "b"]

@@ -10,7 +10,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets import DEMO, load, read_beir, write_beir
+from claim2source.datasets import load, write_beir
+from claim2source.datasets.beir import DEMO, read_beir
 
 CORPUS = [
     {

@@ -287,13 +287,11 @@ def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
     """Follow every claim through the stages of a system, those whose gold moved most first."""
     rows = {claim.id: i for i, claim in enumerate(dataset.claims)}
-    entries = [
-        replace(entry, tag=_outcome(entry.golds[0], entry.golds[-1]) if golds else "")
-        for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True)
-        for golds in [dataset.qrels.golds(entry.claim.id)]
-    ]
-    if len(runs) == 1:
-        entries = [replace(entry, tag=entry.tag.replace(EQUAL, "")) for entry in entries]
+    entries = []
+    for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True):
+        known = dataset.qrels.golds(entry.claim.id)
+        tag = _outcome(entry.golds[0], entry.golds[-1]) if known else ""
+        entries.append(replace(entry, tag="" if tag == EQUAL and len(runs) == 1 else tag))
     return sorted(entries, key=_reciprocal_rank_change, reverse=True)
 
 
