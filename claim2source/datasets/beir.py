@@ -174,7 +174,8 @@ def assembled(
     if languages is None:
         return dataset
     requested = [languages] if isinstance(languages, str) else list(languages)
-    for language in requested or [requested]:
+    languages_of: list[object] = [*requested] or [requested]
+    for language in languages_of:
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
     return dataset.in_languages(requested)

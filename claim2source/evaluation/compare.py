@@ -249,7 +249,8 @@ class Leaderboard:
             if pair is not None:
                 tested = [pair.difference, pair.p_holm, pair.verdict]
             means = [self.bounds[language][name].value for language in languages]
-            row = [rank, name, *means, overall.value, f"{overall.low:.4f} to {overall.high:.4f}"]
+            row: list[Cell] = [rank, name, *means, overall.value]
+            row.append(f"{overall.low:.4f} to {overall.high:.4f}")
             rows.append([*row, *([on_val[name]] if val else []), *(tested if pairs else [])])
             ranked = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
             costs.append(
