@@ -23,7 +23,6 @@ from claim2source.core.report import (
     StageReport,
     SystemCost,
     SystemReport,
-    Table,
 )
 from claim2source.core.run import Result, Run
 from claim2source.datasets import load
@@ -155,7 +154,13 @@ def score_result(
         bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)
     if settings.seen_golds is not None:
-        report = replace(report, slices=seen_and_unseen(scores, dataset, settings.seen_golds))
+        golds = {claim.id: claim.golds for claim in dataset.claims}
+        seen = [not settings.seen_golds.isdisjoint(golds[claim]) for claim in scores.claim_ids]
+        for name, among in (("seen", np.array(seen)), ("unseen", ~np.array(seen))):
+            table = language_table(scores, dataset.claims, among)
+            # A part without claims is empty.
+            part = {**table, MACRO: macro(table)} if table else {}
+            report = replace(report, slices={**report.slices, name: part})
     return ScoredSystem(report, result.run, scores)
 
 
@@ -190,22 +195,6 @@ def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> 
         ),
         without_translation=len(missing_translations(dataset.claims, result.form)),
     )
-
-
-def seen_and_unseen(
-    scores: Scores, dataset: Dataset, seen_golds: frozenset[str]
-) -> dict[str, Table]:
-    """Score claims whose gold was a training gold apart from the others.
-
-    Returns {"seen": table, "unseen": table}, with `macro`; a part without claims is empty.
-    """
-    golds = {claim.id: claim.golds for claim in dataset.claims}
-    seen = np.array([not seen_golds.isdisjoint(golds[claim]) for claim in scores.claim_ids])
-    parts: dict[str, Table] = {}
-    for name, among in (("seen", seen), ("unseen", ~seen)):
-        table = language_table(scores, dataset.claims, among)
-        parts[name] = {**table, MACRO: macro(table)} if table else {}
-    return parts
 
 
 def score_encoder(

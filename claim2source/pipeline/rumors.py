@@ -119,8 +119,6 @@ def verify_rumors(config: RumorsConfig) -> str:
     rows, not_run = _run(config, systems, rumors, validation)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
-    if rumors.is_labelled:
-        rows = [_with_scores(row, rumors, config) for row in rows]
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
 
     # Write.
@@ -174,7 +172,7 @@ def _run(
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
             continue
-        rows.append(_row_of(system, result, rumors))
+        rows.append(_row_of(system, result, rumors, config))
     return rows, not_run
 
 
@@ -249,8 +247,8 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
-    """Describe a system's result; a verdict is the last stage's note."""
+def _row_of(system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig) -> Row:
+    """Describe and score a system's result; a verdict is the last stage's note."""
     label = system.label_of()
     failures = {
         f"{stage.name}: {why}": count
@@ -267,16 +265,14 @@ def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
     )
     notes = result.result.notes
     verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]
-    return Row(with_whole(report, result, rumors.dataset), result.result.run, verdicts)
-
-
-def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
-    scores = score_rumors(rumors, row.run, row.verdicts, config.repeats, config.seed)
+    report, run = with_whole(report, result, rumors.dataset), result.result.run
+    if not rumors.is_labelled:
+        return Row(report, run, verdicts)
+    scores = score_rumors(rumors, run, verdicts, config.repeats, config.seed)
     table: Table = {rumors.language: {**scores.defined, "queries": len(rumors.rumors)}}
-    report = replace(
-        row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals
-    )
-    return replace(row, report=report, scores=scores)
+    macro = table[rumors.language]
+    report = replace(report, languages=table, macro=macro, intervals=scores.intervals)
+    return Row(report, run, verdicts, scores)
 
 
 def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:

@@ -201,8 +201,33 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     )
     if deeper := [metric for metric in config.metrics if metric not in config.scoring.metrics]:
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
-    runner = SystemRunner(dataset, settings)
-    return Evaluation(plans, runner, config.scoring, notes, config, training).write()
+    runner, scoring = SystemRunner(dataset, settings), config.scoring
+    rows, not_run = _run_rows(plans, runner, scoring, config.out)
+    report = _report_of(rows, not_run, runner, notes, config.dataset, PROGRAM)
+    report = replace(report, training=training)
+    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+        families, untested = declared_families(rows)
+        scored = scored_rows(rows)
+        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+        report = replace(report, notes=(*report.notes, *untested))
+    parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
+    details = list(rows[0].parts) if len(rows) == 1 else []
+    if config.styles is not None:
+        report, style_parts, grids = add_styles(
+            report, rows, runner, config.styles, scoring, config.out
+        )
+        details, tables = details + style_parts, tables | grids
+    if rows:
+        details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
+    title = f"{report.dataset}, {report.split}"
+    write_markdown(config.out, title, parts + details)
+    # Last: when it lies there, all that it names does too.
+    report.write(config.out)
+    program, values = Path(PROGRAM).stem, as_plain(config)
+    log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
+    if config.submit is not None and report.not_run:
+        raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
+    return f"{title}\n{render(summary_parts(report, config.out, details))}"
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -216,95 +241,58 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return None  # it has not ended, or an older version wrote it
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Run planned systems on one split, score and test their rows, and report them.
+def _run_rows(
+    plans: Sequence[RowPlan], runner: SystemRunner, scoring: Scoring, out: Path | None = None
+) -> tuple[list[Row], list[NotRun]]:
+    """Run and score planned systems on one split; list those that fail as not run.
 
-    With a `config` each row is written to a folder of its `out`, and read from there where it was
-    made alike, and its `styles` add their cells; `training` is that of the checkpoints.
+    With `out` each row is written to a folder of it, and read from there where it was made alike.
     """
+    rows: dict[int, Row] = {}
+    failed: dict[int, NotRun] = {}
+    for number in watched(by_model(plans), "systems", len(plans)):
+        plan = plans[number]
+        try:
+            if out is None:
+                rows[number] = run_row(plan, runner, scoring)
+            else:
+                rows[number] = read_or_run(out, plan, runner, scoring, PROGRAM)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+            form = form_of_failed(plan.system, runner.runtime, plan.form)
+            failed[number] = not_run_row(plan.system, form, error)
+    return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
 
-    plans: Sequence[RowPlan]
-    runner: SystemRunner
-    scoring: Scoring
-    notes: Sequence[str] = ()
-    config: EvaluateConfig | None = None
-    training: TrainingReport | None = None
 
-    def rows(self) -> tuple[list[Row], list[NotRun]]:
-        """Run and score the planned systems; list those that fail as not run."""
-        rows: dict[int, Row] = {}
-        failed: dict[int, NotRun] = {}
-        for number in watched(by_model(self.plans), "systems", len(self.plans)):
-            plan = self.plans[number]
-            try:
-                if self.config is None:
-                    rows[number] = run_row(plan, self.runner, self.scoring)
-                else:
-                    out = self.config.out
-                    rows[number] = read_or_run(out, plan, self.runner, self.scoring, PROGRAM)
-            except (UserError, MemoryError, RuntimeError) as error:
-                # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-                form = form_of_failed(plan.system, self.runner.runtime, plan.form)
-                failed[number] = not_run_row(plan.system, form, error)
-        return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
-
-    def report(self, rows: Sequence[Row], not_run: Sequence[NotRun]) -> Report:
-        """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
-        dataset, scored = self.runner.reported, scored_rows(rows)
-        on_chosen = [row for row in rows if row.plan.is_chosen]
-        main_names = [row.name for row in on_chosen if not row.plan.suffix]
-        main_names = [rows[0].name] if len(rows) == 1 and not not_run else main_names
-        reports = {name: system.report for name, system in scored.items()}
-        main = main_names[0] if len(main_names) == 1 else None
-        name, program = (self.runner.settings.dataset, PROGRAM) if self.config else (None, "")
-        report = make_report(dataset, reports, main, name=name, program=program)
-        # First stages are asked for more than any metric needs; later ones may cut the lists.
-        with_stages = scored_rows([row for row in rows if row.plan.system.stages])
-        report = with_depth_notes(report, with_stages, dataset)
-        chosen_names = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
-        of_rows = [
-            f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
-        ]
-        return replace(
-            report,
-            chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
-            not_run=tuple(not_run),
-            notes=(*report.notes, *self.notes, *of_rows),
-            training=self.training,
-        )
-
-    def write(self) -> str:
-        """Run, score and test everything, write the output's files, return the tables as text."""
-        config, scoring, dataset = self.config, self.scoring, self.runner.reported
-        assert config is not None
-        rows, not_run = self.rows()
-        report = self.report(rows, not_run)
-        if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
-            families, untested = declared_families(rows)
-            scored = scored_rows(rows)
-            report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
-            report = replace(report, notes=(*report.notes, *untested))
-        parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
-        details = list(rows[0].parts) if len(rows) == 1 else []
-        if config.styles is not None:
-            report, style_parts, grids = add_styles(
-                report, rows, self.runner, config.styles, scoring, config.out
-            )
-            details, tables = details + style_parts, tables | grids
-        if rows:
-            details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
-        title = f"{report.dataset}, {report.split}"
-        write_markdown(config.out, title, parts + details)
-        # Last: when it lies there, all that it names does too.
-        report.write(config.out)
-        program = Path(PROGRAM).stem
-        settings = as_plain(config)
-        log_tables(config.wandb, tables, folder=config.out, program=program, config=settings)
-        if config.submit is not None and report.not_run:
-            name, why = self.plans[0].name, report.not_run[0].reason
-            raise UserError(f"submit: {name} did not run: {why}")
-        return f"{title}\n{render(summary_parts(report, config.out, details))}"
+def _report_of(
+    rows: Sequence[Row],
+    not_run: Sequence[NotRun],
+    runner: SystemRunner,
+    notes: Sequence[str],
+    name: str | None = None,
+    program: str = "",
+) -> Report:
+    """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
+    dataset, scored = runner.reported, scored_rows(rows)
+    on_chosen = [row for row in rows if row.plan.is_chosen]
+    main_names = [row.name for row in on_chosen if not row.plan.suffix]
+    main_names = [rows[0].name] if len(rows) == 1 and not not_run else main_names
+    reports = {name: system.report for name, system in scored.items()}
+    main = main_names[0] if len(main_names) == 1 else None
+    report = make_report(dataset, reports, main, name=name, program=program)
+    # First stages are asked for more than any metric needs; later ones may cut the lists.
+    with_stages = scored_rows([row for row in rows if row.plan.system.stages])
+    report = with_depth_notes(report, with_stages, dataset)
+    chosen_names = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
+    of_rows = [
+        f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
+    ]
+    return replace(
+        report,
+        chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
+        not_run=tuple(not_run),
+        notes=(*report.notes, *notes, *of_rows),
+    )
 
 
 def evaluate_systems(
@@ -332,9 +320,8 @@ def evaluate_systems(
     distinct, notes = distinct_forms(forms, dataset.claims)
     plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings or RunSettings())
-    scoring = Scoring(repeats=repeats, seed=seed)
-    evaluation = Evaluation(over_forms(plans, distinct), runner, scoring, notes)
-    return evaluation.report(*evaluation.rows())
+    rows = _run_rows(over_forms(plans, distinct), runner, Scoring(repeats=repeats, seed=seed))
+    return _report_of(*rows, runner, notes)
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:

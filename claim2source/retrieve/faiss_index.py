@@ -61,7 +61,8 @@ class VectorIndex:
                 )
             elif claim.candidates is not None:
                 located = self.ids.candidates(claim)
-                positions[row], scores[row] = self._best_of(located, vectors[row], depth)
+                own = self.vectors[located] @ vectors[row]
+                positions[row], scores[row] = top_of(own, located, depth, self.ids.order)
         return self.ids.run(claims, positions, scores)
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -76,11 +77,6 @@ class VectorIndex:
                 all_scores[0], ranked[0], depth, self.ids.order
             )
         return positions[:, :depth], scores[:, :depth]
-
-    def _best_of(
-        self, positions: np.ndarray, vector: np.ndarray, depth: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return top_of(self.vectors[positions] @ vector, positions, depth, self.ids.order)
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._on_gpu is not None and k <= GPU_DEPTH:

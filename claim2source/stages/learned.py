@@ -25,7 +25,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.retrieve.bm25 import FORMATS
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
-from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.similarities import Scorer, ViewConfig
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class Learned(WithRuntime):
         return LearnedFusion.read(Path(self.file))
 
     @cached_property
-    def _models(self) -> Models:
-        return Models(self.runtime)
+    def _scorer(self) -> Scorer:
+        return Scorer((), self.runtime)
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -161,7 +161,7 @@ class Learned(WithRuntime):
         """
         copy = replace(self)
         copy.__dict__["_runtime"] = self.runtime
-        copy.__dict__["_scorer"] = Scorer(pool, models=Models(self.runtime, several=True))
+        copy.__dict__["_of_pool"] = Scorer(pool, self.runtime, several=True)
         copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 
@@ -171,7 +171,7 @@ class Learned(WithRuntime):
         Raises `UserError` where an encoder is not the one that the fusion was fitted with.
         """
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
-        scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
+        scorer = self.__dict__.get("_of_pool") or self._scorer.of_pool(sources)
         columns = self.columns(scorer, claims, candidates)
         ranked, notes = {}, {}
         for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):

@@ -91,43 +91,38 @@ class TextVectors(NamedTuple):
         return rows_of
 
 
-class Models:
-    """Load the encoders of views, and hold the last one; `several` holds them all.
-
-    `runtime` has the device that computes them, and the store of their vectors.
-    """
-
-    def __init__(self, runtime: Runtime | None = None, *, several: bool = False) -> None:
-        self.runtime = runtime or Runtime()
-        self._several = several
-        self._encoders: dict[ModelConfig, Resolved] = {}
-
-    def encoder(self, model: ModelConfig) -> Resolved:
-        if model not in self._encoders:
-            if not self._several:
-                self._encoders = {}  # before the next one is read: two may not fit
-            self._encoders[model] = resolve(model, self.runtime.device)
-        return self._encoders[model]
-
-
 class Scorer:
     """Score the candidates of claims in one pool, by one view after the other.
 
-    Vectors are kept in the store of `models`.
+    `runtime` has the device that computes vectors, and the store that keeps them. The last view's
+    encoder is held; `several` holds them all.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
         runtime: Runtime | None = None,
-        models: Models | None = None,
+        *,
+        several: bool = False,
     ) -> None:
         self._sources = {source.id: source for source in sources}
-        self.models = models or Models(runtime)
+        self.runtime, self._several = runtime or Runtime(), several
+        self._encoders: dict[ModelConfig, Resolved] = {}
         self._lexical: dict[ViewConfig, BM25Index] = {}
 
+    def of_pool(self, sources: Sequence[Source]) -> Scorer:
+        """Return a scorer of another pool that shares the encoders."""
+        scorer = Scorer(sources, self.runtime, several=self._several)
+        scorer._encoders = self._encoders
+        return scorer
+
     def resolved(self, view: ViewConfig) -> Resolved:
-        return self.models.encoder(view.model or ModelConfig())
+        model = view.model or ModelConfig()
+        if model not in self._encoders:
+            if not self._several:
+                self._encoders.clear()  # before the next one is read: two may not fit
+            self._encoders[model] = resolve(model, self.runtime.device)
+        return self._encoders[model]
 
     def key(self, view: ViewConfig) -> str:
         """Hash all that makes an encoder's scores, without versions of libraries; "" without one.
@@ -207,7 +202,7 @@ class Scorer:
         ids = list(dict.fromkeys(source for ids_of_claim in candidates for source in ids_of_claim))
         parts = [_only(self._sources[source], view.part) for source in ids]
         texts = dict(zip(ids, texts_of(parts, rendering), strict=True))
-        store = self.models.runtime.store
+        store = self.runtime.store
         sources = self._encoded(
             resolved, [t for text in texts.values() for t in text], "source", store
         )
@@ -234,7 +229,7 @@ class Scorer:
         store: Store | None,
     ) -> TextVectors:
         distinct = list(dict.fromkeys(texts))
-        progress = f"{side}s" if self.models.runtime.progress else None
+        progress = f"{side}s" if self.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         if not len(vectors):
             return TextVectors({}, np.zeros((0, 1), np.float32))

@@ -17,7 +17,7 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.pairs import Runtime
-from claim2source.stages.similarities import Models, Scorer, ViewConfig, year_of
+from claim2source.stages.similarities import Scorer, ViewConfig, year_of
 from tests.counting import loads
 
 SOURCES = [
@@ -145,7 +145,7 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
         assert counts == {"encoders": 2 * turn}
     # Several may stay.
     counts.clear()
-    all_models = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
+    all_models = Scorer(SOURCES, Runtime(None, "cpu"), several=True)
     assert len({ask(all_models, view) for view in [*views, longer] * 2}) == 2
     assert counts == {"encoders": 2}
 
