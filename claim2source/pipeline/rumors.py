@@ -43,7 +43,7 @@ from claim2source.pipeline.evaluate import make_report, with_whole
 from claim2source.pipeline.files import require_one_row
 from claim2source.pipeline.views import remaining_parts, write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
-from claim2source.systems.read import named_systems
+from claim2source.systems.read import read_systems
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import StageResult
 from claim2source.systems.system import System, SystemResult
@@ -109,7 +109,10 @@ def verify_rumors(config: RumorsConfig) -> str:
     # Refuse what cannot be done before anything is run.
     require_output(config.out)
     require(bool(config.systems), "systems", config.systems, "one or more files")
-    systems = named_systems(config.systems, config.only)
+    systems = read_systems(config.systems)
+    for name in config.only or ():
+        require(name in systems, "systems", name, ", ".join(systems))
+    systems = {name: systems[name] for name in config.only or systems}
     _require_outputs(config, [*systems])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)

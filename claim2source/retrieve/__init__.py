@@ -3,8 +3,7 @@
 from claim2source.retrieve.bm25 import BM25, BM25Config, BM25Index
 from claim2source.retrieve.dense import Dense, DenseIndex
 from claim2source.retrieve.faiss_index import VectorIndex
-from claim2source.retrieve.fuse import FusionConfig, Hybrid, HybridIndex, fuse
-from claim2source.retrieve.load import load_index
+from claim2source.retrieve.fuse import FusionConfig, Hybrid, HybridIndex, fuse, load_index
 from claim2source.retrieve.topk import candidate_pool
 
 __all__ = [

@@ -69,13 +69,6 @@ class CrossEncoder(LocalReranker):
         """Compute the logits of pairs, [pairs] or [pairs, labels], float32."""
         return self.network(dict(features))["scores"].float()
 
-    def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turn the network's output for some pairs into their scores, [rows].
-
-        Of two logits, of irrelevant and relevant, these are the log-odds.
-        """
-        return logits if logits.shape[-1:] != (2,) else logits[:, 1] - logits[:, 0]
-
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
         # The longest first within a chunk, and chunks of like texts: little padding.
@@ -110,7 +103,9 @@ class CrossEncoder(LocalReranker):
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-            scores = self.from_logits(self.logits(batch))
+            scores = self.logits(batch)
+            if scores.shape[-1:] == (2,):  # of irrelevant and relevant: log-odds
+                scores = scores[:, 1] - scores[:, 0]
             return scores.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):

@@ -11,13 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 
 from claim2source.core.config import Between, Share, require
-from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
@@ -80,17 +78,6 @@ class LLMScores(LLMStage, ABC):
 
     depth: Annotated[int, Between(1, DEEPEST)] = 10
     sources: SourceForm = "metadata"
-
-    @property
-    @abstractmethod
-    def prompts(self) -> tuple[str, ...]:
-        """Name the prompts that are sent."""
-
-    @property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the prompts' words: a result depends on them beside the settings."""
-        read = (replace(read_prompt(name), path=Path()) for name in self.prompts)
-        return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
 
     @abstractmethod
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
@@ -179,10 +166,6 @@ class Attribution(VersionedScores):
         """Return the language model that takes posts apart."""
         return self.extractor or replace(self.llm, temperature=_TEMPERATURE)
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        return self.facts_prompt, self.support_prompt
-
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Judge every fact of every version by every source; fuse the shares of supported facts."""
         facts, prompt = self._split_posts(lists, answered), read_prompt(self.support_prompt)
@@ -248,22 +231,20 @@ class Entities(VersionedScores):
     chunk: Annotated[int, Between(1, DEEPEST)] | None = None
     prompt: str = "entities"
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        return (self.prompt,)
-
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
         tasks: list[Task[list[list[float]]]] = []
         counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for entry, own in zip(lists, counts, strict=True):
-            size = self.chunk or len(entry.texts)
+            size, post = self.chunk or len(entry.texts), entry.claim.text
+            english = render_claim(entry.claim, "translated")
+            post_values = {"post": post, "translation": "" if english == post else english}
             for sample in self.samples:
                 for start in range(0, len(entry.texts), size):
                     texts = entry.texts[start : start + size]
                     values = {"count": str(len(texts)), "documents": numbered(texts)}
-                    values |= post_values(entry.claim)
+                    values |= post_values
                     request = Request.of(
                         prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
                     )
@@ -290,10 +271,6 @@ class Relevance(LLMScores, RewritingStage):
     sources: SourceForm = "title_abstract"
     prompt: str = "rumor_relevance"
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
-
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
         versions = self.versions([text for entry in lists for text in entry.texts])
@@ -315,12 +292,6 @@ class Relevance(LLMScores, RewritingStage):
             first = np.array(list(entry.before.values())[: len(averages)], np.float64)
             entry.scores = first + averages
             entry.note = f"relevance by {prompt.name}"
-
-
-def post_values(claim: Claim) -> dict[str, str]:
-    """Return a prompt's `post`, as it was written, and its `translation`, where there is one."""
-    english = render_claim(claim, "translated")
-    return {"post": claim.text, "translation": "" if english == claim.text else english}
 
 
 def numbered(texts: Sequence[str]) -> str:

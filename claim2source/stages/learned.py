@@ -172,29 +172,12 @@ class Learned(WithRuntime):
         """
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         scorer = self.__dict__.get("_of_pool") or self._scorer.of_pool(sources)
-        columns = self.columns(scorer, claims, candidates)
-        ranked, notes = {}, {}
-        for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
-            before = run.scored(claim.id)
-            ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
-            notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
-        return Result(Run.from_lists(ranked, pool=run.pool), notes)
-
-    def columns(
-        self,
-        scorer: Scorer,
-        claims: Sequence[Claim],
-        candidates: Sequence[Sequence[str]],
-        *,
-        fresh: bool = False,
-    ) -> list[list[np.ndarray]]:
-        """Score claims' candidates by each view, in the fusion's order, as `Scorer.scores` does."""
         names = [view.name for view in self.fusion.views]
         for name in self.models:
             require(
                 name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
             )
-        values = []
+        columns = []
         for part in self.fusion.views:
             view = part.view
             if part.name in self.models and view.model is not None:
@@ -206,5 +189,10 @@ class Learned(WithRuntime):
                     "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
                     "or name the encoder's place in `models`"
                 )
-            values.append(scorer.scores(view, claims, candidates, fresh=fresh))
-        return values
+            columns.append(scorer.scores(view, claims, candidates))
+        ranked, notes = {}, {}
+        for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
+            notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
+        return Result(Run.from_lists(ranked, pool=run.pool), notes)

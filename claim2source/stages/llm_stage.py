@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
 from claim2source.core.config import Between, require
+from claim2source.core.files import content_hash
 from claim2source.core.run import Cost
 from claim2source.llm.answers import ANSWERS, AnswerStore
 from claim2source.llm.client import LLM
@@ -73,6 +75,13 @@ class LLMStage(WithRuntime):
                 yield task.record, answer
             else:
                 task.failures.append(answer.failure)
+
+    @property
+    def identity(self) -> Mapping[str, object] | None:
+        """Describe the prompts' words: a result depends on them beside the settings."""
+        names = [spec.name for spec in fields(self) if spec.name.endswith("prompt")]
+        read = (replace(read_prompt(getattr(self, name)), path=Path()) for name in names)
+        return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
 
     @contextmanager
     def asking(self, config: LLMConfig | None = None) -> Iterator[LLM]:

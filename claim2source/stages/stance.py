@@ -91,10 +91,9 @@ class Stance(RewritingStage):
         scorer = Cosine() if self.model is None else Cosine(model=self.model)
         return scorer.with_runtime(runtime.store, runtime.device, runtime.progress)
 
-    @cached_property
+    @property
     def identity(self) -> Mapping[str, object] | None:
-        """Describe the encoder; None of a language model."""
-        return None if self.scorer is None else self.scorer.identity
+        return super().identity if self.scorer is None else self.scorer.identity
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         run = run.top(self.depth)

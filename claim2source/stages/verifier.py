@@ -12,14 +12,13 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from string import ascii_uppercase
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from claim2source.core.config import Between, Seed
-from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
@@ -123,13 +122,8 @@ class Poll:
         return values
 
 
-@dataclass(frozen=True)
-class VoteRequest:
-    """Hold a request about a poll, and the ranks in the order in which it shows them."""
-
-    poll: Poll
-    order: list[int]
-    request: Request
+# By a request's id: its poll, and the ranks in the order in which it shows them.
+Orders = dict[str, tuple[Poll, list[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,14 +159,6 @@ class Verifier(LLMStage):
     def check(self) -> None:
         super().check()
         self._prompt.check_variables(self.names(2))
-
-    @cached_property
-    def identity(self) -> Mapping[str, object]:
-        """Describe the prompt, which is no setting but a file."""
-        prompt = self._prompt
-        parts = [prompt.role, prompt.context, prompt.task, [*prompt.instructions], prompt.output]
-        examples = [[dict(example.values), example.output] for example in prompt.examples]
-        return {"prompt": content_hash([*parts, dict(prompt.variables), examples])}
 
     @cached_property
     def _prompt(self) -> Prompt:
@@ -229,36 +215,36 @@ class Verifier(LLMStage):
     ) -> None:
         """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
         while True:
-            asks: dict[str, VoteRequest] = {}
+            requests, orders = list[Request](), Orders()
             for poll in polls:
                 for _ in range(poll.votes_needed(self.votes)):
-                    ask = self._ask(poll, sources)
-                    if ask is None:
+                    order, request = self._ask(poll, sources)
+                    if request is None:
                         poll.fail(OVER_BUDGET, close=True)
                         break
                     poll.asks += 1
-                    asks[ask.request.id] = ask
-            if not asks:
+                    requests.append(request)
+                    orders[request.id] = poll, order
+            if not requests:
                 return
 
-            counts = {id: len(ask.order) for id, ask in asks.items()}
-            requests = [ask.request for ask in asks.values()]
-            check = partial(self._why_bad, counts)
-            answers = llm.answer(requests, check, f"claims by {self.llm.model}")
-            for ask, answer in zip(asks.values(), answers, strict=True):
-                ask.poll.tokens += answer.usage.total
+            def why_bad(request: Request, answer: Answer, orders: Orders = orders) -> str | None:
+                vote = self.vote(answer, len(orders[request.id][1]))
+                return vote if isinstance(vote, str) else None
+
+            answers = llm.answer(requests, why_bad, f"claims by {self.llm.model}")
+            for answer in answers:
+                poll, order = orders[answer.id]
+                poll.tokens += answer.usage.total
                 if answer.failure is not None:
-                    ask.poll.fail(answer.failure, close=is_unanswered(answer.failure))
+                    poll.fail(answer.failure, close=is_unanswered(answer.failure))
                     continue
-                vote = self.vote(answer, len(ask.order))
+                vote = self.vote(answer, len(order))
                 assert isinstance(vote, Vote)
-                ask.poll.count(vote.weights, ask.order, vote.reason)
+                poll.count(vote.weights, order, vote.reason)
 
-    def _why_bad(self, counts: Mapping[str, int], request: Request, answer: Answer) -> str | None:
-        vote = self.vote(answer, counts[request.id])
-        return vote if isinstance(vote, str) else None
-
-    def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> VoteRequest | None:
+    def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> tuple[list[int], Request | None]:
+        """Draw the ranks' order and request a vote on it; none where it is over the budget."""
         count, claim = len(poll.ids), poll.claim
         shuffled = self.shuffle or self.votes > 1
         orders = [
@@ -280,11 +266,11 @@ class Verifier(LLMStage):
         in_order = [sources[poll.ids[rank]] for rank in order]
         messages = fitted(write, in_order, self.max_prompt_tokens)
         if messages is None:
-            return None
+            return order, None
         id = claim.id if self.votes == 1 else f"{claim.id}, vote {len(orders)}"
         request = self.request(id, messages, count)
         # Showing the same order again draws another sample.
-        return VoteRequest(poll, order, replace(request, sample=orders.count(order) - 1))
+        return order, replace(request, sample=orders.count(order) - 1)
 
     def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:
         order = list(before.items())

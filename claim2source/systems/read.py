@@ -14,7 +14,6 @@ from claim2source.core.config import (
     Settings,
     make,
     options_of,
-    require,
     require_one_of,
     shipped,
 )
@@ -141,17 +140,6 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
 
 def shipped_files() -> list[Path]:
     return sorted(SYSTEMS_FOLDER.glob("*.yaml"))
-
-
-def named_systems(files: Sequence[Path] | None, names: Sequence[str] | None) -> Systems:
-    """Read the systems that are named, of files or of the shipped ones; none: all of them.
-
-    Raises `ConfigError` for a name that no file has.
-    """
-    systems = read_systems(files or None)
-    for name in names or ():
-        require(name in systems, "systems", name, ", ".join(systems))
-    return {name: systems[name] for name in names or systems}
 
 
 def make_system(name: str, values: Mapping[str, Any]) -> System:
