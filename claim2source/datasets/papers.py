@@ -245,8 +245,15 @@ def state_of(kind: str, *details: str) -> str:
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" where there is none."""
     non_empty = [state for state in states if state]
-    order = [*_STATES]
-    return min(non_empty, key=lambda state: order.index(state.partition(",")[0]), default="")
+    grades = {state: [not state.startswith(name) for name in _STATES] for state in non_empty}
+    return min(non_empty, key=grades.__getitem__, default="")
+
+
+def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
+    """Add, by the DOI of the paper that it is about, what a notice with a DOI of its own says."""
+    state, notice, of_doi = retracted.partition(NOTICE)
+    if notice:
+        notices[of_doi] = worst((notices.get(of_doi, ""), f"{state}, {doi}"))
 
 
 def state_of_cell(text: str) -> str:

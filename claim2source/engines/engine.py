@@ -309,11 +309,11 @@ class Engine(PaperTable):
             self._write_seal()
         return len(present)
 
-    def retract(self, state: Callable[[str, str], str | None]) -> int:
+    def retract(self, state: Callable[[str, str, str], str | None]) -> int:
         """Update the retraction notices of all papers; return how many papers changed.
 
-        `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
-        encoded.
+        `state` is asked with each paper's id, DOI and notice; None: as it is, "": nothing. Nothing
+        is encoded.
         """
         self.lock()
         changed: dict[str, str] = {}
@@ -321,7 +321,7 @@ class Engine(PaperTable):
             query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
             for batch in query.to_batches(65_536):
                 for row in batch.to_pylist():
-                    new = state(row["id"], row["doi"])
+                    new = state(row["id"], row["doi"], row["retracted"])
                     if new is not None and new != row["retracted"]:
                         changed[row["id"]] = new
         ids = list(changed)

@@ -15,7 +15,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.datasets.papers import NOTICE, Paper
+from claim2source.datasets.papers import Paper, add_notice, worst
 from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
@@ -171,17 +171,19 @@ def grow(
     analyser = Analyser(manifest.bm25)
     encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
     added = changed = unchanged = 0
-    notices: dict[str, str] = {}
+    notices, indexed_notices = dict[str, str](), engine.notices()
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
             stamps_before = engine.stamps(list(latest))
-            for key, state in engine.retracted(list(latest)).items():
-                # What is known of a paper stays where its new version says nothing of it.
-                latest[key] = replace(latest[key], retracted=latest[key].retracted or state)
-            for paper in latest.values():
-                state, notice, doi = paper.retracted.partition(NOTICE)
-                notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
+            # What is known of a paper stays where its new version says less of it.
+            known = engine.retracted(list(latest))
+            for key, paper in latest.items():
+                if key not in stamps_before:
+                    known[key] = indexed_notices.get(paper.doi, "")
+                state = worst((paper.retracted, known.get(key, "")))
+                latest[key] = replace(paper, retracted=state)
+                add_notice(notices, paper.retracted, paper.doi)
             stamps = {key: stamp_of(paper) for key, paper in latest.items()}
             new = [paper for key, paper in latest.items() if stamps_before.get(key) != stamps[key]]
             replaced = sum(paper.source.id in stamps_before for paper in new)
@@ -194,7 +196,7 @@ def grow(
             unchanged += len(part) - len(new)
             bar.update(len(part) - len(new))
     if notices:
-        engine.retract(lambda _, doi: notices.get(doi))
+        engine.retract(lambda _, doi, state: worst((state, notices.get(doi, ""))))
     engine.build(say)
     return Growth(added, changed, unchanged, engine.stats().papers)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.core.errors import InputError
-from claim2source.datasets.papers import Paper
+from claim2source.datasets.papers import NOTICE, Paper, add_notice
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.known import KnownIds
 from claim2source.engines.lance import (
@@ -276,6 +276,16 @@ class PaperTable:
         with self._with_named_errors():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
+
+    def notices(self) -> dict[str, str]:
+        """Map DOIs to what indexed notices say of the papers that they are about."""
+        with self._with_named_errors():
+            query = self._table.search().where(f"retracted LIKE '%{NOTICE}%'")
+            table = query.select(["doi", "retracted"]).limit(None).to_arrow()
+        notices: dict[str, str] = {}
+        for row in table.to_pylist():
+            add_notice(notices, row["retracted"], row["doi"])
+        return notices
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""

@@ -149,7 +149,7 @@ def mark(engine: Engine, notices: Notices | None) -> int:
     """Mark papers by notices, and say how many changed."""
     if notices is None:
         return 0
-    marked = engine.retract(notices.of)
+    marked = engine.retract(lambda key, doi, _: notices.of(key, doi))
     say(f"{marked} papers have another state: retracted, corrected, or neither any more")
     return marked
 

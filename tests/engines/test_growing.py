@@ -199,10 +199,19 @@ def test_retractions_are_noted_without_encoding_and_stay(
     tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     papers = [replace(paper, doi=f"10.1/{i}") for i, paper in enumerate(PAPERS)]
+    papers[7] = replace(papers[7], retracted="corrected notice of 10.1/6")
     papers[8] = replace(papers[8], retracted="retracted notice of 10.1/7")
     engine = open_for_writing(tmp_path / "idx", dense)
-    grow(engine, papers, dense)
-    assert engine.fetch(["s7"])["s7"].retracted == "retracted, 10.1/8"
+    # Notices and papers come in any order, and a milder one takes nothing back.
+    for part in ([papers[8]], papers, [replace(papers[7], retracted="")]):
+        grow(engine, part, dense)
+    found = engine.fetch(["s6", "s7"])
+    assert found["s6"].retracted == "corrected, 10.1/7"
+    assert found["s7"].retracted == "retracted, 10.1/8"
+    milder = Paper(Source("s9", "A correction", "of vaccines"), "10.1/9")
+    grow(engine, [replace(milder, retracted="corrected notice of 10.1/7")], dense)
+    assert engine.fetch(["s7"])["s7"].retracted == "retracted, 10.1/8" and engine.delete(["s9"])
+    engine.build()
     vectors = {
         rows.papers[i].source.id: rows.vectors[i] for rows in engine.rows() for i in range(9)
     }
@@ -212,7 +221,9 @@ def test_retractions_are_noted_without_encoding_and_stay(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(dense.encoder), "_encode_chunk", never)
-        assert engine.retract(lambda id, doi: {"10.1/0": "retracted", "10.1/1": ""}.get(doi)) == 1
+        assert (
+            engine.retract(lambda id, doi, _: {"10.1/0": "retracted", "10.1/1": ""}.get(doi)) == 1
+        )
         engine.build()
         # The same papers again say nothing of it, and one of them is new otherwise.
         assert grow(engine, papers[:2], dense).unchanged == 2
