@@ -457,18 +457,13 @@ class Engine(PaperTable):
         sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
         queries = sampled_queries(vectors_of(sample["vector"]))
         best = best_scores(queries, self._vectors())
-        choice = chosen_probes(best, partitions, partial(self._probed, queries, best.shape[1]))
+        depth = best.shape[1]
+        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
         say(
-            f"{choice.probes} of {partitions} partitions of vectors are searched: recall@"
-            f"{choice.k} {choice.recall:.4f} on {len(queries)} sampled queries "
-            f"(at least {TARGET})"
+            f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
+            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
         )
-        return {
-            "partitions": partitions,
-            "probes": choice.probes,
-            "recall": choice.recall,
-            "trained": trained,
-        }
+        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
 
     def _mark_stale(self) -> None:
         """Note, before papers are removed, that the statistics still count them."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
@@ -43,61 +43,20 @@ _NOT_WRITTEN = "is longer than what was written of it: copy it again from a whol
 Seal = Mapping[str, tuple[int, str, str]]
 
 
-class Lock(Protocol):
-    """Keep other writers out until it is released."""
-
-    def check(self) -> None:
-        """Raise `UserError` where it was lost."""
-
-    def release(self) -> None:
-        """Let other writers in; safe to call twice."""
-
-
-class IndexFiles(Protocol):
-    """Read and write the files of an index by their names; LanceDB opens `uri`."""
-
-    uri: str
-
-    def why_absent(self) -> str:
-        """Explain why there can be no files at all; "" where there may be some."""
-
-    def read(self, name: str) -> bytes | None:
-        """Read a file; None where there is none."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, wholly or not at all."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    def stamp(self, name: str) -> str:
-        """Tell a file's version, "" where there is none: another stamp, another content."""
-
-    def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
-        """Map the files below a name to bytes and stamps. Raises `InputError` for a pipe."""
-
-    def hash(self, name: str) -> str:
-        """Hash a file's bytes; "" where the store has done so."""
-
-    def prepare(self) -> Lock:
-        """Make room for a new index, and lock it."""
-
-    def lock(self) -> Lock:
-        """Take the writer's lock. Raises `UserError` where another process has it."""
-
-
 class Folder:
-    """The files of an index in a folder."""
+    """Read and write the files of an index in a folder by their names; LanceDB opens `uri`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.uri = path, str(path)
 
     def why_absent(self) -> str:
+        """Explain why there can be no files at all; "" where there may be some."""
         if self.path.is_dir():
             return ""
         return "is not a folder" if os.path.lexists(self.path) else "no such folder"
 
     def read(self, name: str) -> bytes | None:
+        """Read a file; None where there is none."""
         path = self.path / name
         if path.is_file():
             return path.read_bytes()
@@ -106,13 +65,16 @@ class Folder:
         return None
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file, wholly or not at all."""
         with atomic_path(self.path / name) as temporary:
             temporary.write_bytes(data)
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
     def stamp(self, name: str) -> str:
+        """Tell a file's version, "" where there is none: another stamp, another content."""
         try:
             status = (self.path / name).stat()
         except OSError:
@@ -120,6 +82,7 @@ class Folder:
         return f"{status.st_mtime_ns}-{status.st_ino}"
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
+        """Map the files below a name to bytes and stamps. Raises `InputError` for a pipe."""
         stamps, sparse, blocks = {}, list[Path](), 0
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
@@ -143,27 +106,32 @@ class Folder:
         return stamps
 
     def hash(self, name: str) -> str:
+        """Hash a file's bytes; "" where the store has done so."""
         return file_hash(self.path / name)
 
-    def prepare(self) -> Lock:
+    def prepare(self) -> HeldFolder:
+        """Make room for a new index, and lock it."""
         require_writable(self.path, "folder")
         self.path.mkdir(parents=True, exist_ok=True)
         lock = self.lock()
         clean_leftovers(self.path)
         return lock
 
-    def lock(self) -> Lock:
-        return _HeldFolder(self.path)
+    def lock(self) -> HeldFolder:
+        """Take the writer's lock. Raises `UserError` where another process has it."""
+        return HeldFolder(self.path)
 
 
-class _HeldFolder(FolderLock):
+class HeldFolder(FolderLock):
+    """Keep other writers out of a folder until it is released."""
+
     def check(self) -> None:
         if not self._is(self._file):
             raise UserError(f"{self.path.parent}: the writer's lock was removed; run it again")
 
 
 class Bucket:
-    """The files of an index in an object store: s3://BUCKET/PREFIX, gs:// or az://."""
+    """Do as `Folder` in an object store: s3://BUCKET/PREFIX, gs:// or az://."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -206,37 +174,27 @@ class Bucket:
         return ""
 
     def read(self, name: str) -> bytes | None:
-        import obstore
-
         with self._named_errors(), suppress(FileNotFoundError):
-            return bytes(obstore.get(self.store, name).bytes())
+            return bytes(self.store.get(name).bytes())
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        import obstore
-
         with self._named_errors():
-            obstore.put(self.store, name, data)
+            self.store.put(name, data)
 
     def remove(self, name: str) -> None:
-        import obstore
-
         with self._named_errors(), suppress(FileNotFoundError):
-            obstore.delete(self.store, name)
+            self.store.delete(name)
 
     def stamp(self, name: str) -> str:
-        import obstore
-
         with self._named_errors(), suppress(FileNotFoundError):
-            entry = obstore.head(self.store, name)
+            entry = self.store.head(name)
             return f"{entry['e_tag']}-{entry['last_modified']}"
         return ""
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
-        import obstore
-
         with self._named_errors():
-            parts = obstore.list(self.store, prefix=under or None)
+            parts = self.store.list(prefix=under or None)
             return {
                 entry["path"]: (entry["size"], str(entry["e_tag"]))
                 for part in parts
@@ -246,10 +204,10 @@ class Bucket:
     def hash(self, name: str) -> str:
         return ""
 
-    def prepare(self) -> Lock:
+    def prepare(self) -> BucketLock:
         return self.lock()
 
-    def lock(self) -> Lock:
+    def lock(self) -> BucketLock:
         return BucketLock(self)
 
 
@@ -269,14 +227,11 @@ class BucketLock:
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
     def _write_lock(self, mode: Any) -> str:
-        import obstore
-
         self._beat += 1  # two equal contents would have one tag
         data = json.dumps({**self._own, "beat": self._beat}).encode()
-        return str(obstore.put(self.bucket.store, LOCK_FILE, data, mode=mode)["e_tag"])
+        return str(self.bucket.store.put(LOCK_FILE, data, mode=mode)["e_tag"])
 
     def _acquire(self) -> str:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError
 
         with self.bucket._named_errors():
@@ -288,7 +243,7 @@ class BucketLock:
                 raise UserError(f"{self.bucket.uri}: no such bucket") from None
             holder = Holder()
             try:
-                entry = obstore.get(self.bucket.store, LOCK_FILE)
+                entry = self.bucket.store.get(LOCK_FILE)
                 tag, text = (
                     str(entry.meta["e_tag"]),
                     bytes(entry.bytes()).decode("utf-8", "replace"),
@@ -308,14 +263,12 @@ class BucketLock:
         return UserError(f"{self.bucket.uri}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, holder: Holder, tag: str) -> None:
-        import obstore
-
         message = "%s: locked by %s; waiting %.0f s at most to see whether it lives"
         log.warning(message, self.bucket.uri, holder, STALE)
         end = time.monotonic() + STALE
         while time.monotonic() < end:
             time.sleep(min(5.0, TOUCH))
-            if str(obstore.head(self.bucket.store, LOCK_FILE)["e_tag"]) != tag:
+            if str(self.bucket.store.head(LOCK_FILE)["e_tag"]) != tag:
                 raise self._refusal(holder)
 
     def _touch(self) -> None:
@@ -347,6 +300,11 @@ class BucketLock:
         if not self._lost:
             with suppress(UserError):
                 self.bucket.remove(LOCK_FILE)
+
+
+# Where an index lies, and what keeps other writers out of it.
+IndexFiles = Folder | Bucket
+Lock = HeldFolder | BucketLock
 
 
 def _this_machine() -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper, add_notice, worst
@@ -21,7 +20,7 @@ from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, findings_of, half, stamp_of
-from claim2source.io.store import EmbeddingSpace, MadeBy, Store
+from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.bm25 import Analyser
@@ -53,26 +52,6 @@ class Growth:
     def __str__(self) -> str:
         counts = f"{self.added} added, {self.changed} changed, {self.unchanged} unchanged"
         return f"{counts}; {self.papers} papers in the index"
-
-
-class OpenStore(Store):
-    """Keep a store's spaces open, so that a stream of batches reads its shards once.
-
-    What other processes add after that is not seen, and made again.
-    """
-
-    def __init__(self, root: str | Path | None = None) -> None:
-        super().__init__(root)
-        self._spaces: dict[str, EmbeddingSpace] = {}
-
-    def space(
-        self, made_by: MadeBy, model: str = "", dimensions: int | None = None
-    ) -> EmbeddingSpace:
-        """Open the embeddings made by exactly these inputs, once per process."""
-        key = content_hash(made_by)
-        if key not in self._spaces:
-            self._spaces[key] = super().space(made_by, model, dimensions)
-        return self._spaces[key]
 
 
 class PaperEncoder:

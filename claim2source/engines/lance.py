@@ -147,13 +147,6 @@ def expression(where: Where) -> Expr | None:
     return reduce(lambda a, b: a & b, parts) if parts else None
 
 
-def matching(column: str, words: Sequence[str]) -> Any:
-    """Query words, each once."""
-    from lancedb.query import MatchQuery
-
-    return MatchQuery(" ".join(words), column)
-
-
 def filtered(query: Any, where: Where, rows: np.ndarray | None = None) -> Any:
     """Restrict a query to some papers, and to those in rows of these numbers."""
     from lancedb.expr import col

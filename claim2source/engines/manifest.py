@@ -116,16 +116,11 @@ class IndexManifest:
         if data is None:
             why = files.why_absent() or f"not an index: it has no {name}"
             raise InputError(files.uri, why=why)
-        return cls.parsed(json.dumps(parsed_json(data, path)), path)
-
-    @classmethod
-    def parsed(cls, text: str, path: str) -> Self:
-        """Read JSON; `path` is named in errors."""
-        values = json.loads(text)
+        values = parsed_json(data, path)
         if isinstance(values, dict) and values.get("format") == 1:
             why = "an older version of this program made this index; index again into another --out"
             raise InputError(path, why=why)
-        manifest = validated(cls, text, path)
+        manifest = validated(cls, json.dumps(values), path)
         if manifest.model is None:
             return manifest
         # What a model may run or read is the user's to allow, not a file's.

@@ -70,10 +70,7 @@ def names_weight(
     if len(sample) < 5:
         return 0.0
     rng, analyser = np.random.default_rng(0), Analyser(bm25)
-    with_names, without_names = (
-        np.zeros((len(WEIGHTS), len(sample))),
-        np.zeros((len(WEIGHTS), len(sample))),
-    )
+    with_names, without_names = np.zeros((2, len(WEIGHTS), len(sample)))
     for column, paper in enumerate(sample):
         words = _drawn_words(paper, rng)
         author = paper.source.authors[0].split()[-1]
@@ -87,17 +84,11 @@ def names_weight(
                 ids = search(terms, name_terms(text), weight)
                 if paper.source.id in ids:
                     ranks[row, column] = 1 / (1 + ids.index(paper.source.id))
-    good = [
-        row
-        for row in range(len(WEIGHTS))
-        if without_names[row].mean() >= without_names[0].mean() - _COST
-    ]
+    good = np.flatnonzero(without_names.mean(axis=1) >= without_names[0].mean() - _COST).tolist()
     return WEIGHTS[max(good, key=lambda row: (round(float(with_names[row].mean()), 6), -row))]
 
 
 def _drawn_words(paper: Paper, rng: np.random.Generator) -> str:
     words = [word for word in plain_words(paper.source.title) if len(word) > 3] or ["study"]
-    positions: Sequence[int] = sorted(
-        rng.choice(len(words), min(_WORDS, len(words)), False).tolist()
-    )
+    positions: list[int] = sorted(rng.choice(len(words), min(_WORDS, len(words)), False).tolist())
     return " ".join(words[i] for i in positions)

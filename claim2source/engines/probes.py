@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,15 +17,6 @@ GROUP_SIZE = 8
 NEARNESS = 0.25
 # Scores that differ by less are equal: engines round inner products of float16 differently.
 _ROUNDING = 1e-5
-
-
-@dataclass(frozen=True)
-class Probes:
-    """Hold the number of partitions to search, and the recall of the best `k` there."""
-
-    probes: int
-    recall: float
-    k: int
 
 
 def sampled_queries(vectors: np.ndarray) -> np.ndarray:
@@ -64,16 +54,17 @@ def chosen_probes(
     best: np.ndarray,
     partitions: int,
     probed: Callable[[int, int], Sequence[np.ndarray]],
-    target: float = TARGET,
-) -> Probes:
-    """Choose about the smallest number of partitions with a mean recall of `target` at least.
+) -> tuple[int, float]:
+    """Choose about the smallest number of partitions with a mean recall of `TARGET` at least.
+
+    Returns it with the recall of the best `k` there.
 
     `best` are the true scores [queries, k]; `probed` gives scores by a number of partitions, of
     each query, or of every `step`-th. Some queries say how many; all of them must reach the
     target there. A paper counts that scores as the kth does: ties have no order. All partitions
     are searched where fewer do not reach the target.
     """
-    k = best.shape[1]
+    k, target = best.shape[1], TARGET
     floors = best.min(axis=1)
     floors -= _ROUNDING * np.maximum(1, np.abs(floors))
 
@@ -90,4 +81,4 @@ def chosen_probes(
         low, high = (low, middle) if recall(middle, _STEP) >= target else (middle, high)
     while (reached := recall(high, 1)) < target and high < partitions:
         high = min(high + max(1, high // 8), partitions)
-    return Probes(high, reached, k)
+    return high, reached

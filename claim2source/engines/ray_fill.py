@@ -15,7 +15,8 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.datasets.paper_files import Format, PaperFiles
-from claim2source.engines.growing import OpenStore, PaperEncoder, fill_store
+from claim2source.engines.growing import PaperEncoder, fill_store
+from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 
@@ -42,14 +43,6 @@ class FillJob:
     batch: int
 
 
-@dataclass(frozen=True)
-class Filled:
-    """Count the papers that were encoded, and the machines that did it."""
-
-    papers: int
-    machines: int
-
-
 class FillWorker:
     """Encode parts of the papers, with one model and one store for all of them."""
 
@@ -59,7 +52,7 @@ class FillWorker:
         from claim2source.models import resolve
 
         self.job, self.parts, self.node = job, parts, ray.get_runtime_context().get_node_id()
-        encoder, store = resolve(job.model, job.device).encoder, OpenStore(job.store)
+        encoder, store = resolve(job.model, job.device).encoder, Store(job.store, keeps_open=True)
         self.encoder = PaperEncoder(encoder, job.rendering, store, job.sentences)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +74,8 @@ class FillWorker:
 
 def fill_by_ray(
     job: FillJob, address: str | None = None, workers: int | None = None, progress: bool = False
-) -> Filled:
-    """Encode papers into the store by Ray Data; return how many papers were encoded, and where.
+) -> tuple[int, int]:
+    """Encode papers into the store by Ray Data; count them, and the machines that encoded them.
 
     `address` is that of a cluster; None: that of RAY_ADDRESS, or a cluster of this machine alone,
     which ends with the call. By default there is a worker for each of its GPUs or, without any,
@@ -139,7 +132,7 @@ def fill_by_ray(
                 encoded += int(row["count"])
                 nodes.add(row["node"])
                 bar.update()
-        return Filled(encoded, len(nodes))
+        return encoded, len(nodes)
     except ray.exceptions.RayError as error:
         raise UserError(f"ray: {_last_line(error)}") from error
     finally:

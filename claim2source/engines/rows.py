@@ -193,7 +193,7 @@ def vectors_of(column: Any) -> np.ndarray:
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
     flat = np.asarray(column.flatten())
-    return flat.reshape(len(column), -1)
+    return flat.reshape(len(column), column.type.list_size)
 
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:

@@ -13,14 +13,12 @@ import numpy as np
 from claim2source.core.errors import InputError
 from claim2source.datasets.papers import NOTICE, Paper, add_notice
 from claim2source.engines.files import IndexFiles
-from claim2source.engines.known import KnownIds
 from claim2source.engines.lance import (
     ADVICE,
     Hits,
     among,
     expression,
     filtered,
-    matching,
     named_errors,
     numbers,
 )
@@ -45,7 +43,8 @@ if TYPE_CHECKING:
 
 # Ids of rows that are held.
 _MOST_IDS = 200_000
-# Papers after which a writer holds the hashes of all ids, so that it need not look them up.
+# Papers after which a writer holds the hashes of all ids, so that it need not look them up: 65 MB
+# for a million.
 _MANY = 16_384
 
 
@@ -72,7 +71,7 @@ class PaperTable:
     _ids: dict[int, str]
     _in_memory: VectorsInMemory
     # Of a writer that has written many; None: any may be there.
-    _known: KnownIds | None = None
+    _known: set[int] | None = None
     _written = 0
 
     @property
@@ -218,8 +217,10 @@ class PaperTable:
         rows: np.ndarray | None = None,
     ) -> pyarrow.Table:
         """Find the best `k` rows that hold one of the words, or score some rows."""
+        from lancedb.query import MatchQuery
+
         with self._with_named_errors():
-            query = self._table.search(matching(column, words)).limit(k)
+            query = self._table.search(MatchQuery(" ".join(words), column)).limit(k)
             query = query.select(["_score"]).with_row_id(True)
             return filtered(query, where, rows).to_arrow()
 
@@ -246,7 +247,8 @@ class PaperTable:
         return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
 
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-        ids = ids if self._known is None else self._known.possible(ids)
+        if self._known is not None:
+            ids = [key for key in ids if hash(key) in self._known]
         if not ids:
             return []
         row_numbers, columns = self._row_numbers, list(columns)
@@ -266,9 +268,9 @@ class PaperTable:
         if self._known is None and self._written > _MANY:
             with self._with_named_errors():
                 batches = self._table.search().select(["id"]).limit(None).to_batches(65_536)
-                self._known = KnownIds(batch["id"].to_pylist() for batch in batches)
+                self._known = {hash(key) for batch in batches for key in batch["id"].to_pylist()}
         if self._known is not None:
-            self._known.add(ids)
+            self._known.update(map(hash, ids))
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""

@@ -28,30 +28,19 @@ class VectorsInMemory:
     vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def updated(self, table: Any, below: int) -> VectorsInMemory:
-        """Read what is new in a table's version, if it has fewer than `below` papers."""
+        """Read a table's version that is a new one, if it has fewer than `below` papers."""
         if (version := table.version) == self.version:
             return self
         papers, width = table.count_rows(), table.schema.field("vector").type.list_size
         if papers >= below or 4 * papers * width > _MOST_BYTES:
             return VectorsInMemory(version)
-        rows = row_numbers(table)
-        kept = np.isin(self.rows, rows, assume_unique=True)
-        stayed, vectors = self.rows[kept], self.vectors[kept]
-        new = np.setdiff1d(rows, stayed, assume_unique=True)
-        if 2 * new.size > rows.size:
-            # Reading all takes less than naming each.
-            read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
-            stayed, vectors = np.empty(0, np.uint64), np.empty((0, width), np.float32)
-        elif new.size:
-            read = table.take_row_ids(new.tolist()).select(["vector"]).with_row_id().to_arrow()
-        if new.size:
-            stayed = np.concatenate([stayed, read["_rowid"].to_numpy()])
-            fresh = vectors_of(read["vector"]).astype(np.float32, copy=False)
-            vectors = np.concatenate([vectors, fresh]) if len(vectors) else fresh
-        if (stayed[1:] < stayed[:-1]).any():
-            order = np.argsort(stayed)
-            stayed, vectors = stayed[order], vectors[order]
-        return VectorsInMemory(version, True, stayed, vectors)
+        read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
+        rows, vectors = read["_rowid"].to_numpy(), vectors_of(read["vector"])
+        vectors = vectors.astype(np.float32, copy=False)
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows)
+            rows, vectors = rows[order], vectors[order]
+        return VectorsInMemory(version, True, rows, vectors)
 
     def best(
         self, vector: np.ndarray, k: int, allowed: np.ndarray | None

@@ -103,40 +103,31 @@ def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> It
         yield as_bibtex(answers)
         return
     for number, answer in enumerate(answers):
-        if form == "json":
-            yield as_json_line(answer) if several else as_json(answer)
+        if form == "json" and several:
+            yield json.dumps({"post": answer.post.id, "papers": json_rows(answer)})
+        elif form == "json":
+            yield json.dumps(json_rows(answer), indent=2)
         elif form == "text":
             yield ("\n" if number else "") + as_text(answer, several=several)
-        elif rows := as_csv([answer], header=not number):
+        elif rows := as_csv(answer, header=not number):
             yield rows.removesuffix("\n")
 
 
-def as_json(answer: Answer) -> str:
-    """Write the list of papers for one post as indented JSON."""
-    return json.dumps(json_rows(answer), indent=2)
-
-
-def as_json_line(answer: Answer) -> str:
-    """Write the id of one of many posts and its list of papers on one line."""
-    return json.dumps({"post": answer.post.id, "papers": json_rows(answer)})
-
-
-def as_csv(answers: Iterable[Answer], header: bool = True) -> str:
+def as_csv(answer: Answer, header: bool) -> str:
     """Write a row for each paper."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
         writer.writerow(COLUMNS)
-    for answer in answers:
-        for match, values in zip(answer.matches, json_rows(answer), strict=True):
-            values |= {
-                "post": answer.post.id,
-                "authors": "; ".join(match.paper.source.authors),
-                "words": "; ".join(match.words[1]),
-                "version": None if answer.of is None else answer.of.version,
-                "model": None if answer.of is None else answer.of.model,
-            }
-            writer.writerow([_cell(values[column]) for column in COLUMNS])
+    for match, values in zip(answer.matches, json_rows(answer), strict=True):
+        values |= {
+            "post": answer.post.id,
+            "authors": "; ".join(match.paper.source.authors),
+            "words": "; ".join(match.words[1]),
+            "version": None if answer.of is None else answer.of.version,
+            "model": None if answer.of is None else answer.of.model,
+        }
+        writer.writerow([_cell(values[column]) for column in COLUMNS])
     return text.getvalue()
 
 

@@ -102,18 +102,6 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Stages:
-    """Hold the results of a search by stage, in order; the last is the answer."""
-
-    searched: SearchResults
-    results: tuple[tuple[str, Result], ...]
-
-    @property
-    def last(self) -> Result:
-        return self.results[-1][1]
-
-
 class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
@@ -210,11 +198,10 @@ class Finder:
         by_stage = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
         if self._pipeline is not None:
             by_stage = self._pipeline.apply(claims, results, papers, self.on_part)
-        stages = _Stages(results, tuple(by_stage))
         present = self._presence(claims, results)
         # Another process may have removed a paper meanwhile.
         listed = {
-            claim.id: [key for key in stages.last.run.sources(claim.id, k) if key in papers]
+            claim.id: [key for key in by_stage[-1][1].run.sources(claim.id, k) if key in papers]
             for claim in claims
         }
         self.on_part(SENTENCES)
@@ -225,10 +212,9 @@ class Finder:
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
-        scores = [(name, result.run) for name, result in stages.results]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
-            own = [(name, run.scored(claim.id)) for name, run in scores]
+            own = [(name, result.run.scored(claim.id)) for name, result in by_stage]
             last = own[-1][1]
             words = self._matching.of(claim, [papers[source] for source in listed[claim.id]])
             matches = tuple(
@@ -249,7 +235,7 @@ class Finder:
                     matches,
                     verdicts.get(claim.id) == "not here",
                     present.get(claim.id),
-                    _verifier_notes(stages, claim),
+                    _verifier_notes(by_stage, claim),
                     verdicts.get(claim.id, ""),
                     of,
                     measured.get(verdicts.get(claim.id, "")),
@@ -378,10 +364,6 @@ def _several_sentences(claim: Claim) -> list[str]:
     return sentences if len(sentences) > 1 else []
 
 
-def _verifier_notes(stages: _Stages, claim: Claim) -> str:
-    notes = [
-        result.notes.get(claim.id, "")
-        for name, result in stages.results
-        if name.startswith(_VERIFY)
-    ]
-    return "; ".join(filter(None, notes))
+def _verifier_notes(by_stage: Sequence[tuple[str, Result]], claim: Claim) -> str:
+    results = [result for name, result in by_stage if name.startswith(_VERIFY)]
+    return "; ".join(filter(None, (result.notes.get(claim.id, "") for result in results)))

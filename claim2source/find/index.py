@@ -21,7 +21,6 @@ from claim2source.datasets.papers import Notices
 from claim2source.engines import Engine, open_index
 from claim2source.engines.growing import (
     BATCH,
-    OpenStore,
     PaperEncoder,
     batches,
     fill_store,
@@ -29,6 +28,7 @@ from claim2source.engines.growing import (
 )
 from claim2source.engines.manifest import IndexManifest, check_bm25
 from claim2source.find.abstention import abstention_of
+from claim2source.io.store import Store
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model
 from claim2source.models.me5 import NAME as MULTILINGUAL
@@ -157,13 +157,9 @@ def mark(engine: Engine, notices: Notices | None) -> int:
 def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     """Estimate the work, encode beside the old vectors, and swap."""
     engine.lock()
-    resolved = resolve(ModelConfig(name=config.re_encode or ""), config.device)
-    rendering = None
-    if resolved.rendering is None:
-        rendering = Rendering("original", config.sources or "title_abstract")
-    store = OpenStore(config.store)
-    dense = Dense(resolved, rendering=rendering, store=store)
-    dense.model = absolute(ModelConfig(name=config.re_encode or ""))
+    model = absolute(ModelConfig(name=config.re_encode or ""))
+    resolved = resolve(model, config.device)
+    dense = dense_of(config, None, model, resolved)
     papers = engine.stats().papers
     sample = engine.sample(papers, SAMPLED)
     encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
@@ -244,7 +240,7 @@ def dense_of(
     rendering = None if own is None else own.rendering
     if own is None and (config.sources is not None or resolved.rendering is None):
         rendering = Rendering("original", config.sources or "title_abstract")
-    dense = Dense(resolved, rendering=rendering, store=OpenStore(config.store))
+    dense = Dense(resolved, rendering=rendering, store=Store(config.store, keeps_open=True))
     # A manifest lets nobody run code.
     dense.model = replace(model, allow_remote_code=(), allow_bin=())
     return dense
@@ -317,9 +313,9 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
         sentences,
         config.batch,
     )
-    filled = fill_by_ray(job, config.ray, config.workers, progress=True)
-    line = f"{filled.papers} papers encoded into the store"
-    say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
+    papers, machines = fill_by_ray(job, config.ray, config.workers, progress=True)
+    line = f"{papers} papers encoded into the store"
+    say(f"ray: {line} on {machines} machine{'s' * (machines != 1)}")
 
 
 def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:

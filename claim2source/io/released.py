@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -25,20 +24,13 @@ from claim2source.io.text_files import read_lines
 RankedBy = Literal["reranker", "embedding"]
 # Claim id -> source id -> score, best first.
 _Lists = dict[str, dict[str, float]]
+# Lists, golds by claim, and the count of repeated sources.
+Scores = tuple[_Lists, dict[str, str], int]
 # Language -> place of a claim in its file -> place of the selected source, from 1.
 Selections = Mapping[str, Mapping[int, int | None]]
 
 _SELECTION = re.compile(r"([^_\s]+)_([0-9]{1,9})")
 _LARGEST = 1e37  # float32 has room above it for ties
-
-
-@dataclass(frozen=True)
-class ReleasedScores:
-    """Hold a score file's lists, the golds that it names, and the count of repeated sources."""
-
-    ranked: _Lists
-    golds: dict[str, str]
-    repeated: int
 
 
 def is_json(lines: Sequence[str]) -> bool:
@@ -52,15 +44,16 @@ def is_json(lines: Sequence[str]) -> bool:
 
 def read_scores(
     lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
-) -> ReleasedScores:
+) -> Scores:
     """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
 
-    Where no re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left
-    out, as the authors' own evaluation does. Scores are the file's, where it has them; tied ones
-    are lowered by as little as float32 can hold, since the file's order counts.
+    Returns the lists, the golds that the file names, and the count of repeated sources. Where no
+    re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left out, as the
+    authors' own evaluation does. Scores are the file's, where it has them; tied ones are lowered
+    by as little as float32 can hold, since the file's order counts.
     """
     content = parse_json("".join(lines), problems.file, problems.collected)
-    scored = ReleasedScores({}, {}, 0)
+    scored: Scores = {}, {}, 0
     if isinstance(content, dict):
         problems.add(None, None, _why_no_run(content))
     elif isinstance(content, list):
@@ -142,7 +135,7 @@ class _Entry(Row):
         return float(value)  # type: ignore[arg-type]
 
 
-def _lists(entries: Sequence[_Entry], reranked: bool) -> ReleasedScores:
+def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
     ranked: _Lists = {}
     golds: dict[str, str] = {}
     repeated = 0
@@ -160,7 +153,7 @@ def _lists(entries: Sequence[_Entry], reranked: bool) -> ReleasedScores:
             repeated += len(listed) - len(distinct)
             ranked[claim] = _decreasing(distinct)
             golds |= {claim: gold} if gold is not None else {}
-    return ReleasedScores(ranked, golds, repeated)
+    return ranked, golds, repeated
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:

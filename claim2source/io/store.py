@@ -70,21 +70,29 @@ class StoredRun:
 
 
 class Store:
-    """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`."""
+    """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`.
 
-    def __init__(self, root: str | Path | None = None) -> None:
+    With `keeps_open` each space's shards are read once, as for a stream of batches: what other
+    processes add after that is not seen, and made again.
+    """
+
+    def __init__(self, root: str | Path | None = None, *, keeps_open: bool = False) -> None:
         self.root = Path(root) if root is not None else default_root()
+        self._open: dict[Path, EmbeddingSpace] | None = {} if keeps_open else None
 
     def space(
         self, made_by: MadeBy, model: str = "", dimensions: int | None = None
     ) -> EmbeddingSpace:
         """Open the embeddings made by exactly these inputs; `model` names them."""
-        return EmbeddingSpace(self.root / "embeddings" / content_hash(made_by), model, dimensions)
+        folder, kept = self.root / "embeddings" / content_hash(made_by), self._open or {}
+        space = kept.get(folder) or EmbeddingSpace(folder, model, dimensions)
+        if self._open is not None:
+            self._open[folder] = space
+        return space
 
     def pair_scores(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
         """Open a re-ranker's scores of pairs, float32 rows of one number, found by `pair_key`."""
-        folder = self.root / "embeddings" / content_hash({"pairs": made_by})
-        return EmbeddingSpace(folder, model, 1)
+        return self.space({"pairs": made_by}, model, 1)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
         """Read the run made by exactly these inputs; None where it is absent or damaged."""
@@ -188,9 +196,8 @@ class EmbeddingSpace:
 
     def __init__(self, folder: Path, model: str = "", dimensions: int | None = None) -> None:
         self.folder, self.model, self.dimensions = folder, model, dimensions
-        self._vectors: dict[str, np.ndarray] = {}
         # Rows are numbered through all shards; those of a shard begin at its place in `_starts`.
-        self._names, self._starts, self._end = list[str](), list[int](), 0
+        self._shards, self._starts, self._end = list[np.ndarray](), list[int](), 0
         self._table, keys = KeyTable(), list[np.ndarray]()
         for path in sorted(folder.glob("*.safetensors")):
             # A file that cannot be read now is not damaged: it stays for the next process.
@@ -215,13 +222,12 @@ class EmbeddingSpace:
             # A store that may only be read is hashed every time.
             with contextlib.suppress(OSError):
                 write_text(path.with_suffix(".verified"), mark)
-        self._add(path.name, vectors)
+        self._add(vectors)
         return keys
 
-    def _add(self, name: str, vectors: np.ndarray) -> int:
+    def _add(self, vectors: np.ndarray) -> int:
         first = self._end
-        self._vectors[name] = vectors
-        self._names.append(name)
+        self._shards.append(vectors)
         self._starts.append(first)
         self._end += len(vectors)
         return first
@@ -245,12 +251,11 @@ class EmbeddingSpace:
         if rows.min() < 0:
             raise KeyError(keys[int(rows.argmin())])
         shards = np.searchsorted(self._starts, rows, side="right") - 1
-        first = self._vectors[self._names[shards[0]]]
+        first = self._shards[shards[0]]
         out = np.empty((len(keys), first.shape[1]), dtype=first.dtype)
         for shard in np.unique(shards):
             positions = np.flatnonzero(shards == shard)
-            vectors = self._vectors[self._names[shard]]
-            out[positions] = vectors[rows[positions] - self._starts[shard]]
+            out[positions] = self._shards[shard][rows[positions] - self._starts[shard]]
         return out
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
@@ -273,7 +278,7 @@ class EmbeddingSpace:
         # Where the file was removed or damaged since, these rows stay in memory.
         with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)
-        self._table.add(keys, self._add(path.name, vectors))
+        self._table.add(keys, self._add(vectors))
 
 
 @contextlib.contextmanager

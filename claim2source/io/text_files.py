@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import BufferedReader, TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import why_not_file
@@ -171,16 +170,13 @@ def tsv_rows(
 _SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
 
 
-class Spreadsheet(NamedTuple):
-    """Hold the header of a table and its separator, and all its lines, which are read once."""
+def open_spreadsheet(
+    path: Path, problems: Problems, known: Collection[str]
+) -> tuple[list[str], str, Iterator[str]]:
+    """Open a table of other programs; return its header, separator and all lines, to read once.
 
-    header: list[str]
-    separator: str
-    lines: Iterator[str]
-
-
-def open_spreadsheet(path: Path, problems: Problems, known: Collection[str]) -> Spreadsheet:
-    """Open a table of other programs: its separator is the one that parts most known columns."""
+    The separator is the one that parts most known columns.
+    """
     lines = (line for _, line in any_lines(path, problems))
     before: list[str] = []  # of the file, up to its header
     separators = ",;\t|"
@@ -203,7 +199,7 @@ def open_spreadsheet(path: Path, problems: Problems, known: Collection[str]) -> 
         return len(names & {cell.lower() for cell in header_by(separator)}), separator in first
 
     separator = max(separators, key=fit)
-    return Spreadsheet(header_by(separator), separator, chain(before, lines))
+    return header_by(separator), separator, chain(before, lines)
 
 
 def why_not_text(value: str) -> str | None:

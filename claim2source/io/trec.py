@@ -89,8 +89,7 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
     golds: Mapping[str, str] = {}
     complete = True
     if is_json(lines):
-        scored = read_scores(lines, problems, ranked_by)
-        ranked, golds, repeated = scored.ranked, scored.golds, scored.repeated
+        ranked, golds, repeated = read_scores(lines, problems, ranked_by)
     elif is_submission(lines):
         ranked, repeated = read_submission(lines, problems)
     else:

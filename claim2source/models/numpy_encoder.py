@@ -77,7 +77,8 @@ class NumpyEncoder:
         config: Mapping[str, Any],
         settings: EncoderSettings,
     ) -> None:
-        self.tokenizer, self._table, self._tensors = tokenizer, table, weights
+        self.tokenizer, self._table = tokenizer, table
+        self._tensors: dict[str, Any] = dict(weights)
         self.config, self.settings = config, settings
         self.weights: Identity | None = None
         self.name = ""
@@ -130,8 +131,10 @@ class NumpyEncoder:
         bounds = list(zip([0, *ends[:-1]], ends, strict=True))
         words = np.concatenate([self._table[i : i + 1] for text in ids for i in text])
         positions = np.concatenate([np.arange(len(text)) for text in ids])
-        hidden = words + self._tensors["embeddings.position_embeddings.weight"][positions]
-        hidden += self._tensors["embeddings.token_type_embeddings.weight"][0]
+        hidden = (
+            words + np.asarray(self._tensors["embeddings.position_embeddings.weight"])[positions]
+        )
+        hidden += np.asarray(self._tensors["embeddings.token_type_embeddings.weight"])[0]
         hidden = self._norm(hidden, "embeddings.LayerNorm")
         for number in range(self.config["num_hidden_layers"]):
             layer = f"encoder.layer.{number}"
@@ -140,7 +143,7 @@ class NumpyEncoder:
                 f"{layer}.attention.output.dense",
             )
             hidden = self._norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
-            inner = gelu(self._linear(hidden, f"{layer}.intermediate.dense"))
+            inner = self._linear(hidden, f"{layer}.intermediate.dense", "gelu")
             outer = self._linear(inner, f"{layer}.output.dense")
             hidden = self._norm(hidden + outer, f"{layer}.output.LayerNorm")
         return self._pool(hidden, [len(text) for text in ids])
@@ -172,10 +175,10 @@ class NumpyEncoder:
             attended[a:b] = (scores @ value[a:b].transpose(1, 0, 2)).transpose(1, 0, 2)
         return attended.reshape(len(hidden), -1)
 
-    def _linear(self, hidden: np.ndarray, name: str) -> np.ndarray:
+    def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
         output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
         output += self._tensors[f"{name}.bias"]
-        return output
+        return gelu(output) if then == "gelu" else output
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
         centred = hidden - hidden.mean(axis=-1, keepdims=True)

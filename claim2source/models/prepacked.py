@@ -27,87 +27,52 @@ class PrepackedEncoder(NumpyEncoder):
     def __init__(
         self, tokenizer: Any, table: Any, weights: Mapping[str, np.ndarray], *described: Any
     ) -> None:
-        super().__init__(tokenizer, table, {}, *described)
-        tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
-        self._embeddings = {name: tensors[f"embeddings.{name}"] for name in _EMBEDDINGS}
-        self._layers = [_Layer(tensors, f"encoder.layer.{i}") for i in range(self._depth)]
+        super().__init__(tokenizer, table, weights, *described)
+        self._tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+        self._linears: dict[str, tuple[Tensor, Tensor]] = {}
+        self._packs = torch.backends.mkldnn.is_available() and all(
+            hasattr(torch.ops.mkldnn, name) for name in _OPERATORS
+        )
+        for layer in (f"encoder.layer.{i}" for i in range(int(self.config["num_hidden_layers"]))):
+            self._pack(f"{layer}.attention.self", (".query", ".key", ".value"))
+            for name in ("attention.output", "intermediate", "output"):
+                self._pack(f"{layer}.{name}.dense", ("",))
 
-    @property
-    def _depth(self) -> int:
-        return int(self.config["num_hidden_layers"])
+    def _pack(self, name: str, parts: Sequence[str]) -> None:
+        weight, bias = (
+            torch.cat([self._tensors.pop(f"{name}{part}.{kind}") for part in parts])
+            for kind in ("weight", "bias")
+        )
+        if self._packs:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        self._linears[name] = weight, bias
 
     @torch.inference_mode()
     def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        lengths, epsilon = [len(text) for text in ids], float(self.config["layer_norm_eps"])
-        words = np.concatenate([self._table[i : i + 1] for text in ids for i in text])
-        positions = torch.cat([torch.arange(length) for length in lengths])
-        hidden = torch.from_numpy(words) + self._embeddings["position_embeddings.weight"][positions]
-        hidden += self._embeddings["token_type_embeddings.weight"][0]
-        norm = self._embeddings["LayerNorm.weight"], self._embeddings["LayerNorm.bias"]
-        hidden = functional.layer_norm(hidden, hidden.shape[1:], *norm, epsilon)
-        for layer in self._layers:
-            hidden = layer(hidden, lengths, int(self.config["num_attention_heads"]), epsilon)
-        return self._pool(hidden.numpy(), lengths)
+        return super()._vectors(ids)
 
-
-_EMBEDDINGS = (
-    "position_embeddings.weight",
-    "token_type_embeddings.weight",
-    "LayerNorm.weight",
-    "LayerNorm.bias",
-)
-
-
-class _Layer:
-    def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        def pair(*parts: str) -> tuple[Tensor, Tensor]:
-            weight, bias = (
-                torch.cat([tensors[f"{name}.{part}.{kind}"] for part in parts])
-                for kind in ("weight", "bias")
-            )
-            return weight, bias
-
-        self.inputs = _Linear(*pair(*(f"attention.self.{s}" for s in ("query", "key", "value"))))
-        self.attended = _Linear(*pair("attention.output.dense"))
-        self.inner = _Linear(*pair("intermediate.dense"), "gelu")
-        self.outer = _Linear(*pair("output.dense"))
-        self.norms = pair("attention.output.LayerNorm"), pair("output.LayerNorm")
-
-    def __call__(
-        self, hidden: Tensor, lengths: Sequence[int], heads: int, epsilon: float
-    ) -> Tensor:
-        """Compute a layer for the texts of a row [tokens, width]; attention keeps them apart."""
-        sides = self.inputs(hidden).unflatten(1, (3, heads, -1)).permute(1, 2, 0, 3)
-        texts = sides.split(list(lengths), dim=2)
+    def _attention(
+        self, hidden: np.ndarray, layer: str, bounds: Sequence[tuple[int, int]]
+    ) -> np.ndarray:
+        heads = int(self.config["num_attention_heads"])
+        sides = torch.from_numpy(self._linear(hidden, layer)).unflatten(1, (3, heads, -1))
+        texts = sides.permute(1, 2, 0, 3).split([end - start for start, end in bounds], dim=2)
         attended = torch.cat(
             [functional.scaled_dot_product_attention(*text[:, None]) for text in texts], dim=2
         )
-        attended = attended[0].transpose(0, 1).flatten(1)
-        first, second = self.norms
-        hidden = functional.layer_norm(
-            self.attended(attended) + hidden, hidden.shape[1:], *first, epsilon
-        )
-        outer = self.outer(self.inner(hidden))
-        return functional.layer_norm(outer + hidden, hidden.shape[1:], *second, epsilon)
+        return attended[0].transpose(0, 1).flatten(1).numpy()
 
+    def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
+        """Apply a linear layer and what follows it; oneDNN has the weight packed, where it is."""
+        inputs, (weight, bias) = torch.from_numpy(hidden), self._linears[name]
+        if self._packs:
+            output = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, then, [], "none")
+        else:
+            output = functional.linear(inputs, weight, bias)
+            output = functional.gelu(output) if then == "gelu" else output
+        return np.asarray(output)
 
-class _Linear:
-    """Apply a linear layer and what follows it; oneDNN packs the weight where PyTorch has it."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, then: str = "none") -> None:
-        operators = torch.ops.mkldnn
-        self.packed = torch.backends.mkldnn.is_available() and all(
-            hasattr(operators, name) for name in _OPERATORS
-        )
-        self.weight, self.bias, self.then = weight, bias, then
-        if self.packed:
-            self.weight = operators._reorder_linear_weight(weight, _ROWS)
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        if self.packed:
-            output: Tensor = torch.ops.mkldnn._linear_pointwise(
-                inputs, self.weight, self.bias, self.then, [], "none"
-            )
-            return output
-        output = functional.linear(inputs, self.weight, self.bias)
-        return functional.gelu(output) if self.then == "gelu" else output
+    def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
+        weight, bias = (self._tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        epsilon, inputs = float(self.config["layer_norm_eps"]), torch.from_numpy(hidden)
+        return functional.layer_norm(inputs, inputs.shape[1:], weight, bias, epsilon).numpy()

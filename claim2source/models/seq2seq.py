@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from claim2source.core.config import Between, Settings
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.progress import Progress
+from claim2source.models.config import ModelConfig
 from claim2source.text.quality import WrittenText
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from claim2source.text.translate import ForeignText
 
 # NLLB's names of languages.
 _NLLB = dict(
@@ -55,22 +55,8 @@ class Seq2SeqConfig(Settings):
     allow_bin: tuple[str, ...] = ()
 
 
-class Text(Protocol):
-    """Hold a text and its language."""
-
-    @property
-    def text(self) -> str:
-        """Return the text."""
-
-    @property
-    def language(self) -> str:
-        """Return its language, ISO 639-1."""
-
-
-def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[WrittenText]:
+def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[WrittenText]:
     """Translate texts to English, in their order. Raises `UserError` where a model is none."""
-    from claim2source.core.progress import Progress
-
     by_language: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
         by_language[text.language.partition("-")[0]].append(row)
@@ -94,7 +80,10 @@ class Seq2Seq:
 
         self.config, self.language = config, language
         name = (config.name or "").replace(FIELD, language)
-        folder = self._files(name, base_files)
+        # One list of allowed names serves all languages.
+        allowed = tuple(pattern.replace(FIELD, language) for pattern in config.allow_bin)
+        files = ModelConfig(name=name, revision=config.revision, allow_bin=allowed)
+        folder, _ = base_files(files)
         self.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("seq2seq.device", "cuda", "cpu: this machine has no GPU")
@@ -110,15 +99,6 @@ class Seq2Seq:
             raise UserError(f"model {name}: {one_line(error)}") from None
         self.model = model.to(self.device).eval()
         self.forced = self._set_languages(name)
-
-    def _files(self, name: str, base_files: Any) -> Path:
-        from claim2source.models.config import ModelConfig
-
-        # One list of allowed names serves all languages.
-        allowed = tuple(pattern.replace(FIELD, self.language) for pattern in self.config.allow_bin)
-        config = ModelConfig(name=name, revision=self.config.revision, allow_bin=allowed)
-        folder: Path = base_files(config)[0]
-        return folder
 
     def _set_languages(self, name: str) -> int | None:
         """Set a multilingual model's two languages; return the first token of English."""
@@ -144,10 +124,8 @@ class Seq2Seq:
         fitting = []
         for position, row in enumerate(rows):
             if len(row) > limit:
-                yield (
-                    position,
-                    WrittenText(kind="failed", why=f"too long for the model: {len(row)} tokens"),
-                )
+                why = f"too long for the model: {len(row)} tokens"
+                yield position, WrittenText(kind="failed", why=why)
             else:
                 fitting.append(position)
         fitting.sort(key=lambda position: len(rows[position]))

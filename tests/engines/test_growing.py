@@ -16,13 +16,13 @@ from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_index
 from claim2source.engines.growing import (
-    OpenStore,
     PaperEncoder,
     open_for_writing,
     re_encode,
     undo_re_encoding,
 )
 from claim2source.engines.rows import MAX_SENTENCES, SPLIT, findings_of, split
+from claim2source.io.store import Store
 from claim2source.models import Encoder, ModelConfig
 from claim2source.models.query_only import LateEncoder, source_model
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
@@ -89,7 +89,7 @@ def test_words_weigh_less_for_a_post_in_another_language(tmp_path: Path, tiny_fo
 def test_what_is_new_or_changed_is_encoded_and_nothing_else(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dense = Dense(spec(tiny_folder), device="cpu", store=OpenStore(tmp_path / "store"))
+    dense = Dense(spec(tiny_folder), device="cpu", store=Store(tmp_path / "store", keeps_open=True))
     encoded: list[str] = []
     encode = type(dense.encoder)._encode_chunk
 
@@ -167,7 +167,7 @@ def never_load() -> Encoder:
 def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, encoded = OpenStore(tmp_path / "store"), list[str]()
+    store, encoded = Store(tmp_path / "store", keeps_open=True), list[str]()
     texts = dense.rendering.source_texts(SOURCES)
     dense.encoder.encode(texts[1::2], "source", store=store, progress=None)
     encode = type(dense.encoder)._encode_chunk  # type: ignore[attr-defined]

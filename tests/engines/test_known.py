@@ -1,4 +1,4 @@
-"""Hashes of ids miss no id that is there, and hardly name another."""
+"""A writer that holds the hashes of all ids misses no id that is there."""
 
 from __future__ import annotations
 
@@ -8,20 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from claim2source.engines import Engine
-from claim2source.engines.known import KnownIds
 from tests.engines.engines import Corpus, manifest_of
-
-
-def test_no_id_is_missed_and_few_others_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claim2source.engines.known._RECENT", 50)
-    ids = [f"p{i}" for i in range(900)]
-    known = KnownIds([ids[:200], [], ids[200:300]])
-    for start in range(300, 900, 40):
-        new = ids[start : start + 40]
-        assert known.possible([*new, *ids[:start]]) == ids[:start]
-        known.add(new)
-    assert known.possible(ids) == ids and known.possible([]) == []
-    assert KnownIds([]).possible(["p1"]) == []
 
 
 def test_a_writer_of_many_papers_replaces_as_one_of_few(

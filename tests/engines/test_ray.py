@@ -89,7 +89,7 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
         texts = rendering.source_texts(sources)
         keys = encoder.text_keys(texts, "source")
         missing = set.intersection(*({*space.missing(keys)} for space in spaces if space))
-        vectors = [part for space in spaces if space for part in space._vectors.values()]
+        vectors = [part for space in spaces if space for part in space._shards]
         return sum(map(len, vectors)), PAPERS - len(missing)
 
     vectors, count = count_stored()
