@@ -232,19 +232,5 @@ def split(paper: Paper) -> list[str]:
 
 def findings_of(paper: Paper) -> list[str]:
     """List the sentences of an abstract that are compared with posts."""
-    return findings_with_vectors(paper, None)[0]
-
-
-def findings_with_vectors(
-    paper: Paper, sentence_vectors: np.ndarray | None
-) -> tuple[list[str], np.ndarray | None]:
-    """List an abstract's findings, and their stored vectors [findings, d]; None without these.
-
-    Indexes of before 1.0 stored those of all sentences.
-    """
     sentences = split(paper)
-    positions = findings(sentences)
-    texts = [sentences[i] for i in positions]
-    if sentence_vectors is None or len(sentence_vectors) == len(positions):
-        return texts, sentence_vectors
-    return texts, sentence_vectors[positions] if len(sentence_vectors) == len(sentences) else None
+    return [sentences[i] for i in findings(sentences)]

@@ -15,7 +15,7 @@ from claim2source.core.run import Result
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
-from claim2source.engines.rows import SPLIT, findings_with_vectors
+from claim2source.engines.rows import SPLIT, findings_of
 from claim2source.find.abstention import (
     DEEPEST,
     DENSE,
@@ -344,8 +344,8 @@ class Finder:
         findings: dict[str, tuple[list[str], np.ndarray]] = {}
         missing: dict[str, list[str]] = {}
         for key, paper in papers.items():
-            texts, vectors = findings_with_vectors(paper, sentence_vectors.get(key))
-            if vectors is not None:
+            texts, vectors = findings_of(paper), sentence_vectors.get(key)
+            if vectors is not None and len(vectors) == len(texts):
                 findings[key] = texts, vectors.astype(np.float32)
             elif texts:
                 missing[key] = texts

@@ -40,8 +40,6 @@ _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
 _DEEPEST = 3
 _LINK = "app.bsky.richtext.facet#link"
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
-# Asks for the view of another post of Bluesky by its address; None where it cannot be seen.
-ViewOf = Callable[[str], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Fetcher:
         view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
         if view is None:
             raise UserError(f"{address}: no such post, or it is not public")
-        return _post_of(address, id, bluesky_post(view, view_of))
+        return _post_of(address, id, _Bluesky(view_of).post(view))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
         if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
@@ -231,82 +229,74 @@ class PostParts:
         self.links += post.links
 
 
-def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> PostParts:
-    """Read the view of a post: `getPosts` answers its `record`, and its `embed` as it is shown."""
-    record = _object(view.get("record")) or _object(view.get("value"))
-    if _kind(record) == "app.bsky.feed.repost":  # a boost has nothing of its own
-        parts = PostParts()
-        parts.add_post("boosted post", _at(_object(record.get("subject")), view_of, depth))
+@dataclass(frozen=True)
+class _Bluesky:
+    """Read views of posts; `view_of` asks for that of another by its address, None if hidden."""
+
+    view_of: Callable[[str], Mapping[str, Any] | None]
+
+    def post(self, view: Mapping[str, Any], depth: int = 1) -> PostParts:
+        """Read a view: `getPosts` answers its `record`, and its `embed` as it is shown."""
+        record = _object(view.get("record")) or _object(view.get("value"))
+        if _kind(record) == "app.bsky.feed.repost":  # a boost has nothing of its own
+            parts = PostParts()
+            parts.add_post("boosted post", self._at(_object(record.get("subject")), depth))
+            return parts
+        parts = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
+        parts.date = _text_of(record.get("createdAt"))
+        for facet in objects(record.get("facets")):
+            for feature in objects(facet.get("features")):
+                if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
+                    parts.links.append(feature["uri"])
+        embed = view.get("embed")
+        if not isinstance(embed, Mapping):  # a post that is quoted lists what it shows
+            embed = next(iter(objects(view.get("embeds"))), {})
+        own = _object(record.get("embed"))
+        media = own or embed
+        # recordWithMedia holds a quotation and pictures.
+        _add_media(parts, _object(media.get("media")) or media)
+        self._add_quotation(parts, _quoted(own), _quoted(embed), depth)
         return parts
-    parts = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
-    parts.date = _text_of(record.get("createdAt"))
-    for facet in objects(record.get("facets")):
-        for feature in objects(facet.get("features")):
-            if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
-                parts.links.append(feature["uri"])
-    embed = view.get("embed")
-    if not isinstance(embed, Mapping):  # a post that is quoted lists what it shows
-        embed = next(iter(objects(view.get("embeds"))), {})
-    _embed(parts, _object(record.get("embed")), embed, view_of, depth)
-    return parts
+
+    def _add_quotation(
+        self, parts: PostParts, record: Mapping[str, Any], view: Mapping[str, Any], depth: int
+    ) -> None:
+        names = [_text_of(view.get(name)) for name in ("displayName", "name", "description")]
+        if isinstance(view.get("value"), Mapping) and depth < _DEEPEST:
+            parts.add_post("quoted post", self.post(view, depth + 1))
+        elif any(names):
+            parts.add("quoted list", *names)
+        elif record or view:
+            kind = _kind(view).rpartition("#")[2]
+            hidden = kind in ("viewBlocked", "viewNotFound", "viewDetached")
+            parts.add_post("quoted post", None if hidden else self._at(record or view, depth))
+
+    def _at(self, record: Mapping[str, Any], depth: int) -> PostParts | None:
+        uri = record.get("uri")
+        if depth >= _DEEPEST or not (isinstance(uri, str) and _POST_URI.fullmatch(uri)):
+            return None
+        view = self.view_of(uri)
+        return None if view is None else self.post(view, depth + 1)
 
 
-def _embed(
-    parts: PostParts,
-    embed: Mapping[str, Any],
-    view: Mapping[str, Any],
-    view_of: ViewOf,
-    depth: int,
-) -> None:
-    media = embed or view
-    media = _object(media.get("media")) or media  # recordWithMedia holds a quotation and pictures
+def _add_media(parts: PostParts, media: Mapping[str, Any]) -> None:
     for image in objects(media.get("images")):
         parts.add("image", image.get("alt"))
     if "video" in media or _kind(media).startswith("app.bsky.embed.video"):
         parts.add("video", media.get("alt"))
-    external = _object(media.get("external"))
-    if external:
-        uri = external.get("uri")
-        if isinstance(uri, str):
-            parts.links.append(uri)
-        if uri is None or any(map(_text_of, map(external.get, ("title", "description")))):
-            parts.add("link", external.get("title"), external.get("description"))
+    if external := _object(media.get("external")):
+        uri, texts = external.get("uri"), [external.get("title"), external.get("description")]
+        parts.links += [uri] if isinstance(uri, str) else []
+        if uri is None or any(map(_text_of, texts)):
+            parts.add("link", *texts)
         else:
             parts.without_text.append(f"a link to {_text_of(uri)}")
-    record, record_view = _quoted(embed), _quoted(view)
-    if record or record_view:
-        _quotation(parts, record, record_view, view_of, depth)
-
-
-def _quotation(
-    parts: PostParts,
-    record: Mapping[str, Any],
-    view: Mapping[str, Any],
-    view_of: ViewOf,
-    depth: int,
-) -> None:
-    if isinstance(view.get("value"), Mapping) and depth < _DEEPEST:
-        parts.add_post("quoted post", bluesky_post(view, view_of, depth + 1))
-    elif any(_text_of(view.get(name)) for name in ("displayName", "name", "description")):
-        names = (view.get(name) for name in ("displayName", "name", "description"))
-        parts.add("quoted list", *names)
-    else:
-        hidden = _kind(view).rpartition("#")[2] in ("viewBlocked", "viewNotFound", "viewDetached")
-        parts.add_post("quoted post", None if hidden else _at(record or view, view_of, depth))
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the record that an embed quotes; recordWithMedia holds it one level deeper."""
     record = _object(embed.get("record"))
     return _object(record.get("record")) or record
-
-
-def _at(record: Mapping[str, Any], view_of: ViewOf, depth: int) -> PostParts | None:
-    uri = record.get("uri")
-    if depth >= _DEEPEST or not (isinstance(uri, str) and _POST_URI.fullmatch(uri)):
-        return None
-    view = view_of(uri)
-    return None if view is None else bluesky_post(view, view_of, depth + 1)
 
 
 def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:

@@ -35,19 +35,13 @@ def is_table(value: object) -> bool:
 ANY_TABLE = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
 
 
-class _Lists:
-    """Turn a list of dicts, or of texts, into columns as a frame's; texts are `post-1`, .."""
-
-    def __init__(self, rows: Sequence[Any], name: str) -> None:
-        if isinstance(rows[0], str):
-            kind = name.removesuffix("s")
-            numbered = enumerate(rows, start=1)
-            rows = [{"_id": f"{kind}-{number}", "text": text} for number, text in numbered]
-        self._rows: Sequence[Mapping[Any, object]] = rows
-        self.columns = list(dict.fromkeys(key for row in rows for key in row))
-
-    def __getitem__(self, name: str) -> list[object]:
-        return [row.get(name) for row in self._rows]
+def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
+    """Turn a list of dicts, or of texts, into columns; texts are `post-1`, .."""
+    if isinstance(rows[0], str):
+        kind = name.removesuffix("s")
+        rows = [{"_id": f"{kind}-{n}", "text": text} for n, text in enumerate(rows, start=1)]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {str(key): [row.get(key) for row in rows] for key in keys}
 
 
 class Frame:
@@ -65,7 +59,7 @@ class Frame:
             if kinds not in ({dict}, {str}):
                 listed = " and ".join(sorted(kind.__name__ for kind in kinds))
                 raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
-            data = _Lists(table, name)
+            data = _columns(table, name)
         elif not is_table(table):
             splits = isinstance(table, Mapping) and hasattr(table, "column_names")
             several = f"holds several splits: give one of {', '.join(map(str, table))}"  # type: ignore[call-overload]
@@ -77,7 +71,7 @@ class Frame:
         if hasattr(data, "with_format"):
             data = data.with_format(None)  # plain values in place of tensors
         self._table = data
-        names = getattr(data, "column_names", None)
+        names = getattr(data, "column_names", data if isinstance(data, dict) else None)
         self.names = [str(column) for column in (data.columns if names is None else names)]
         self.columns = [(columns or {}).get(column, column) for column in self.names]
         for column in self.columns:

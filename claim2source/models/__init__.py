@@ -26,7 +26,7 @@ from claim2source.models.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder
-    from claim2source.models.tokens import TokenBatch, Tokens
+    from claim2source.models.tokens import Tokens
 
 __all__ = [
     "ENGLISH",
@@ -41,7 +41,6 @@ __all__ = [
     "Resolved",
     "Side",
     "Template",
-    "TokenBatch",
     "Tokens",
     "Weights",
     "checkpoint_folder",
@@ -50,7 +49,7 @@ __all__ = [
     "tokenizer_hash",
 ]
 
-_HEAVY = {"Encoder": "encoder", "TokenBatch": "tokens", "Tokens": "tokens"}
+_HEAVY = {"Encoder": "encoder", "Tokens": "tokens"}
 
 
 def __getattr__(name: str) -> Any:

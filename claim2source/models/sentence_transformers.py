@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -44,27 +44,19 @@ _PLAIN_POOLING = ("word_embedding_dimension", "include_prompt")
 _CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
-@dataclass(frozen=True)
-class FolderSettings:
-    """Hold the settings that a model's folder declares; None for those it does not."""
-
-    pooling: str | None = None
-    normalize: bool = True
-    max_length: int | None = None
-    template: Template = Template()
-    lower_case: bool = False
-    truncate_dim: int | None = None
-
-
 def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     """Complete the config's settings with those the model's folder declares.
 
-    A template of the config replaces the declared prompts. Raises `UserError`.
+    A template of the config replaces the declared prompts. Raises `UserError`, also for damaged
+    files and modules that are not supported.
     """
     own_code = check_code(config, folder)
-    declared = read_folder(folder)
-    pooling: Any = config.pooling or declared.pooling
-    length = declared.max_length if config.max_length is None else config.max_length
+    kinds = [kind for kind, _ in module_folders(folder)]
+    declared, include_prompt, length, lower_case = _read_modules(folder)
+    prompts = _read_prompts(folder, include_prompt) if kinds else Template()
+    truncate_dim = _truncate_dim(folder) if kinds else None
+    pooling: Any = config.pooling or declared
+    length = length if config.max_length is None else config.max_length
     if pooling is None:
         raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
     require_one_of("model.pooling", pooling, get_args(Pooling))
@@ -72,41 +64,38 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
         raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
     template = config.template
     if template == Template() and config.prompts:
-        template = declared.template
+        template = prompts
         if pooling == "cls" and not template.pool_prefix:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
             raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
     if not template.append_token:
         template = replace(template, append_token=_absent_end(folder))
-    if config.normalize is None and not declared.normalize:
-        _warn_of_similarity(folder)
+    normalize = config.normalize
+    if normalize is None:
+        normalize = not kinds or "Normalize" in kinds
+        if not normalize:
+            _warn_of_similarity(folder)
     bidirectional = config.bidirectional
     if bidirectional is None:
         bidirectional = read_object(folder / "config.json").get("is_causal") is False
     return EncoderSettings(
         pooling,
-        declared.normalize if config.normalize is None else config.normalize,
+        normalize,
         length,
         template,
         config.dtype,
         bidirectional,
         config.quantization,
         own_code,
-        declared.lower_case,
-        declared.truncate_dim,
+        lower_case,
+        truncate_dim,
     )
 
 
-def read_folder(folder: Path) -> FolderSettings:
-    """Read pooling, normalisation, length and prompts; a folder without modules.json has none.
-
-    Raises `InputError` for damaged files and for modules that are not supported.
-    """
-    modules = module_folders(folder)
-    if not modules:
-        return FolderSettings()
+def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
+    """Read pooling, whether it includes a prompt, tokens of a text, and whether case is lowered."""
     pooling, include_prompt, length, lower_case = None, True, None, False
-    for kind, path in modules:
+    for kind, path in module_folders(folder):
         if kind == "Pooling":
             config = _pooling_config(path)
             mode = config.get("pooling_mode", "mean")
@@ -117,22 +106,13 @@ def read_folder(folder: Path) -> FolderSettings:
             config = _transformer_config(path)
             _check_transformer(config, folder, path)
             length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
-        elif kind == "StaticEmbedding":
-            pooling, length = "mean", _max_length(read_object(path / "config.json"), path)
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
             raise InputError(file, field="type", why=f"module {kind} is not supported")
-    return FolderSettings(
-        pooling,
-        any(kind == "Normalize" for kind, _ in modules),
-        length,
-        _read_prompts(folder, include_prompt),
-        lower_case,
-        _truncate_dim(folder),
-    )
+    return pooling, include_prompt, length, lower_case
 
 
 def _pooling_config(folder: Path) -> dict[str, object]:
