@@ -91,8 +91,9 @@ def can_pack(model: Any, longest: int) -> bool:
     """Tell whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
-        # Qwen's configs name a window that is not used.
-        window = config.sliding_window if getattr(config, "use_sliding_window", True) else None
+        # Qwen's configs name a window that is not used; Llama's name none.
+        is_used = getattr(config, "use_sliding_window", True)
+        window = getattr(config, "sliding_window", None) if is_used else None
         is_known = window is None or longest <= window
     else:
         is_known = (

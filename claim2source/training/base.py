@@ -246,7 +246,7 @@ def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, 
     if not (loss <= bounds[0] and gradient <= bounds[1]):
         raise UserError(
             f"self check: {line}; a training here would be wrong: another version of torch, or "
-            "model.attention, may help"
+            "model.attention, may help; with --self_check false it is not made"
         )
     return f"  {line}"
 
