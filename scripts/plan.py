@@ -270,6 +270,8 @@ def report(config: PlanConfig) -> str:
         f"{config.card} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]
+    if config.teacher is not None:
+        lines.append("not counted: what the teacher encodes, and texts of losses.alignment")
     return "\n".join(lines)
 
 

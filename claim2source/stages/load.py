@@ -27,6 +27,7 @@ from claim2source.models.manifest import (
     Base,
     RerankerKind,
     RerankerManifest,
+    manifest_of,
     trained_reranker,
 )
 from claim2source.models.resolve import ADAPTER_FILE, check_hash
@@ -123,11 +124,12 @@ class LocalReranker(Reranker):
     @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, their identity, and how to load them."""
-        name, revision, labels, adapter = self.model, self.revision, 1, None
+        name, revision, adapter = self.model, self.revision, None
         if self.trained is not None:
-            checkpoint, manifest = self.trained
-            name, revision, adapter = weights_of(checkpoint, manifest)
-            labels = manifest.reranker.labels
+            name, revision, adapter = weights_of(*self.trained)
+        # An export's head is its checkpoint's.
+        own = manifest_of(self.model)
+        labels = own.reranker.labels if isinstance(own, RerankerManifest) else 1
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
         config = local_model(
             ModelConfig(

@@ -179,6 +179,8 @@ def _with_adapter(model: Any, recipe: TrainingRecipe, task: str | None) -> Any:
         lora_alpha=recipe.lora.alpha,
         lora_dropout=recipe.lora.dropout,
         target_modules=list(recipe.lora.targets) or "all-linear",
+        # DistilBERT's head has two layers: peft trains both in full, and adapts the first one too.
+        exclude_modules=["pre_classifier"] if hasattr(model, "pre_classifier") else None,
         task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.

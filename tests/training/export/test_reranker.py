@@ -90,6 +90,18 @@ def test_an_exported_reranker_gives_the_checkpoints_logits(
     assert not (tmp_path / "sum").exists()
 
 
+def test_an_export_with_two_logits_is_read_by_its_name(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    extra = {"model__labels": 2, "loss__kind": "cross_entropy", "optimisation__epochs": 1}
+    finetune_reranker(small_config(tiny, run, **extra, optimisation__save_every=0))
+    checkpoint = run / "checkpoints" / "epoch-1"
+    merge(MergeConfig([str(checkpoint)], out))
+    expected = logits_of(CrossEncoder(model=str(checkpoint)))
+    assert logits_of(CrossEncoder(model=str(out))) == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.slow
 def test_a_generative_models_prompt_is_its_chat_template(
     tiny: dict[str, Path], tmp_path: Path

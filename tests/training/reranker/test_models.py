@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_models import load_to_train
@@ -33,6 +35,20 @@ def test_a_classifier_without_a_padding_token_is_trained_and_read(
     model = Theirs(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())
     predictions = [float(model.predict([pair])[0]) for pair in pairs]
     assert np.allclose(model.predict(pairs), predictions, atol=1e-4)
+
+
+def test_adapters_leave_a_head_of_two_layers_to_be_trained_in_full(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(tiny["cross_encoder"], tmp_path / "base"))
+    shape = DistilBertConfig(vocab_size=30522, num_labels=1, dim=16, n_heads=2, n_layers=1)
+    DistilBertForSequenceClassification(shape).save_pretrained(base)
+    extra: dict[str, Any] = {"tuning": "lora", "optimisation__epochs": 1}
+    finetune_reranker(small_config(tiny, tmp_path / "run", model__name=base, **extra))
+    file = tmp_path / "run" / "checkpoints" / "epoch-1" / "adapter_model.safetensors"
+    ends = {name.rpartition("base_model.model.")[2] for name in load_file(file)}
+    assert {"classifier.weight", "pre_classifier.weight"} < ends
+    assert any(".lora_A." in name for name in ends)
 
 
 @pytest.mark.parametrize("activation", ["Sigmoid", "Identity", "Tanh", None])
