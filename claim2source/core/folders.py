@@ -20,8 +20,7 @@ MARKER = ".claim2source-run"
 CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
 STATE_FILE, PREVIOUS_STATE_FILE = "state.pt", "state.previous.pt"
 CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
-# What the beginning of every such file of ours holds.
-_SIGNS = {"report.json": '"split"', "compare.json": '"split"', "bm25.yaml": "# BM25 for"}
+_REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # which their beginning holds
 _BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
 # All that the trainer, its loggers and the programs that write into a run's folder make there.
@@ -155,10 +154,10 @@ def require_output(out: Path) -> None:
             f"{out}: a checkpoint or an index lies here; choose another --out, such as "
             f"{out.parent / EVALUATION}"
         )
-    for name, sign in _SIGNS.items():
-        _refuse_foreign(out / name, sign)
+    for name in _REPORTS:
+        _refuse_foreign(out / name, _SIGN)
         # Markdown cannot be marked as ours: it is where it lies beside a marked file.
-        if name.endswith(".json") and not (out / name).exists():
+        if not (out / name).exists():
             _refuse_foreign((out / name).with_suffix(".md"))
     require_writable(out, "folder")
 

@@ -495,8 +495,7 @@ class Report(Strict):
             older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             why = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError(path, field="version", why=why)
-        _leave_out_indexes(raw.get("systems"))
-        _move_choices(raw)
+        _upgrade(raw)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
@@ -517,19 +516,16 @@ class Report(Strict):
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
 
 
-def _move_choices(raw: dict[str, Any]) -> None:
-    """Give what a merge chose, once a whole report's, to the system that was chosen."""
-    choices, systems = raw.pop("choices", None), raw.get("systems")
-    chosen = systems.get(raw.get("chosen")) if isinstance(systems, dict) else None
-    if choices and isinstance(chosen, dict) and not chosen.get("choices"):
-        chosen["choices"] = choices
-
-
-def _leave_out_indexes(systems: Any) -> None:
-    """Drop what described approximate indexes, of which there are none any more."""
-    for system in systems.values() if isinstance(systems, dict) else ():
+def _upgrade(raw: dict[str, Any]) -> None:
+    """Give what a merge chose, once a whole report's, to its system; drop approximate indexes."""
+    systems = raw.get("systems")
+    systems = systems if isinstance(systems, dict) else {}
+    for system in systems.values():
         if isinstance(system, dict):
             system.pop("index", None)
+    choices, chosen = raw.pop("choices", None), systems.get(str(raw.get("chosen")))
+    if choices and isinstance(chosen, dict) and not chosen.get("choices"):
+        chosen["choices"] = choices
 
 
 def why_not_inside(text: str) -> str | None:

@@ -188,9 +188,9 @@ def read_claims(queries: Records) -> list[Query]:
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
     golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
     itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
-    if claim.candidates is None:
-        return replace(claim, golds=golds, excluded=itself)
-    candidates = tuple(source for source in claim.candidates if source in pool)
+    candidates = claim.candidates
+    if candidates is not None:
+        candidates = tuple(source for source in candidates if source in pool)
     return replace(claim, golds=golds, candidates=candidates, excluded=itself)
 
 

@@ -334,10 +334,9 @@ class _Reader:
         self.spend(length)
         valid, ends, text = (part if part is None else self.bytes(part) for part in buffers)
         make = pyarrow.LargeStringArray if alias == "large_string" else pyarrow.StringArray
-        arguments = [
-            part if part is None else pyarrow.py_buffer(part) for part in (text or b"", valid)
-        ]
-        array = make.from_buffers(length, pyarrow.py_buffer(ends), *arguments, -1, offset)
+        texts, rows = pyarrow.py_buffer(text or b""), pyarrow.py_buffer(ends)
+        mask = None if valid is None else pyarrow.py_buffer(valid)
+        array = make.from_buffers(length, rows, texts, mask, -1, offset)
         # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
         array.validate(full=True)
         return array.to_pylist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import require
@@ -104,8 +103,7 @@ def load(
     require(not names, "folder", folder, f"none beside {' and '.join(names)}")
     require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
-    dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
-    return replace(dataset, name="demo") if str(folder) == "demo" else dataset
+    return read_beir(folder_of(folder), str(split), languages, lenient=lenient)
 
 
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:

@@ -242,10 +242,8 @@ def _jats(record: _Record) -> Paper | None:
         for element in meta.findall("contrib-group/contrib")
         if element.get("contrib-type", "author") == "author"
     ]
-    if "pmid" in ids:
-        url = f"{ADDRESS}{ids['pmid']}/"
-    else:
-        url = f"{PMC}{pmc}/" if pmc else ""
+    of_pmc = f"{PMC}{pmc}/" if pmc else ""
+    url = f"{ADDRESS}{ids['pmid']}/" if "pmid" in ids else of_pmc
     return paper_of_texts(
         record.path,
         record.name,

@@ -162,8 +162,7 @@ def _setting_text(value: Any) -> Cell:
 
 def _seeds(report: Report) -> list[Row]:
     seeds: dict[str, Any] = {}
-    if any(system.intervals for system in report.scored):
-        of_intervals = {s.intervals.seed for s in report.scored if s.intervals is not None}
+    if of_intervals := {s.intervals.seed for s in report.scored if s.intervals is not None}:
         seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(of_intervals)))
     for test in report.tests:
         seeds["permutations and bootstrap of tests"] = test.seed
