@@ -183,7 +183,6 @@ class Engine(PaperTable):
         return f"{self.manifest.table}.files.json"
 
     def _check_files(self) -> None:
-        """Raise `InputError` where the table's files differ from the seal."""
         seal = read_seal(self.files, self._seal_file)
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
@@ -202,7 +201,6 @@ class Engine(PaperTable):
         self.files.write(self._seal_file, json.dumps(self._seal).encode())
 
     def _open_table(self) -> Any:
-        """Open the manifest's table; never make one."""
         manifest = self.manifest
         versions = self.files.listed(f"{self._folder}/_versions")
         if not versions:

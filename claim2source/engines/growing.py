@@ -76,7 +76,6 @@ class PaperEncoder:
 
     @cached_property
     def _fast_encoder(self) -> Encoder | None:
-        """The copy in bfloat16; None where there is none."""
         exact = self._source_encoder
         fast = None if exact is None else exact.in_bfloat16()
         return None if fast is exact else fast
@@ -204,21 +203,10 @@ def fill_store(
     return encoded
 
 
-def grow_engine(
-    location: str | Path,
-    sources: Sequence[Source],
-    model: Model = DEFAULT,
-    *,
-    bm25: BM25Config | None = None,
-    store: Store | None = None,
-    sentences: bool = True,
-) -> Growth:
-    """Write sources to the index at a place, which is made where there is none.
-
-    A new index keeps the vectors of their sentences too, unless `sentences` says no.
-    """
-    dense = Dense(model, store=store)
-    engine = open_for_writing(location, dense, bm25, sentences)
+def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = DEFAULT) -> Growth:
+    """Write sources to the index at a place, which is made where there is none."""
+    dense = Dense(model)
+    engine = open_for_writing(location, dense)
     try:
         return grow(engine, map(Paper, sources), dense)
     finally:

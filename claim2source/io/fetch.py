@@ -113,17 +113,14 @@ class Fetcher:
         data, end = b"", time.monotonic() + self.timeout
         try:
             with httpx2.stream("GET", endpoint, headers=_HEADERS, timeout=self.timeout) as answer:
+                code = answer.status_code
                 if answer.has_redirect_location:
-                    code = answer.status_code
-                    raise UserError(
-                        f"{address}: {host} cannot be read: it redirects elsewhere ({code})"
-                    )
+                    why = f"it redirects elsewhere ({code})"
+                    raise UserError(f"{address}: {host} cannot be read: {why}")
+                if code in (400, 401, 403, 404, 410):
+                    raise UserError(f"{address}: no such post, or it is not public")
                 if answer.is_error:
-                    hidden = answer.status_code in (400, 401, 403, 404, 410)
-                    why = "no such post, or it is not public"
-                    raise UserError(
-                        f"{address}: {why if hidden else f'{host} answers {answer.status_code}'}"
-                    )
+                    raise UserError(f"{address}: {host} answers {code}")
                 for part in answer.iter_raw():
                     data += part
                     if len(data) > self.limit:

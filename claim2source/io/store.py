@@ -232,9 +232,6 @@ class EmbeddingSpace:
         self._end += len(vectors)
         return first
 
-    def __contains__(self, key: bytes) -> bool:
-        return not self.missing([key])
-
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """List the positions of the keys that have no vector yet."""
         positions: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
