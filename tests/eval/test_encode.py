@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import load, write_beir
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from eval import encode
 from eval.encode import texts_of_process
+from tests.processes import BY_TWO, run
 from tests.shared_data import REPOSITORY
+from tests.training.small import dataset_of
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 
     def split(name: str, count: int) -> Dataset:
         claims = [Claim(f"{name}-{i}", f"claim {name} {i}", golds=("s0",)) for i in range(count)]
-        return Dataset(tuple(claims), sources, Qrels({c.id: {"s0": 1} for c in claims}), name)
+        return dataset_of(claims, sources, name)
 
     write_beir([split("train", 70), split("dev", 1)], tmp_path / "data")
     return tmp_path / "data"
@@ -95,20 +94,8 @@ def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    launch = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
-    command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split()]
-    command += ["--dynamo_backend", "no", "--main_process_port", "29531"]
-    command += [str(REPOSITORY / "eval" / "encode.py")]
-    command += words(tiny_folder, data, store, "--splits", "train")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
-    process = subprocess.run(
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env={**environment, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-    )
+    command = [*BY_TWO, str(REPOSITORY / "eval" / "encode.py")]
+    process = run([*command, *words(tiny_folder, data, store, "--splits", "train")], tmp_path)
     assert process.returncode == 0, process.stderr
     pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
     counts_printed = sorted(re.findall(pattern, process.stdout))

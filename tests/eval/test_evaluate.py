@@ -182,3 +182,8 @@ def test_a_ranking_of_another_program_takes_the_first_stages_place(
     assert [system.languages for system in rerun.systems.values()] == [
         system.languages for system in own.systems.values()
     ]
+    # The same file with other content is another run.
+    trec.write_text(trec.read_text().replace(" 1 ", " 99 ", 1))
+    before = rerun.systems["Two.original: first stage"]
+    after = run("again", "--only", "Two", "--run", str(trec)).systems[before.name]
+    assert after.key != before.key

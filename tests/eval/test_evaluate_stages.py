@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-import claim2source as c2s
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
-from claim2source.core.run import Result, Run
+from claim2source.core.run import Result
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.options import ReportConfig
@@ -115,6 +114,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         assert stage.macro["mrr@5"] == pytest.approx(sum(by_hand.values()) / 2)
         assert stage.runs == f"mine.original/runs/{i}"
         assert read_run(tmp_path / "out" / stage.runs / "en.trec").run.claim_ids == ("a", "c")
+    assert any("asked about 3 of 3 claims (100.0%)" in note for note in report.notes)
     # The folder of the row has a report of its own, with all stages.
     own = Report.read(tmp_path / "out" / "mine.original")
     assert list(own.systems) == NAMES and own.macro == report.macro
@@ -142,6 +142,11 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     # Only what was changed and what follows is done again: other settings of the last stage,
     rerun = run("verify", verify=", sources: title_abstract")
     assert rerun[1:] == ([True, True, False], 0, 3)
+    # where no claim is in doubt, the ranking before it,
+    sure = run("sure", verify=", when: {margin_below: 0.0}")
+    assert sure[1:] == ([True] * 3, 0, 0)
+    assert sure[0].systems[NAMES[2]].macro == sure[0].systems[NAMES[1]].macro
+    assert any(": 100.0% of the claims were not in doubt" in note for note in sure[0].notes)
     # of the second, which here gives another ranking (the answers about the same lists are kept),
     mixed_report, stored, reranked, _ = run("mix", mix="1.0")
     assert (stored, reranked) == ([True, False, False], 1)
@@ -157,67 +162,6 @@ def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None
     main([f"--systems={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
     (row,) = Report.read(tmp_path / "out").not_run
     assert "give --checkpoint" in row.reason
-
-
-def promote(run: Run, golds: dict[str, str]) -> Run:
-    """What a perfect verifier of the first ten makes of a run."""
-    lists = {}
-    for claim in run.claim_ids:
-        ids = run.sources(claim)
-        gold = golds.get(claim)
-        if gold in ids[:10]:
-            ids = [gold, *(s for s in ids if s != gold)]
-        lists[claim] = [(source, float(-i)) for i, source in enumerate(ids)]
-    return Run.from_lists(lists)
-
-
-@pytest.fixture
-def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
-    """A perfect verifier of the demo's claims, and the arguments of a system that asks it."""
-    dev, train = c2s.load("demo", "dev"), c2s.load("demo", "train")
-    # Titles repeat, abstracts do not.
-    texts = {source.id: " ".join(source.abstract.split()) for source in dev.sources}
-    golds = {c.text: texts[c.golds[0]] for d in (dev, train) for c in d.claims}
-
-    def choose(question: play.Question) -> int:
-        return question.place(golds[question.post]) or 0
-
-    server = llm_server(play.Verifier(choose))
-    files = tmp_path / "systems.yaml"
-    llm = f"llm: {{model: m, url: '{server.url}'}}"
-    files.write_text(
-        "Checked:\n  retrieve: {bm25: {k1: 1.2}}\n  stages:\n"
-        f"    - {{verify: select, when: {{margin_below: 0.1}}, {llm}}}\n"
-    )
-    words = ["--systems", str(files), "--repeats", "30", "--store", str(tmp_path / "store")]
-    return server, words
-
-
-@pytest.mark.slow
-def test_a_verifier_is_scored_and_costed(
-    checked: tuple[LLMServer, list[str]], tmp_path: Path
-) -> None:
-    dev, (server, words) = c2s.load("demo", "dev"), checked
-    main(["--out", str(tmp_path / "out"), *words])
-    printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    report = Report.read(tmp_path / "out")
-    first, last = report.systems.values()
-    # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
-    before = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100).run
-    when = WhenConfig(0.1)
-    doubtful = [c for c in dev.claims if when.reason_to_skip(c.id, before, None) is None]
-    assert 0 < len(doubtful) < len(dev.claims) and server.requests == len(doubtful)
-    gold_of = {c.id: c.golds[0] for c in doubtful}
-    expected = c2s.evaluate(promote(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]
-    assert last.macro["mrr@5"] == pytest.approx(expected) and expected > first.macro["mrr@5"]
-    line = f"asked about {len(doubtful)} of {len(dev.claims)} claims ({len(doubtful) / len(dev.claims):.1%})"
-    assert any(line in note for note in report.notes) and line in printed
-    share = 1 - len(doubtful) / len(dev.claims)
-    assert f"1. verify select: {share:.1%} of the claims were not in doubt" in printed
-    skipped = [c.id for c in dev.claims if c.lang == "de" and c not in doubtful]
-    for system in (first, last):
-        part = read_run(tmp_path / "out" / system.runs / "de.trec").run
-        assert all(part.sources(claim) == before.sources(claim) for claim in skipped)
 
 
 def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:

@@ -47,7 +47,6 @@ Odd: {{retrieve: {{dense: "{model}"}}, unsupported: it cannot be expressed}}
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Model, data and the YAML of systems."""
     folder = tmp_path_factory.mktemp("baselines")
     model, data = small_setup(folder)
     systems = folder / "systems.yaml"
@@ -68,7 +67,6 @@ def arguments(setup: tuple[Path, Path, Path], out: Path, *options: str) -> list[
 
 @pytest.fixture(scope="module")
 def out(setup: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, run once."""
     folder = tmp_path_factory.mktemp("out")
     main(arguments(setup, folder, "--claims", *FORMS))
     return folder
@@ -80,7 +78,6 @@ def report_of(out: Path, cell: str = "") -> dict[str, Any]:
 
 
 def cell_of(out: Path, cell: str) -> dict[str, Any]:
-    """The one system of a cell's own report."""
     (system,) = report_of(out, cell)["systems"].values()
     report: dict[str, Any] = system
     return report

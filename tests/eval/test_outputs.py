@@ -16,6 +16,7 @@ from claim2source.mining.mine import MinedRow
 from eval.evaluate import main as evaluate
 from eval.report import main as report
 from tests.shared_data import REPOSITORY
+from tests.training.test_run_folder import contents
 from train.mine import main as mine
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
@@ -24,15 +25,10 @@ Main = Callable[[Sequence[str]], None]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A training run's folder."""
     folder = Path(shutil.copytree(OLD / "lora", tmp_path / "run"))
     (folder / MARKER).write_text("")
     assert is_run(folder)
     return folder
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

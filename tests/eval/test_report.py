@@ -60,7 +60,6 @@ RUNS = {
 
 
 def save(root: Path) -> tuple[Path, Path]:
-    """The data set and a training run's reports."""
     dataset = data()
     write_beir([dataset], root / "data")
     reports = {}

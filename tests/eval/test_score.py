@@ -1,25 +1,14 @@
 """eval/score.py from the outside: what it prints, and how it says no."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from claim2source.core.errors import UserError
 from eval import score
-from tests.shared_data import REPOSITORY, shared
-
-
-def program(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The program as a user starts it, from another folder."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, str(REPOSITORY / "eval" / "score.py"), *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+from tests.processes import program
+from tests.shared_data import shared
 
 
 def as_json(capsys, *arguments: object) -> dict:
@@ -65,7 +54,7 @@ def test_the_published_figures(tmp_path):
     data, names = shared("runs"), [f"predictions_BM25_{x}dev_TOP10" for x in ("", "Pre_Processed_")]
     words = f"--qrels={data}/subtask4b_query_tweets_dev.tsv --metrics mrr@1 mrr@5 mrr@10 --json"
     runs = [word for name in names for word in ("--run", data / f"{name}.tsv")]
-    proc = program(*words.split(), *runs, cwd=tmp_path)
+    proc = program("eval/score.py", *words.split(), *runs, cwd=tmp_path)
     assert (proc.returncode, proc.stderr) == (0, "")
     report = json.loads(proc.stdout)
     items = report["runs"].items()
@@ -172,11 +161,15 @@ def test_bad_input_is_a_line(folder, arguments, message):
 
 def test_a_user_error_ends_with_two_and_no_traceback(folder):
     Path("bad.trec").write_text("c1 Q0 a 1 x t\n" * 25)
-    proc = program("--qrels", "q.tsv", "--run", "run.trec", "bad.trec", "--json", cwd=folder)
+    proc = program(
+        "eval/score.py", "--qrels", "q.tsv", "--run", "run.trec", "bad.trec", "--json", cwd=folder
+    )
     assert (proc.returncode, proc.stdout) == (2, "")
     lines = proc.stderr.splitlines()
     assert len(lines) == 21 and lines[-1] == "error: ... and 5 more problems"
     assert lines[0] == "error: bad.trec:1: score: 'x' is not a number"
-    proc = program("--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder)
+    proc = program(
+        "eval/score.py", "--qrels", "q.tsv", "--run", "bad.trec", "--metrics", "mrr", cwd=folder
+    )
     assert proc.returncode == 2 and "Traceback" not in proc.stderr
     assert "mrr@K" in proc.stderr

@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 import csv
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +21,7 @@ from claim2source.pipeline.files import require_submittable, submit
 from claim2source.systems.read import SYSTEMS_FOLDER
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
-from tests.shared_data import REPOSITORY
+from tests.processes import program
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import TOPICS, say_pooling
 
@@ -85,23 +82,18 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
     config.write_text(text.replace("http://localhost:8000/v1", server.url))
     papers = (SYSTEMS_FOLDER / "papers_2026.yaml").read_text()
     (tmp_path / "papers_2026.yaml").write_text(papers.replace("max_length: 512", "max_length: 64"))
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    environment.pop("HF_HUB_OFFLINE", None)
 
-    def program(file: str, *words: object) -> str:
-        command = [sys.executable, str(REPOSITORY / file), *map(str, words)]
-        process = subprocess.run(
-            command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
-        )
+    def ran(file: str, *words: object) -> str:
+        process = program(file, *words, cwd=tmp_path, HF_HUB_OFFLINE="0")
         assert process.returncode == 0, process.stderr
         return process.stdout + process.stderr
 
-    program(
+    ran(
         "scripts/prepare.py",
         *("checkthat2026", "--input=raw", "--output=data"),
         "--translations=raw/translations.jsonl",
     )
-    output = program(
+    output = ran(
         "eval/evaluate.py",
         *("--systems", config, "papers_2026.yaml", "--only=claim2source_2026"),
         *("--models=models", "--offline"),

@@ -101,11 +101,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     kinds = rows(folder)
     assert kinds["d1"] == {**QUERIES[1], "metadata": {**QUERIES[1]["metadata"], "translation": E1}}
     assert kinds["f1"]["metadata"] == {"lang": "fr", "translation": FE}
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "corpus.jsonl",
-        "qrels",
-        "queries.jsonl",
-    ]
+    assert {path.name for path in folder.iterdir()} == {"corpus.jsonl", "qrels", "queries.jsonl"}
     # German has the prompt with examples, others the scientific one; the fence holds.
     systems = {source_of(Chat(body)): Chat(body) for body in server.bodies}
     assert len(systems[D1].messages) == 8 and len(systems[F1].messages) == 2
@@ -134,31 +130,15 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     texts = {f"x{i}": f"{D2} Nummer {i}" for i in range(6)}
     queries = [{"_id": key, "text": text, "metadata": long} for key, text in texts.items()]
     bad = ["", D2 + " Nummer 1", E2 * 9, "L'étude montre que le vaccin protège les personnes âgées"]
-    replies = dict(
-        zip(
-            texts.values(),
-            [*bad, f"{E2} number 4", "The vaccination protects 12 people"],
-            strict=True,
-        )
-    )
+    good = [f"{E2} number 4", "The vaccination protects 12 people"]
+    replies = dict(zip(texts.values(), [*bad, *good], strict=True))
     folder = data_set(tmp_path / "data", queries)
     server = llm_server(lambda chat: replies[source_of(chat)])
     report = tmp_path / "report.json"
-    main(
-        words(
-            folder,
-            server,
-            tmp_path,
-            "--report",
-            str(report),
-            "--strict",
-            "--out",
-            str(tmp_path / "s"),
-        )
-    )
-    assert [
-        key for key, row in rows(tmp_path / "s").items() if row["metadata"].get("translation")
-    ] == ["x4"]
+    extra = ["--report", str(report), "--strict", "--out", str(tmp_path / "s")]
+    main(words(folder, server, tmp_path, *extra))
+    translated = [key for key, r in rows(tmp_path / "s").items() if "translation" in r["metadata"]]
+    assert translated == ["x4"]
     # What failed is asked for once more, not again by a second run.
     assert server.requests == 5 * 2 + 1
     main(words(folder, server, tmp_path, "--report", str(report)))
@@ -178,7 +158,7 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
         and "4 failed:\n  x0: empty" in output
     )
     translations = [row["metadata"].get("translation") for row in rows(folder).values()]
-    assert translations == [None] * 4 + [f"{E2} number 4", "The vaccination protects 12 people"]
+    assert translations == [None] * 4 + good
 
 
 def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(

@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from claim2source.core.errors import run_program
+from tests.models.layout import declare
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MADE = REPOSITORY / "tests" / "fixtures_010"
@@ -172,7 +173,8 @@ def make_world(folder: Path) -> None:
         if path.suffix in (".json", ".yaml") and path.name != "adapter_config.json":
             text = path.read_text(encoding="utf-8")
             path.write_text(text.replace("@FIXTURES@/", ""), encoding="utf-8")
-    _write_sentence_transformers(folder / "model")
+    prompts = {"prompts": {"query": "study "}}
+    declare(folder / "model", "Transformer", "Pooling", whole=prompts)
     (folder / "systems.yaml").write_text(SYSTEMS, encoding="utf-8")
     (folder / "views.yaml").write_text("a: {bm25: {k1: 1.2}}\nb: {part: title}\n", encoding="utf-8")
     _lines(folder / "rewrites.jsonl", [{"_id": "dev-104", "text": "sleep and tea"}])
@@ -215,24 +217,6 @@ def _write_user(folder: Path) -> None:
     (folder / "config.yaml").write_text("data: {dataset: mine}\n", encoding="utf-8")
     (folder / "report.json").write_text("{}\n", encoding="utf-8")
     (folder / "link").symlink_to("notes.txt")
-
-
-def _write_sentence_transformers(model: Path) -> None:
-    (model / "1_Pooling").mkdir()
-    for name, content in {
-        "modules.json": [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])
-        ],
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": 16,
-            "pooling_mode_mean_tokens": True,
-            "pooling_mode_cls_token": False,
-        },
-        "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
-        "config_sentence_transformers.json": {"prompts": {"query": "study "}},
-    }.items():
-        (model / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _write_runs(folder: Path) -> None:

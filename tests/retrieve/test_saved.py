@@ -15,7 +15,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import FusionConfig
 from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
-from claim2source.systems.read import read_systems
+from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, run_system
 from tests.io.test_released import claim_of, write
 
@@ -76,6 +76,13 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
     selected = lists(run_system(systems["kimi"], DATA).result.run)
     assert selected["dev-en-1"] == ["p2", "p0", "p3"] and selected["dev-de-0"] == ["p2", "p3"]
     assert selected["dev-en-0"] == ["p1", "p4"] and selected["dev-de-1"] == ["p1", "p0"]
+    # Either ranking of a file whose lists were re-ranked.
+    rows = claim_of(0, "p1", ("p1", 0.5, 2, None), ("p4", 0.4, 1, None))
+    run = {"files": {"en": str(write(tmp_path, json.dumps([rows]), "reranked.out"))}}
+    for ranked_by, expected in (("reranker", ["p4", "p1"]), ("embedding", ["p1", "p4"])):
+        system = make_system("S", {"retrieve": {"run": run | {"ranked_by": ranked_by}}})
+        ranked = run_system(system, DATA.with_claims(CLAIMS[:1])).result.run
+        assert lists(ranked) == {"dev-en-0": expected}
 
 
 def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Path) -> None:

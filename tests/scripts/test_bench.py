@@ -30,7 +30,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def measure(capsys: pytest.CaptureFixture[str]) -> Measure:
-    """Run a case, and read its last line."""
 
     def run(case: str, *words: str) -> Any:
         main([case, *words])

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.datasets.test_checkthat2025 import task
-from tests.shared_data import REPOSITORY
-
-
-def prepare(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the program as a user does."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, str(REPOSITORY / "scripts" / "prepare.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+from tests.processes import program
 
 
 def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
     head = "post_id\ttweet_text\tcord_uid\n"
     source = task(tmp_path / "in", dev=head + "1\t\taaa00001\n2\tx\tzz\n")
-    ran = prepare("checkthat2025", "--input", source, "--output", tmp_path / "out")
+    words = ("checkthat2025", "--input", source, "--output", tmp_path / "out")
+    ran = program("scripts/prepare.py", *words, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     dev = source / "subtask4b_query_tweets_dev.tsv"
     assert ran.stderr.splitlines() == [
@@ -43,8 +34,8 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
-def test_wrong_command_line_is_exit_2(arguments: list[str], message: str) -> None:
-    ran = prepare(*arguments)
+def test_wrong_command_line_is_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    ran = program("scripts/prepare.py", *arguments, cwd=tmp_path)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()

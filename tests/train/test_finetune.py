@@ -26,27 +26,15 @@ from claim2source.core.report import Report
 from claim2source.models import resolve
 from claim2source.models.manifest import chosen_checkpoint
 from claim2source.training.resume import TrainingState
+from tests.processes import BY_TWO, LAUNCH, PLAIN, environment, run
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
 from tests.training.small import arguments, last_weights, losses_of, same_weights, small_setup
 from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
-LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
-PLAIN = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
 ONE = [*LAUNCH, "--cpu", "--num_processes", "1", *PLAIN, SCRIPT]
-# Workers of a test suite run beside each other: each has a port.
-PORT = str(29517 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
-TWO = [
-    *LAUNCH,
-    "--multi_gpu",
-    "--num_processes",
-    "2",
-    *PLAIN,
-    "--main_process_port",
-    PORT,
-    SCRIPT,
-]
+TWO = [*BY_TWO, SCRIPT]
 
 # What is said on stderr of a run in which nothing goes wrong.
 OURS = ("training: ", "WARNING: val has ")
@@ -57,17 +45,6 @@ KILLED: dict[str, object] = {
     "batches__rotate_negatives": True,
     "threads": 1,  # with or without a launcher the same sums
 }
-
-
-def environment(**options: str) -> dict[str, str]:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
-    return {**variables, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **options}
-
-
-def run(command: list[str], cwd: Path, **options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=cwd, env=environment(**options), capture_output=True, text=True, timeout=600
-    )
 
 
 @pytest.mark.parametrize("setting", [None, "max_split_size_mb:64"])
@@ -258,7 +235,7 @@ def test_what_one_process_finds_not_finite_all_of_them_skip(
     script, out = tmp_path / "spoiling.py", tmp_path / "run"
     script.write_text(SPOILING)
     extra: dict[str, object] = {"optimisation__batch_size": 4, "optimisation__save_every": 1}
-    proc = run([*TWO[:-1], str(script), *arguments(*setup, out, **extra)], tmp_path)
+    proc = run([*BY_TWO, str(script), *arguments(*setup, out, **extra)], tmp_path)
     assert proc.returncode != 0
     assert proc.stderr.count("5 steps in a row, to step 9, had a loss or a gradient") == 1
     state = TrainingState.load(out / "state.pt")

@@ -8,8 +8,9 @@ import pytest
 
 from claim2source.core.report import Report
 from claim2source.training.run_folder import RunFile
+from tests.processes import BY_TWO, run
 from tests.shared_data import REPOSITORY
-from tests.train.test_finetune import ONE, TWO, run
+from tests.train.test_finetune import ONE
 from tests.training.reranker.small import arguments
 from tests.training.small import losses_of
 
@@ -21,7 +22,7 @@ def test_two_processes_train_one_re_ranker(tiny: dict[str, Path], tmp_path: Path
     """Each has half of a batch's claims, and re-ranks half of val's."""
     out = tmp_path / "run"
     extra = {"optimisation__dropout": 0, "optimisation__batch_size": 7}
-    proc = run([*TWO[:-1], SCRIPT, *arguments(tiny, out, **extra)], tmp_path)
+    proc = run([*BY_TWO, SCRIPT, *arguments(tiny, out, **extra)], tmp_path)
     assert proc.returncode == 0, proc.stderr[-3000:]
     assert proc.stdout.count("zero-shot re-ranker") == 1
     options_alone = {**extra, "optimisation__batch_size": 14}

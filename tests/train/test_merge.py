@@ -60,14 +60,12 @@ def epoch(runs: Runs, kind: str, number: int = 2) -> Path:
 
 
 def merge(out: Path, *words: object) -> dict[str, Any]:
-    """Merge, and read the report, where there is one."""
     main([*map(str, words), f"--out={out}"])
     report = out / "report.json"
     return json.loads(report.read_text("utf-8")) if report.is_file() else {}
 
 
 def read(folder: Path, checkpoints: Sequence[Path], *words: str) -> MergeConfig:
-    """Read the program's config."""
     argv = ["--checkpoints", *map(str, checkpoints), f"--out={folder / 'out'}", *words]
     return read_config(MergeConfig, argv, program="t", description="t")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import environment
 from tests.shared_data import REPOSITORY
-from tests.train.test_finetune import environment
 from tests.training.namespaces import Host, two_hosts, why_not
 from tests.training.small import arguments
 
@@ -88,7 +88,6 @@ def ours(log: Path) -> list[str]:
 
 
 def losses_of(run: Path) -> list[float]:
-    """The mean loss of every epoch."""
     history = json.loads((run / "run.json").read_text())["history"]
     return [entry["loss"] for entry in history if entry["loss"] is not None]
 

@@ -10,7 +10,7 @@ import pytest
 from claim2source.datasets import carve_val, load
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
-from tests.train.test_finetune import TWO, run
+from tests.processes import BY_TWO, run
 from tests.training.small import arguments, small_setup
 from train.finetune import main
 
@@ -42,7 +42,7 @@ def test_two_processes_encode_half_of_val_and_of_what_is_mined(tmp_path: Path) -
     script.write_text(COUNTING)
     extra: dict[str, object] = {"optimisation__epochs": 2, "optimisation__remine_every": 1}
     extra |= {"choose": "last", "store": tmp_path / "store"}
-    command = [*TWO[:-1], str(script), *arguments(*setup, out, **extra)]
+    command = [*BY_TWO, str(script), *arguments(*setup, out, **extra)]
     proc = run(command, tmp_path, COUNTS=str(tmp_path))
     assert proc.returncode == 0, proc.stderr[-3000:]
     shares: dict[str, list[list[str]]] = {}

@@ -124,7 +124,6 @@ def mined_row(claim: str, positive: str, *negatives: str) -> MinedRow:
 
 
 def small_setup(folder: Path) -> tuple[Path, Path]:
-    """Model and data folders."""
     model = save_small_model(folder / "model")
     write_beir(small_splits(), folder / "data")
     return model, folder / "data"

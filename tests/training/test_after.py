@@ -25,9 +25,9 @@ from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.finetune import finetune
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.processes import run as launched
 from tests.report_files import without_costs
 from tests.train.test_finetune import TWO
-from tests.train.test_finetune import run as launched
 from tests.training.small import arguments, small_config
 from tests.wandb_runs import offline_runs
 from train.merge import MergeConfig

@@ -34,7 +34,6 @@ def on_val(epoch: int, value: float, data: TrainingData) -> Epoch:
 
 @pytest.fixture(scope="module")
 def trained(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
-    """A finished run of three epochs."""
     config = small_config(*setup, tmp_path_factory.mktemp("trained") / "run", tuning="lora")
     finetune(config)
     return config

@@ -26,7 +26,6 @@ from claim2source.training.negatives import negatives_table
 from tests.training.small import (
     dataset_of,
     mined_row,
-    power_cut,
     recipe_of,
     relative_gap,
     small_config,
@@ -78,17 +77,6 @@ def test_query_only_leaves_source_vectors_as_they_were(
     assert encoded == []
     tuned.encode(texts, "claim", store=store)
     assert encoded == [("claim", 2)]
-
-
-@pytest.mark.slow
-def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with power_cut():
-        finetune(small_config(*setup, out, optimisation__epochs=1))
-    lines = (out / "mined.jsonl").read_text().splitlines()
-    (out / "mined.jsonl").write_text("\n".join(lines[1:]) + "\n")
-    with pytest.raises(UserError, match=r"mined\.jsonl is not the file"):
-        finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))
 
 
 def test_no_negatives_no_mining(

@@ -330,17 +330,27 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
 ) -> None:
     """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
     saved: list[int] = []
+    prune, out = RunFolder.prune, tmp_path / "run"
 
-    def dropped(run: RunFolder, epoch: int) -> None:
+    def remember(run: RunFolder, epoch: int) -> None:
         saved.append(TrainingState.load(run.state).batches_done)
+        prune(run, epoch)
 
-    monkeypatch.setattr(RunFolder, "prune", dropped)
-    config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, keep="best")
-    finetune(config)
-    assert len(saved) == 2 and saved[1] == 2 * saved[0] == len(losses_of(tmp_path / "run"))
+    monkeypatch.setattr(RunFolder, "prune", remember)
+    report = finetune(small_config(*setup, out, optimisation__epochs=4, keep="best"))
+    steps = len(losses_of(out)) // 4
+    assert saved == [steps, 2 * steps, 3 * steps, 4 * steps]
+    # The chosen and the best epoch are kept, the first and the last.
+    scores = [entry.val["macro"]["mrr@5"] for entry in report.training.history]
+    best = scores.index(max(scores[1:]), 1)
+    required = {f"epoch-{epoch}" for epoch in (0, report.training.chosen_epoch, best, 4)}
+    assert {path.name for path in (out / "checkpoints").iterdir()} == required
+    assert len(required) < 5
 
 
-@pytest.mark.parametrize("change", ["base model", "val data", "training data", "teacher's run"])
+@pytest.mark.parametrize(
+    "change", ["base model", "val data", "training data", "teacher's run", "negatives"]
+)
 def test_a_run_is_not_resumed_on_something_else(
     change: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -364,6 +374,9 @@ def test_a_run_is_not_resumed_on_something_else(
         save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     elif change == "teacher's run":
         write_trec_run(Run.from_lists({c.id: [(c.golds[0], 2.0)] for c in train.claims}), teacher)
+    elif change == "negatives":
+        mined = tmp_path / "run" / "mined.jsonl"
+        mined.write_text(mined.read_text().partition("\n")[2])
     else:
         changed = (val if change == "val data" else train).claims[0]
         file = data / "queries.jsonl"
@@ -374,7 +387,10 @@ def test_a_run_is_not_resumed_on_something_else(
         text = file.read_text(encoding="utf-8")
         assert text.count(f'"{old}"') == 1
         file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
-    with pytest.raises(UserError, match=f"^the {change} is not the one that the run began with"):
+    why = f"^the {change} is not the one that the run began with"
+    if change == "negatives":
+        why = r"mined\.jsonl is not the file that the run was trained on"
+    with pytest.raises(UserError, match=why):
         finetune(small_config(model, data, tmp_path / "run", resume=True, **extra))
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
 
@@ -428,17 +444,6 @@ def test_vectors_of_an_epoch_do_not_depend_on_the_precision_of_its_steps(
     fresh, _ = encoder.encode(texts, "source")
     assert cost.reused == len(texts)
     assert abs(vectors - fresh).max() < 1e-6
-
-
-@pytest.mark.slow
-def test_keep_best_drops_the_others(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    report = finetune(small_config(*setup, out, keep="best", optimisation__epochs=4))
-    names = {path.name for path in (out / "checkpoints").iterdir()}
-    scores = [entry.val["macro"]["mrr@5"] for entry in report.training.history]
-    best = scores.index(max(scores[1:]), 1)
-    required = {"epoch-0", f"epoch-{report.training.chosen_epoch}", f"epoch-{best}", "epoch-4"}
-    assert required <= names and len(names) < 5
 
 
 @pytest.mark.slow

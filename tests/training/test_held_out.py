@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.records import Claim
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.datasets.prepare import PrepareConfig, prepare
 from claim2source.mining import write_mined
@@ -25,7 +25,7 @@ from claim2source.training.finetune import finetune
 from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
-from tests.training.small import data_of, mined_row, small_config
+from tests.training.small import data_of, dataset_of, mined_row, small_config
 
 # As the small configs hold out, and as another training did.
 SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
@@ -121,8 +121,7 @@ def test_what_was_trained_on_other_claims_is_free(
     train = load(data, "train")
     # A first phase on pairs of the pool: other claims of the same papers, of the same ids even.
     claims = tuple(Claim(c.id, f"about {c.golds[0]}", golds=c.golds) for c in train.claims)
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    pairs = Dataset(claims, train.sources, qrels, "train")
+    pairs = dataset_of(claims, train.sources)
     write_beir([pairs, load(data, "dev")], tmp_path / "pairs")
     held_out = checkpoint(tmp_path / "same", record(data, **SAME))
     untrained = checkpoint(tmp_path / "step0", record(data, **OTHER), epoch=0)

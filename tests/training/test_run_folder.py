@@ -60,7 +60,6 @@ def begin(config: FinetuneConfig, scored: bool = True) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Return path -> time and bytes of every file."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.rglob("*")

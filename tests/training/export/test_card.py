@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,8 +15,9 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from tests.processes import program
 from tests.shared_data import REPOSITORY
-from tests.training.points import TEMPLATE, config, write_point
+from tests.training.points import config, write_point
 from tests.training.small import small_setup
 from train.merge import MergeConfig, merge
 
@@ -38,9 +35,10 @@ class Hub:
         self.address = ""
 
 
-@contextmanager
-def serving(hub: Hub) -> Iterator[str]:
-    """Speak the parts of the hub's API that an upload takes."""
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A hub that speaks the parts of the API that an upload takes."""
+    hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
@@ -108,31 +106,18 @@ def serving(hub: Hub) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        hub.address = f"http://127.0.0.1:{server.server_address[1]}"
+        yield hub
     finally:
         server.shutdown()
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    fake_hub = Hub()
-    with serving(fake_hub) as fake_hub.address:
-        yield fake_hub
 
 
 def merged(hub: Hub, point: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the program as a process that knows this hub, and no transfers by another protocol."""
     own = {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1"}
     own |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_ETAG_TIMEOUT": "1"}
-    command = [sys.executable, "train/merge.py", "--checkpoints", str(point), "--out", str(out)]
-    return subprocess.run(
-        [*command, *words],
-        cwd=REPOSITORY,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = ("--checkpoints", str(point), "--out", str(out), *words)
+    return program("train/merge.py", *words, cwd=REPOSITORY, **own)
 
 
 @pytest.fixture
@@ -174,21 +159,6 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     own = SentenceTransformer(str(out), device="cpu")
     expected = own.encode_query(names["posts"]) @ own.encode_document(names["papers"]).T
     assert names["scores"].numpy() == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_card_names_what_the_export_reads_otherwise(tmp_path: Path, point: Path) -> None:
-    """A special token's name in a post is one in the export, where a prefix has such tokens."""
-    model, _ = small_setup(tmp_path / "again")
-    spec = config(model, template=replace(TEMPLATE, claim="[SEP] q: ", source=""), max_length=40)
-    write_point(spec, tmp_path / "special", "full")
-    merge(MergeConfig([str(tmp_path / "special")], tmp_path / "out"))
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "the name of a special token in a source is special" in card
-    merge(MergeConfig([str(point)], tmp_path / "plain"))
-    text = (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
-    assert "special token" not in text
-    # Nothing was scored, and so nothing is claimed.
-    assert "no verdict" in text and "not evaluated" in text
 
 
 @pytest.mark.slow

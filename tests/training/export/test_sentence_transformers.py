@@ -123,7 +123,10 @@ def test_special_tokens_of_a_prefix_stay_special(base: Path, tmp_path: Path) -> 
     """On one side alone: then a post's are too, which one tokenizer cannot tell apart; said."""
     template = Template("</s>q: ", "</s>p: ", True)
     out, lines = exported(config(base, template=template, max_length=40), tmp_path)
-    assert not any("special token" in line for line in lines)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert not any("special token" in line for line in (*lines, card))
+    # Nothing was scored, and so nothing is claimed.
+    assert "no verdict" in card and "not evaluated" in card
     shutil.rmtree(tmp_path / "point")
     shutil.rmtree(out)
     spec = config(base, template=replace(template, source=""), max_length=40)
@@ -131,6 +134,8 @@ def test_special_tokens_of_a_prefix_stay_special(base: Path, tmp_path: Path) -> 
     lines = merge(MergeConfig([str(tmp_path / "point")], out))
     assert any("special token in a source" in line for line in lines)
     assert not any("special token in a claim" in line for line in lines)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "the name of a special token in a source is special" in card
 
 
 def test_an_empty_text_without_any_token_is_said(base: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,18 +64,27 @@ def test_a_sum_names_its_parts_and_of_the_same_weights_is_these_to_the_bit(
     assert hashes[0] == hashes[1]
 
 
-def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path: Path) -> None:
+# Those that do not sum to 1 leave or take the rest of the base; without any it is the mean.
+WEIGHTS = pytest.mark.parametrize("weights", [None, (0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
+Pair = tuple[float, float]
+
+
+@WEIGHTS
+def test_deltas_of_adapters_are_summed_not_their_factors(
+    weights: Pair | None, model: Path, tmp_path: Path
+) -> None:
     tuned = saved(model, tmp_path / "one", "lora", 1, r=4, lora_alpha=8)
     two = saved(model, tmp_path / "two", "lora", 2, r=6, lora_alpha=6)
     scaled = Manifest.read(two)
     replace(scaled, weights=replace(scaled.weights, scale=0.5)).write(two)
-    write_sum(read_parts([tuned, two]), tmp_path / "soup")
+    write_sum(read_parts([tuned, two]), tmp_path / "soup", weights)
     parts, delta = [deltas(folder) for folder in (tuned, two)], deltas(tmp_path / "soup")
     assert delta.keys() == parts[0].keys() and len(delta) > 4
+    w = weights or (0.5, 0.5)
     for name, value in delta.items():
-        assert torch.allclose(value, (parts[0][name] + parts[1][name]) / 2, atol=1e-6)
+        assert torch.allclose(value, w[0] * parts[0][name] + w[1] * parts[1][name], atol=1e-5)
     assert json.loads((tmp_path / "soup" / "adapter_config.json").read_text())["r"] == 10
-    # It loads, and its vectors are those of the base with the mean of the deltas.
+    # It loads, and its vectors are those of the base with the sum of the deltas.
     encoder = resolve(str(tmp_path / "soup"), "cpu").encoder
     merged = encoder.model.merge_and_unload().state_dict()
     base = resolve(config(model), "cpu").encoder.model.state_dict()
@@ -85,27 +93,19 @@ def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path
     assert torch.allclose(merged[start], base[start] + delta[name], atol=1e-6)
 
 
-@pytest.mark.parametrize("weights", [None, (0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
-def test_weights_that_do_not_sum_to_1_leave_or_take_the_rest_of_the_base(
-    weights: tuple[float, float] | None, model: Path, tmp_path: Path
+@WEIGHTS
+def test_full_weights_are_summed_with_the_base(
+    weights: Pair | None, model: Path, tmp_path: Path
 ) -> None:
-    """Without any it is the mean."""
     start = load_file(model / "model.safetensors")
     parts = [saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2)]
     tuned = [load_file(folder / "model.safetensors") for folder in parts]
     write_sum(read_parts(parts), tmp_path / "full", weights)
-    w = weights or (0.5, 0.5)
     total = load_file(tmp_path / "full" / "model.safetensors")
     for name, base in start.items():
-        pairs = zip(w, tuned, strict=True)
+        pairs = zip(weights or (0.5, 0.5), tuned, strict=True)
         delta = sum((weight * (tuned[name] - base) for weight, tuned in pairs), torch.zeros(()))
         assert torch.allclose(total[name], base + delta, atol=1e-6), name
-    one, two = (saved(model, tmp_path / f"lora-{i}", "lora", i) for i in (1, 2))
-    write_sum(read_parts([one, two]), tmp_path / "lora", weights)
-    first, second = deltas(one), deltas(two)
-    for name, value in deltas(tmp_path / "lora").items():
-        expected = w[0] * first[name] + w[1] * second[name]
-        assert torch.allclose(value, expected, atol=1e-5)
 
 
 @pytest.fixture(params=["lora", "full"])
@@ -220,18 +220,13 @@ def test_weights_that_do_not_fit_each_other_are_named(
     assert not (tmp_path / "sum").exists()
 
 
-def test_a_weight_that_is_not_its_bases_has_no_scale(model: Path, tmp_path: Path) -> None:
-    point, base = (
-        saved(model, tmp_path / "point", "full", 1),
-        shutil.copytree(model, tmp_path / "b"),
-    )
-    scaled = ScaledCheckpoint(point, "cpu")
-    state = dict(scaled.base_weights)
-    state.pop("embeddings.LayerNorm.weight")
-    scaled.__dict__["_base"] = (
-        SimpleNamespace(model=SimpleNamespace(state_dict=lambda: state)),
-        base,
-    )
+def test_a_weight_that_is_not_its_bases_has_no_scale(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled = ScaledCheckpoint(saved(model, tmp_path / "point", "full", 1), "cpu")
+    fewer = dict(scaled.base_weights)
+    del fewer["embeddings.LayerNorm.weight"]
+    monkeypatch.setattr(ScaledCheckpoint, "base_weights", fewer)
     with pytest.raises(InputError, match="embeddings.LayerNorm.weight: does not fit"):
         scaled.set(0.5)
 
