@@ -15,6 +15,7 @@ from claim2source.core.files import file_hash
 from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import tokenizer_files, weights_hash
 from claim2source.models.manifest import RerankerManifest
+from claim2source.models.places import base_record
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
@@ -65,7 +66,7 @@ def export_reranker(
     return [
         *notes,
         f"{checkpoint.name}, {dtype}, sha256 {sha256}",
-        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
+        f"base {base_record(manifest.base.name)}: sha256 {manifest.base.sha256}, unchanged",
         "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
         f"trained on {rendering.claims} claims and {rendering.sources} sources",
     ]

@@ -12,6 +12,7 @@ from claim2source.core.files import write_json
 from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
+from claim2source.models.places import base_record
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def export(
     name = name or scaled.folder.name
     exported.write_export(folder, checkpoint=name, scale=recorded, sha256=sha256)
     claims_only = weights.trained == "query_only"
+    base_name = base_record(manifest.base.name)
     lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
     base = "not read: the checkpoint holds every weight"
     if (base_folder := scaled.base_folder) is not None:
@@ -64,9 +66,10 @@ def export(
         if weights_hash(base_folder) != manifest.base.sha256:
             raise UserError(f"{base_folder}: the base's weights changed while they were exported")
     if claims_only:
-        model, base_name = manifest.source_model, f"the base, {manifest.base.name}"
+        model = manifest.source_model
+        name_of_model = f"the base, {base_name}" if model is None else base_record(model.name)
         lines.append(
-            f"claims only: sources are encoded by {base_name if model is None else model.name}; "
+            f"claims only: sources are encoded by {name_of_model}; "
             "this package does so by itself, in sentence-transformers load it for them"
         )
     if trained.quantization:
@@ -79,7 +82,7 @@ def export(
     return [
         *lines,
         f"{name} at scale {recorded:g}, {settings.dtype}, sha256 {sha256}",
-        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
+        f"base {base_name}: sha256 {manifest.base.sha256}, {base}",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
     ]
 

@@ -128,6 +128,7 @@ def point(tmp_path: Path) -> Path:
     file = tmp_path / "point" / "manifest.json"
     manifest = json.loads(file.read_text())
     manifest["data"] |= {"dataset": str(data), "languages": ["de", "en"]}
+    manifest["base"]["name"] = str(model)  # as a run's config finds it
     file.write_text(json.dumps(manifest))
     return tmp_path / "point"
 
@@ -142,7 +143,7 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     data = card.data.to_dict()
     assert data["library_name"] == "sentence-transformers" and data["language"] == ["de", "en"]
     assert "license" not in data
-    assert str(tmp_path) not in text
+    assert str(tmp_path) not in text.replace("\\", "")  # Markdown escapes its underscores
     assert "no verdict" in text and "not evaluated" not in text
     results = card.data.eval_results
     assert {result.dataset_config for result in results} == {"en", "de", "macro"}
