@@ -57,7 +57,6 @@ class StoredReply:
 
 
 def default_answers() -> Path:
-    """Name the file of answers in the store's folder."""
     return default_root() / ANSWERS
 
 
@@ -120,7 +119,6 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
             raise self._damaged("a reply cannot be read") from None
 
     def put(self, key: str, reply: StoredReply) -> None:
-        """Store a reply."""
         logprobs = json.dumps([(t.text, t.logprob, t.top) for t in reply.logprobs])
         values = (
             *(reply.raw, reply.finish, reply.usage.prompt, reply.usage.completion, logprobs),

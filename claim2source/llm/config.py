@@ -76,7 +76,6 @@ class LLMConfig(Settings):
     retry_failed: bool = False
 
     def check(self) -> None:
-        """Raise `UserError` for a value that is not allowed."""
         check_server("llm.", self.url, self.key_env)
 
     @property

@@ -50,7 +50,6 @@ def style_prompt(style: Style, name: str | None = None) -> Prompt:
 def style_tasks(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[WritingTask]:
-    """Ask for all versions of texts in a style."""
     return [
         WritingTask(
             Request.of(prompt, text.id, _style_values(style, text), sample=number),

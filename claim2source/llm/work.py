@@ -37,11 +37,9 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """Add both."""
         return self.prompt + self.completion
 
     def __add__(self, other: Usage) -> Usage:
-        """Count the tokens of both."""
         return Usage(self.prompt + other.prompt, self.completion + other.completion)
 
 

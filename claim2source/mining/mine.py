@@ -360,14 +360,12 @@ class Miner:
         origins = map(_ORIGINS.__getitem__, found_by)
         negatives = map(Negative._make, zip(names, scores, origins, strict=True))
         # One list at a time: many objects at once would set off the garbage collector.
-        lists = (list(islice(negatives, count)) for count in mask.sum(axis=1).tolist())
-        if not random:
-            return lists
-        return (self._draw_hard(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
-
-    def _draw_hard(self, pair: _Pair, allowed: Sequence[Negative]) -> list[Negative]:
-        order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(len(allowed))
-        return [allowed[i] for i in order[: self.config.hard].tolist()]
+        for pair, count in zip(pairs, mask.sum(axis=1).tolist(), strict=True):
+            allowed = list(islice(negatives, count))
+            if random:
+                order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(count)
+                allowed = [allowed[i] for i in order[: self.config.hard].tolist()]
+            yield allowed
 
     def _random_negatives(
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]

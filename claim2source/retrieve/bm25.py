@@ -94,7 +94,6 @@ class BM25Config(Settings):
 
     @property
     def sources(self) -> SourceForm:
-        """Name the source representation that is indexed."""
         if self.metadata:
             return "metadata"
         return "title_abstract" if self.abstracts else "title"
@@ -398,7 +397,6 @@ class Analyser:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Name the versions of all that makes a term of a text."""
         return {"analysis": str(self.config.format), **library_versions(self.config)}
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
@@ -406,7 +404,6 @@ class Analyser:
         return self.texts([source_text(source, self.config) for source in sources])
 
     def texts(self, texts: Sequence[str]) -> list[list[str]]:
-        """List the terms of texts as those of sources."""
         return _terms(analysis_of(self.config), prepared(list(texts), self.config))
 
     def claim(self, claim: Claim) -> list[str]:

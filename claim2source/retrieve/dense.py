@@ -141,7 +141,6 @@ class DenseIndex:
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """The encoder of claims and sources."""
         return self._encoder() if callable(self._encoder) else self._encoder
 
     def _built(self) -> tuple[VectorIndex, Cost]:

@@ -86,7 +86,6 @@ class VectorIndex:
         return faiss.knn(vectors, self.vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
 
     def write(self, folder: Path) -> None:
-        """Write ids and vectors into a folder."""
         write_strings(folder / "ids.jsonl", self.ids.ids)
         np.save(folder / "vectors.npy", self.vectors, allow_pickle=False)
 

@@ -36,7 +36,8 @@ def write_folder(
     sha256. Raises `InputError` where `folder` exists, is not empty and is not an index.
     """
     folder = Path(folder)
-    if folder.exists() and not (_is_index(folder) or _is_empty(folder)):
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not (_is_index(folder) or is_empty):
         raise InputError(folder, why="exists and is not an index: it is not replaced")
     with atomic_folder(folder) as temporary:
         values = write(temporary)
@@ -56,12 +57,7 @@ def _is_index(folder: Path) -> bool:
         return False
 
 
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
-
-
 def write_strings(path: Path, strings: Iterable[str]) -> None:
-    """Write strings as JSON, one a line."""
     with open(path, "w", encoding="ascii", newline="\n") as file:
         file.writelines(json.dumps(string) + "\n" for string in strings)
 
@@ -98,7 +94,6 @@ class IndexFolder:
         return index
 
     def wrong(self, field: str, why: str) -> InputError:
-        """An error in a field of the manifest."""
         return InputError(self.path / MANIFEST, field=field, why=why)
 
     def settings(self, field: str, kind: type[Settings]) -> Settings:
@@ -110,7 +105,6 @@ class IndexFolder:
             raise self.wrong(field, f"missing or not {kind.__name__}: {why}") from None
 
     def count(self, field: str) -> int:
-        """A number of things, 0 or more."""
         value = self.values.get(field)
         if type(value) is not int or value < 0:
             raise self.wrong(field, f"{value!r} is not a number of {field}")
@@ -133,7 +127,6 @@ class IndexFolder:
         return array
 
     def strings(self, name: str, count: int) -> list[str]:
-        """Strings of the folder, `count` of them."""
         path = self.path / name
         try:
             lines = path.read_text(encoding="ascii").splitlines()

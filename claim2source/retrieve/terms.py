@@ -59,7 +59,6 @@ class Terms:
 
     @classmethod
     def joined(cls, texts: Sequence[np.ndarray]) -> Terms:
-        """Join one array of ids for each text."""
         return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
 
     def __len__(self) -> int:
@@ -71,7 +70,6 @@ class Terms:
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
     def part(self, start: int, end: int) -> Terms:
-        """Take the terms of texts `start` to `end` - 1."""
         bounds = self.bounds[start : end + 1]
         return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 

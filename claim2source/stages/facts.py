@@ -163,7 +163,6 @@ class Attribution(VersionedScores):
 
     @property
     def extracting(self) -> LLMConfig:
-        """Return the language model that takes posts apart."""
         return self.extractor or replace(self.llm, temperature=_TEMPERATURE)
 
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
@@ -305,7 +304,6 @@ def score_schema(low: int, high: int) -> dict[str, object]:
 
 
 def score_of(answer: Answer) -> float:
-    """Read the number of a model's reply."""
     return float(str((answer.data or {})["score"]))
 
 

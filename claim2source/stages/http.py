@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -131,10 +131,8 @@ class _Wave:
     settings: Http
     pairs: Sequence[Pair]
     is_first: bool
-
-    def __post_init__(self) -> None:
-        self.scored: list[RawScores] = []
-        self.halved = 0
+    scored: list[RawScores] = field(default_factory=list)
+    halved: int = 0
 
     async def run(self, parts: Sequence[Sequence[int]]) -> None:
         gate = asyncio.Semaphore(self.settings.concurrency)

@@ -245,11 +245,7 @@ def min_max(scores: np.ndarray) -> np.ndarray:
 
 
 def _keys(pairs: Sequence[Pair]) -> list[bytes]:
-    hashed: dict[str, bytes] = {}
-    for pair in pairs:
-        for text in pair:
-            if text not in hashed:
-                hashed[text] = text_key(text)
+    hashed = {text: text_key(text) for text in {text for pair in pairs for text in pair}}
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
 
 
@@ -262,7 +258,6 @@ def _store_finite_scores(
 
 
 def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Group the positions of pairs by their claims."""
     rows: dict[str, list[int]] = {}
     for row, pair in enumerate(pairs):
         rows.setdefault(pair.claim, []).append(row)

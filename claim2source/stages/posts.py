@@ -84,8 +84,9 @@ class Posts(WithRuntime):
         """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
         ids = {claim.id for claim in claims}
         posts = [post for post in self.known_posts if post.id not in ids]
-        vectors, read = self._vectors([*posts, *claims])
-        own, of_claims = vectors[: len(posts)], vectors[len(posts) :]
+        texts, store = self.rendering.claim_texts([*posts, *claims]), self.runtime.store
+        vectors, read = self.resolved.encoder.encode(texts, "claim", store=store)
+        own, of_claims = np.split(unit_vectors(vectors), [len(posts)])
         rows = defaultdict[str, list[int]](list)
         for row, post in enumerate(posts):
             for gold in post.golds:
@@ -101,12 +102,7 @@ class Posts(WithRuntime):
             scores = np.array([before[source] for source in first], np.float64)
             ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
             notes[claim.id] = f"{int((near > 0).sum())} of {len(first)} sources have a near post"
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=Cost(tokens=read))
-
-    def _vectors(self, posts: Sequence[Claim]) -> tuple[np.ndarray, int]:
-        texts = self.rendering.claim_texts(posts)
-        vectors, read = self.resolved.encoder.encode(texts, "claim", store=self.runtime.store)
-        return unit_vectors(vectors), read.tokens
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=Cost(tokens=read.tokens))
 
 
 def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:

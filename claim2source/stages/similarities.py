@@ -70,7 +70,6 @@ class ViewConfig(Settings):
 
     @property
     def encodes(self) -> bool:
-        """Tell whether an encoder makes the scores."""
         return self.score in ("cosine", "best_sentence")
 
     @property

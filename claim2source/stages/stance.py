@@ -169,7 +169,6 @@ class Stance(RewritingStage):
 
 
 def verdict_of(mean: float | None, threshold: float) -> Label:
-    """Return the verdict for a weighted mean of stances."""
     if mean is None or -threshold < mean < threshold:
         return UNVERIFIABLE
     return SUPPORTS if mean > 0 else REFUTES

@@ -155,7 +155,6 @@ class YesNo(LocalReranker):
 
     @cached_property
     def answers(self) -> tuple[int, int]:
-        """Return the tokens of yes and no."""
         tokenizer: Any = self.network[1]
         ids = []
         for word in ("yes", "no"):

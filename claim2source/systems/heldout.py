@@ -320,7 +320,6 @@ class Fitting:
 
     @property
     def rule(self) -> Rule:
-        """Return how a setting is chosen."""
         return self.held_out.choosing.rule
 
     def get_or_make(self, made_of: object, make: Callable[[], Value]) -> Value:

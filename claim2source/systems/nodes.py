@@ -99,11 +99,9 @@ class Node:
         return "title_abstract"
 
     def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
         return self.label if self.label is not None else self.own_label()
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none."""
         return self.display_name
 
 

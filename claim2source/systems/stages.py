@@ -71,7 +71,6 @@ class SystemStage:
 
     @property
     def label(self) -> str:
-        """Return its name, models and changed settings."""
         when = f" when {label_of_stage('', self.when)}" if self.when is not None else ""
         return label_of_stage(self.name, self.stage) + when + (" fitted" if self.fits else "")
 

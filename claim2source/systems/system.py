@@ -324,7 +324,6 @@ class SystemRunner:
 
     @cached_property
     def runtime(self) -> SystemRuntime:
-        """Return the store, the device and the models that all systems share."""
         return SystemRuntime(self.settings.store, self.settings.device, self.settings.progress)
 
     @cached_property
