@@ -45,7 +45,6 @@ def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def ask(index: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
-    """Run the program on the index; what it printed."""
     from eval.find import main
 
     def run(*words: str) -> str:

@@ -165,7 +165,6 @@ QUICK = ("stages", "checkpoint", "style_grid")
 
 
 def programs(*names: str) -> list[Any]:
-    """Parameters; all but a few are slow."""
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 

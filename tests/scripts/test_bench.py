@@ -24,7 +24,6 @@ Measure = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random BERT of two layers, of 64 tokens at most."""
     return str(save_small_model(tmp_path_factory.mktemp("model"), dropout=0.1))
 
 

@@ -374,7 +374,6 @@ def _stop_after_saves(
 
 
 def _processes_of(out: Path) -> list[int]:
-    """List the processes that were told to write to a folder."""
     ids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -395,7 +394,6 @@ def _wait_for_saves(process: subprocess.Popen[Any], state: Path, saves: int) -> 
 
 
 def _left(out: Path, half_written: str) -> bool:
-    """Whether something of this name is not whole yet."""
     folder = out / Path(half_written).parent
     name = Path(half_written).name
     return any(at.startswith(name) and at.endswith(".tmp") for at in os.listdir(folder))

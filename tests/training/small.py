@@ -130,7 +130,6 @@ def small_setup(folder: Path) -> tuple[Path, Path]:
 
 
 def arguments(model: Path, data: Path, out: Path, **options: object) -> list[str]:
-    """The command line of a run of a few seconds."""
     settings: dict[str, object] = {
         "data.dataset": data,
         "data.report_split": "dev",
@@ -157,7 +156,6 @@ def arguments(model: Path, data: Path, out: Path, **options: object) -> list[str
 
 
 def small_config(model: Path, data: Path, out: Path, **options: object) -> FinetuneConfig:
-    """The same as a config."""
     flags = [f"--{key}" for key in ("resume", "overwrite") if options.pop(key, False)]
     return read_config(
         FinetuneConfig,

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from claim2source.training.distributed import gather_vectors
+from tests.processes import environment
 from tests.shared_data import REPOSITORY
 from tests.training.small import relative_gap
 
@@ -42,18 +43,15 @@ def gradients(
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(REPOSITORY),
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "TORCHELASTIC_RUN_ID": "tests",
-                "LOCAL_WORLD_SIZE": str(world),
-                "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-            },
+            env=environment(
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                TORCHELASTIC_RUN_ID="tests",
+                LOCAL_WORLD_SIZE=str(world),
+                WORLD_SIZE=str(world),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+            ),
         )
         for rank in range(world)
     ]

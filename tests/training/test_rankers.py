@@ -41,7 +41,6 @@ def planted(weights: list[float], claims: int = 400, papers: int = 60) -> Lists:
 
 
 def plain_loss(weights: np.ndarray, lists: Lists, penalty: float) -> float:
-    """The listwise loss, a claim at a time."""
     total = 0.0
     for row in range(len(lists.weights)):
         x = lists.features[row][lists.is_candidate[row]].astype(np.float64)

@@ -65,7 +65,6 @@ def as_read(teacher: Path) -> Encoder:
 def run(
     setup: tuple[Path, Path], teacher: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """A finished run, and its store."""
     folder = tmp_path_factory.mktemp("run")
     extra = taught(teacher, optimisation__epochs=4, optimisation__learning_rate=1e-2)
     finetune(small_config(*setup, folder / "run", store=folder / "store", choose="last", **extra))

@@ -133,8 +133,9 @@ def test_lora_is_the_base_plus_scaled_delta(
     scale: float | None, base: Path, tmp_path: Path
 ) -> None:
     write_point(config(base), tmp_path / "point", "lora")
-    out = export(tmp_path / "point", tmp_path / "out", scale=scale)
-    adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
+    point, out, scales = tmp_path / "point", tmp_path / "out", None if scale is None else [scale]
+    lines = merge(MergeConfig([str(point)], out, scales=scales))
+    adapter = load_file(point / "adapter_model.safetensors")
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
     base_weights, merged = weights_of(base), weights_of(out)
     factor = 1.0 if scale is None else scale
@@ -145,6 +146,17 @@ def test_lora_is_the_base_plus_scaled_delta(
     assert torch.equal(merged[f"{LAYER}.bias"], base_weights[f"{LAYER}.bias"])
     record = json.loads((out / "claim2source.json").read_text())
     assert record["scale"] == record["weights"]["scale"] == factor
+    # Where it comes from is written beside it, and said.
+    assert record["base"]["sha256"] == file_hash(base / "model.safetensors")
+    assert record["weights"]["sha256"] == file_hash(point / "adapter_model.safetensors")
+    assert record["sha256"] == file_hash(out / "model.safetensors")
+    assert (record["weights"]["kind"], record["encoder"]["max_length"], record["epoch"]) == (
+        "lora",
+        12,
+        1,
+    )
+    assert f"scale {factor:g}" in lines[0] and record["base"]["sha256"] in lines[1]
+    assert not (out / "manifest.json").exists()
 
 
 def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path) -> None:
@@ -267,19 +279,6 @@ def test_the_base_is_hashed_again_once_all_is_written(
     with pytest.raises(UserError, match="weights changed"):
         export(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_where_it_comes_from_is_written_beside_it(base: Path, tmp_path: Path) -> None:
-    write_point(config(base), tmp_path / "point", "lora")
-    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
-    record = json.loads((tmp_path / "out" / "claim2source.json").read_text())
-    assert record["base"]["sha256"] == file_hash(base / "model.safetensors")
-    adapter = file_hash(tmp_path / "point" / "adapter_model.safetensors")
-    assert record["weights"]["sha256"] == adapter and record["weights"]["kind"] == "lora"
-    assert record["sha256"] == file_hash(tmp_path / "out" / "model.safetensors")
-    assert record["encoder"]["max_length"] == 12 and record["epoch"] == 1
-    assert "scale 0.5" in lines[0] and record["base"]["sha256"] in lines[1]
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def small_rerankers(folder: Path) -> dict[str, Path]:
 
 
 def arguments(dirs: dict[str, Path], out: Path, **options: object) -> list[str]:
-    """The command line of a run of a few seconds."""
     kind = str(options.get("model__kind", "cross_encoder"))
     settings: dict[str, object] = {
         "data.dataset": dirs["data"],
@@ -66,7 +65,6 @@ def arguments(dirs: dict[str, Path], out: Path, **options: object) -> list[str]:
 
 
 def small_config(dirs: dict[str, Path], out: Path, **options: object) -> RerankerConfig:
-    """The same as a config."""
     flags = [f"--{key}" for key in ("resume", "overwrite") if options.pop(key, False)]
     words = [*arguments(dirs, out, **options), *flags]
     return read_config(RerankerConfig, words, program="t", description="t")
