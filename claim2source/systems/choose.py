@@ -481,22 +481,6 @@ def _fusion_distance(config: FusionConfig) -> float:
     return changed + abs(middle) / len(alphas)
 
 
-def choose_share(
-    name: str, runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
-) -> tuple[float, Choice]:
-    """Choose a stage's `mix` or `weight` by the runs of all its values; near 0 is the default."""
-    return choose(
-        name,
-        {value: weighing.of(run) for value, run in runs.items()},
-        weighing,
-        settings=lambda value: {name: value},
-        distance=lambda value: value,
-        rule=rule,
-        trials=True,
-        note=note,
-    )
-
-
 def choose_margin(
     before: Run,
     after: Run,

@@ -25,8 +25,8 @@ from claim2source.stages.learned import Learned
 from claim2source.systems.choose import (
     MIXES,
     WEIGHTS,
+    choose,
     choose_margin,
-    choose_share,
     choose_threshold,
 )
 from claim2source.systems.conditions import MARGIN, WhenConfig
@@ -283,12 +283,20 @@ def fit_stages(
     for number, stage in enumerate(stages):
         for name, values in ((MIX, MIXES), (WEIGHT, WEIGHTS)):
             if name in stage.fits:
-                stage, runs = stage.with_runtime(runtime), {}
+                stage, weighing, tried = stage.with_runtime(runtime), selection.weighing(data), {}
                 for value in values:
                     stage = stage.with_setting(name, value)
-                    runs[value] = run(stage).result.run
-                weighing = selection.weighing(data)
-                value, choice = choose_share(name, runs, weighing, rule, selection.note)
+                    tried[value] = weighing.of(run(stage).result.run)
+                value, choice = choose(
+                    name,
+                    tried,
+                    weighing,
+                    settings=lambda value, name=name: {name: value},  # type: ignore[misc]
+                    distance=float,
+                    rule=rule,
+                    trials=True,
+                    note=selection.note,
+                )
                 stage = stage.with_setting(name, value)
                 choices.append(choice)
         if THRESHOLD in stage.fits:
