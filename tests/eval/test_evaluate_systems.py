@@ -351,6 +351,8 @@ def test_rewritings_change_what_is_searched_and_the_key(
     assert styles[:2] == ["rewritten"] * 2 and set(styles[2:]) == {"S0C0"}
     with pytest.raises(ConfigError, match="rewrites: .* allowed: none with styles"):
         main(arguments(setup, tmp_path / "p", *words, "--styles.claim_styles=[C1]"))
+    with pytest.raises(ConfigError, match="depth: 3 .* with styles"):
+        main(arguments(setup, tmp_path / "p", "--styles.claim_styles=[C1]", "--depth=3"))
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match="no rewriting of a claim of dev"):
         main(arguments(setup, tmp_path / "p", *words))
