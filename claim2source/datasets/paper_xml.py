@@ -29,6 +29,8 @@ _FOREIGN = {
     "xml": "EndNote XML: export RIS or BibTeX",
     "records": "EndNote XML: export RIS or BibTeX",
     "html": "a web page",
+    "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
+    "medlinecitationset": "an old form of PubMed's: fetch it anew",
 }
 # Elements that begin a line, and repeated formulas.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())

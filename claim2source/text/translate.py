@@ -203,7 +203,7 @@ def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Transl
     ):
         for line in lines:
             row = json.loads(line) if line.strip() else {}
-            if pairs := by_id.get(str(row.get("_id"))):
+            if "_id" in row and (pairs := by_id.get(str(row["_id"]))):
                 _translate(row, pairs)
                 line = json.dumps(row, ensure_ascii=False) + "\n"
                 if _SURROGATE.search(line):  # of a field that is not ours

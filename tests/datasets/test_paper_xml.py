@@ -129,6 +129,8 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("<foo><bar/></foo>", "its root is <foo>"),
+        ("<eSummaryResult><DocSum/></eSummaryResult>", "without abstracts: fetch XML"),
+        ("<MedlineCitationSet/>", "fetch it anew"),
         ("<article><front/></article>", "has no front/article-meta"),
         (
             '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'

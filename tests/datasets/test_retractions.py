@@ -87,12 +87,15 @@ def test_of_several_notices_of_retraction_watch_the_gravest_counts(tmp_path: Pat
         "3,1/2/2021 0:00,,10.1000/b,77,Retraction,\n"
         "4,1/3/2021 0:00,,10.1000/b,77,Reinstatement,\n"
         "5,1/3/2021 0:00,,unavailable,88,Correction,\n"
+        "6,1/1/2021 0:00,,unavailable,99,Retraction,\n"
+        "6,1/2/2021 0:00,,unavailable,99,Correction,\n"
     )
     notices = read_notices(path)
     assert notices.of("W9", "10.1000/a") == "retracted, 2020-05-12, 10.1000/n"
     assert notices.of("10.1000/A", "") == notices.of("W9", "10.1000/a")
     assert notices.of("W9", "10.1000/b") == notices.of("77", "") == ""
     assert notices.of("88", "10.1000/c") == "corrected, 2021-01-03"
+    assert notices.of("99", "") == "retracted, 2021-01-01"
     assert notices.of("W9", "10.1000/c") is None and notices.of("0", "") is None
     path.write_text("DOI,Title\n")
     with pytest.raises(InputError, match=r"watch.csv: RetractionNature: no such column"):

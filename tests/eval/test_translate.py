@@ -123,6 +123,16 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert rows(folder)["d3"]["metadata"]["translation"] == "Old"
 
 
+def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Path) -> None:
+    """Also where a claim is called as no claim's id is read."""
+    folder = data_set(tmp_path / "data", [{**QUERIES[1], "_id": "None"}])
+    with open(folder / "queries.jsonl", "a", encoding="utf-8") as file:
+        file.write("\n")
+    main(words(folder, llm_server(lambda chat: ENGLISH[source_of(chat)]), tmp_path))
+    translated, blank = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(translated)["metadata"]["translation"] == E1 and blank == ""
+
+
 def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     llm_server: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from claim2source.core.errors import InputError
+from claim2source.core.report import Report, SystemReport
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.published.tables import Column, Table, load_published
 from claim2source.metrics.metrics import cutoff
 
@@ -42,6 +44,26 @@ def test_every_paper_is_there_with_our_metrics_and_flags_that_cover_something() 
                 if flag.covers(row.name, column.name)
             ]
             assert any(value is not None for value in cells), (table.id, flag)
+
+
+def test_a_stage_has_the_published_score_of_its_own_row() -> None:
+    """A row of a report is one stage of a system, or all of it."""
+    rows = {"first stage": "none, GritLM-(F)", "": "Qwen3-8B-IT"}
+    table, systems = TABLES["2026-stage2"], {}
+    for i, (stage, row) in enumerate(rows.items()):
+        names = {"name": f"s{i}", "system": "s", "claims": "bilingual", "stage": stage}
+        (model, *_), scores = table.row(row).models, {"mrr@5": 0.5 + i, "queries": 9}
+        systems[f"s{i}"] = SystemReport(
+            **names, model=model, languages={"de": scores}, macro=scores
+        )
+    report = Report("ct26", "dev", systems)
+    beside = with_published(report, systems.values()).systems
+    for name, row in zip(systems, rows.values(), strict=True):
+        cells = [c for c in beside[name].published if c.table == table.id]
+        assert {(c.row, c.column) for c in cells} == {(row, "DE"), (row, "AVG")}
+        assert {c.ours for c in cells} == {systems[name].macro["mrr@5"]}
+        (german,) = [c for c in cells if c.column == "DE"]
+        assert german.published == table.value(row, "DE")
 
 
 # --- 2025 ---------------------------------------------------------------------------------

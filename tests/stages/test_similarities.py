@@ -147,6 +147,8 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     counts.clear()
     all_models = Scorer(SOURCES, Runtime(None, "cpu"), several=True)
     assert len({ask(all_models, view) for view in [*views, longer] * 2}) == 2
+    # Another pool's scorer shares them.
+    ask(all_models.of_pool(SOURCES), longer)
     assert counts == {"encoders": 2}
 
 

@@ -10,7 +10,8 @@ import torch
 
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.mining import MinedRow, Negative
-from claim2source.models import Encoder
+from claim2source.models import Encoder, Template
+from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.data import TrainingPairs
 from tests.training.small import dataset_of, mined_row, recipe_of
@@ -51,6 +52,22 @@ def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> Non
     groups = TrainingPairs(dataset(), rows, encoder, recipe_of()).groups()
     assert groups[0] == groups[2] == groups[3]
     assert groups[1] != groups[0]
+
+
+def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
+    """Of either side, which a model may read behind prefixes of their own."""
+    template = Template(claim="query: ", source="passage: ")
+    settings = replace(encoder.settings, template=template)
+    prefixed = Encoder(encoder.model, encoder.tokenizer, settings, None)
+    rendering = Rendering("bilingual", "title")
+    data = dataset()
+    data = replace(data, claims=tuple(replace(c, lang="de", translation="x") for c in data.claims))
+    pairs = TrainingPairs(data, ROWS, prefixed, recipe_of(rendering=rendering))
+    for claim, text in zip(data.claims, rendering.claim_texts(data.claims), strict=True):
+        assert pairs.claim_tokens[claim.id] == prefixed.tokenize([text], "claim")[0]
+    for source, text in zip(data.sources, rendering.source_texts(data.sources), strict=True):
+        if source.id in pairs.source_tokens:
+            assert pairs.source_tokens[source.id] == prefixed.tokenize([text], "source")[0]
 
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
