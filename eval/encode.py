@@ -57,7 +57,7 @@ def encode(config: EncodeConfig) -> None:
     # torch is imported once the arguments are good.
     import torch
 
-    from claim2source.core.memory import use_cores
+    from claim2source.core.machine import use_cores
     from claim2source.training.distributed import launched_world
 
     store = config.open_store()

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from claim2source.core.memory import machine_memory
+from claim2source.core.machine import machine_memory
 from claim2source.core.report import Hardware
 
 # Only where the package runs from a checkout.

@@ -21,7 +21,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
-from claim2source.core.memory import large_blocks_returned, release_memory
+from claim2source.core.machine import large_blocks_returned, release_memory
 from claim2source.core.records import Claim
 from claim2source.core.run import Failure, Result
 from claim2source.core.stage import Claims, as_claims

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.models.config import EncoderSettings, Identity, Side, Template

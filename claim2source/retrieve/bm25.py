@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
-from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run

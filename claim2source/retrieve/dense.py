@@ -13,7 +13,7 @@ import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
-from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source

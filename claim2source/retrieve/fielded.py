@@ -15,7 +15,7 @@ from typing import Annotated, cast
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
-from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims

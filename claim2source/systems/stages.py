@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, Stopped
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MAIN_METRIC, Choice, Epoch

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from claim2source.core.errors import ConfigError
-from claim2source.core.memory import machine_memory
+from claim2source.core.machine import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.layers import count_weights, linear_layers
 from claim2source.models.tokens import Tokens

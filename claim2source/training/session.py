@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import CSVLogger
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError, said_once
-from claim2source.core.memory import use_cores
+from claim2source.core.machine import use_cores
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.core.terminal import say

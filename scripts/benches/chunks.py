@@ -18,7 +18,7 @@ from multiprocessing import get_context
 import numpy as np
 
 from claim2source.core.config import Number
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from scripts.benches import common
 from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of
 

@@ -31,7 +31,7 @@ import psutil  # type: ignore[import-untyped]
 
 from claim2source.core.config import Number, flag
 from claim2source.core.errors import UserError
-from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets import load

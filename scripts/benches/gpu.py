@@ -33,7 +33,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausalLM
 
 from claim2source.core.config import Number, flag
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
 from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.packed import flash_varlen

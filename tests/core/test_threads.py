@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from claim2source.core.memory import use_cores
+from claim2source.core.machine import use_cores
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from peft import LoraConfig as PeftConfig
 from peft import get_peft_model
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel, PreTrainedModel
 
-from claim2source.core import memory as core_memory
+from claim2source.core import machine
 from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training import memory_plan
@@ -266,13 +266,13 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
 
 
 def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_total = core_memory.machine_memory()
+    machine_total = machine.machine_memory()
     assert machine_total > 2**28
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(core_memory, "_LIMITS", (limit,))
+    monkeypatch.setattr(machine, "_LIMITS", (limit,))
     for text, expected in (("max\n", machine_total), ("268435456\n", 2**28)):
         limit.write_text(text)
-        assert core_memory.machine_memory() == expected or text == "max\n"
+        assert machine.machine_memory() == expected or text == "max\n"
 
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:

@@ -310,10 +310,10 @@ def _entries(
         ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
         golds = dataset.qrels.golds(name)
         # In the order of the last run; then what earlier ones have, and golds that none has.
-        listed = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
+        ids = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
         first = [min((rank[gold] for gold in golds if gold in rank), default=0) for rank in ranks]
         candidates = []
-        for source in listed:
+        for source in ids:
             mine = [rank.get(source, 0) for rank in ranks]
             before = [mine[0], *mine[:-1]] if arrows else mine
             texts = [

@@ -1,4 +1,4 @@
-"""Measure a stage's peak memory; divide a machine's cores among its processes."""
+"""Measure memory, and share the cores of this machine among its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory: of one stage, not of the process so far."""
+"""Peak memory of one stage, not of the process so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.memory import peak_memory
+from claim2source.core.machine import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.retrieve import BM25
 
@@ -52,7 +52,7 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.memory import large_blocks_returned
+from claim2source.core.machine import large_blocks_returned
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
