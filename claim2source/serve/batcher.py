@@ -31,33 +31,10 @@ OnPart = Callable[[str], None]
 class NoAnswer(Exception):
     """Report why a post has no answer: an HTTP status, and seconds after which to try again."""
 
-    status = 500
-    seconds: int | None = None
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the HTTP headers that say when to try again."""
-        return {} if self.seconds is None else {"retry-after": str(self.seconds)}
-
-
-class TooBusy(NoAnswer):
-    """Refuse a post because too many wait."""
-
-    status = 503
-
-    def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
-        super().__init__(f"too many posts are waiting; try again in {seconds} s")
-
-
-class TooLate(NoAnswer):
-    """Report a post that was not answered in time."""
-
-    status = 504
-
-
-class SearchFailed(NoAnswer):
-    """Report a search that failed; the log says why."""
+    def __init__(self, status: int, why: str, seconds: int | None = None) -> None:
+        self.status = status
+        self.headers = {} if seconds is None else {"retry-after": str(seconds)}
+        super().__init__(why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,23 +95,23 @@ class RequestBatcher:
         """Answer posts together, in order.
 
         `on_part` is called in the batcher's thread with the name of each part of the work. Raises
-        `TooBusy`, `TooLate` or `SearchFailed`.
+        `NoAnswer`: 503 where too many wait, 504 where it takes too long, 500 where it fails.
         """
         job = _Job(posts, k, where, on_part)
         with self._changed:
             waiting = self._batch_size + self._queued()
             if self._closed or waiting + len(posts) > self.capacity:
-                raise TooBusy(min(LONGEST, max(1, ceil(waiting * self._pace))))
+                raise _too_busy(min(LONGEST, max(1, ceil(waiting * self._pace))))
             self._jobs.append(job)
             self._changed.notify()
         try:
             async with asyncio.timeout(self.seconds):
                 return await asyncio.wrap_future(job.answers)
         except TimeoutError:
-            raise TooLate(f"no answer within {self.seconds:g} s") from None
+            raise NoAnswer(504, f"no answer within {self.seconds:g} s") from None
         except asyncio.CancelledError:
             if self._closed:
-                raise TooBusy(LONGEST) from None
+                raise _too_busy(LONGEST) from None
             raise
         finally:
             # One that is given up leaves its place, unless it is being searched.
@@ -175,7 +152,7 @@ class RequestBatcher:
             complain(error)
             self._free_places(jobs[0])
             jobs[0].answers.set_exception(
-                SearchFailed("the search failed; the server's log says why")
+                NoAnswer(500, "the search failed; the server's log says why")
             )
             return
         for job in jobs:
@@ -201,6 +178,10 @@ class RequestBatcher:
         answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
         self._pace = 0.8 * self._pace + 0.2 * (time.monotonic() - started) / len(posts)
         return [replace(answer, post=post) for answer, post in zip(answers, posts, strict=True)]
+
+
+def _too_busy(seconds: int) -> NoAnswer:
+    return NoAnswer(503, f"too many posts are waiting; try again in {seconds} s", seconds)
 
 
 def complain(error: Exception) -> None:

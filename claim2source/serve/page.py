@@ -89,12 +89,7 @@ class Page:
             "about_scores": ABOUT_SCORES,
         }
 
-    def has(self, path: str) -> bool:
-        """Tell whether a path is a page's."""
-        return path in PATHS
-
     def add_to(self, app: FastAPI) -> None:
-        """Add the page's routes."""
         app.add_api_route("/", self.show, include_in_schema=False)
         app.add_api_route("/answer", self.answer, methods=["POST"], include_in_schema=False)
         app.add_api_route("/enter", self.enter, methods=["POST"], include_in_schema=False)
@@ -113,9 +108,12 @@ class Page:
         status, headers = 200, dict[str, str]()
         if fields["post"].strip() and not is_foreign(request.headers):
             try:
-                values["found"] = await self.ask(question_of(fields), lambda part: None)
+                given = {name: text for name, text in fields.items() if text.strip()}
+                question = Question.model_validate(given)
+                values["found"] = await self.ask(question, lambda part: None)
             except ValidationError as error:
-                status, values["why"] = 422, first_of(error)
+                field, why = first_problem(error.errors(include_url=False))
+                status, values["why"] = 422, f"{LABELS.get(field, field)}: {why}"
             except NoAnswer as error:
                 status, headers, values["why"] = error.status, error.headers, str(error)
         answer = values["found"]
@@ -229,17 +227,6 @@ def origin_of(request: Request) -> str:
     """Name this server as a browser does; nothing where its name is no name."""
     host = request.headers.get("host", "")
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
-
-
-def question_of(fields: Mapping[str, str]) -> Question:
-    """Read the form's fields; empty ones are not given. Raises `ValidationError`."""
-    return Question.model_validate({name: text for name, text in fields.items() if text.strip()})
-
-
-def first_of(error: ValidationError) -> str:
-    """Describe the first error, by the label of its field."""
-    field, why = first_problem(error.errors(include_url=False))
-    return f"{LABELS.get(field, field)}: {why}"
 
 
 def example_of(schema: Mapping[str, Any]) -> str:

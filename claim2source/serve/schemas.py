@@ -152,12 +152,10 @@ class Question(Strict):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"post": EXAMPLE}]})
 
     def as_post(self) -> Post:
-        """Return the post."""
         return Post("0", self.post, "" if self.lang == AUTO else self.lang, "", self.translation)
 
     @property
     def where(self) -> Where:
-        """Restrict the search to some papers."""
         return Where(self.date, self.paper_lang, self.venue)
 
 
@@ -171,7 +169,6 @@ class PostIn(Strict):
     translation: Translation = ""
 
     def as_post(self) -> Post:
-        """Return the post."""
         lang = "" if self.lang == AUTO else self.lang
         return Post(self.id, self.text, lang, self.date or "", self.translation)
 
@@ -191,7 +188,6 @@ class Batch(Strict):
 
     @property
     def where(self) -> Where:
-        """Restrict the search to some papers."""
         return Where(None, self.paper_lang, self.venue)
 
 
@@ -248,19 +244,11 @@ class AnswerOut(BaseModel):
 
     @classmethod
     def of(cls, answer: Answer) -> AnswerOut:
-        """Describe an answer."""
-        papers: list[Any] = json_rows(answer)
-        return cls(
-            post=answer.post.id,
-            lang=answer.lang,
-            abstained=answer.abstained,
-            present=answer.present,
-            reasoning=answer.reasoning,
-            verdict=answer.verdict,
-            headline=headline(answer),
-            notes=notes(answer),
-            papers=papers,
-        )
+        own = ("lang", "abstained", "present", "reasoning", "verdict")
+        values: dict[str, Any] = {name: getattr(answer, name) for name in own}
+        values |= {"headline": headline(answer), "notes": notes(answer)}
+        values["papers"] = json_rows(answer)
+        return cls(post=answer.post.id, **values)
 
 
 class AnswersOut(BaseModel):
