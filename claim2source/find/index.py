@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,31 +13,39 @@ from typing import Annotated, Literal
 
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
-from claim2source.core.program import with_places
+from claim2source.core.files import require_writable
+from claim2source.core.program import command_of, with_places
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
+from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import Format, PaperFiles
-from claim2source.datasets.papers import Notices
-from claim2source.engines import Engine, open_index
+from claim2source.datasets.papers import Notices, read_notices
+from claim2source.engines import Engine, is_engine, open_index
+from claim2source.engines.files import files_of
 from claim2source.engines.growing import (
     BATCH,
     PaperEncoder,
     batches,
     fill_store,
+    grow,
+    open_for_writing,
     re_encode,
+    undo_re_encoding,
 )
 from claim2source.engines.manifest import IndexManifest, check_bm25
 from claim2source.find.abstention import abstention_of
 from claim2source.io.store import Store
+from claim2source.io.text_files import read_lines
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
-from claim2source.models.local import local_model
+from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.pipeline.options import StoreOptions
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering, SourceForm
 
+PROGRAM = "eval/index.py"
 # Ids that are removed at a time, and papers by which the time to encode all is estimated.
 IDS, SAMPLED = 4096, 16
 # Keys that every call reads; those of --re_encode; those of a call without papers.
@@ -125,7 +135,6 @@ class IndexProgramConfig(StoreOptions):
 
     @property
     def column_map(self) -> dict[str, str]:
-        """Map fields to columns."""
         return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in self.columns}
 
 
@@ -137,8 +146,91 @@ def index_words(words: Sequence[str]) -> list[str]:
     ]
 
 
+@with_local_models
+def write_index(config: IndexProgramConfig) -> None:
+    """Write papers into an index, or change the index that is there."""
+    files_of(config.out)
+    ids = [] if config.delete is None else [*map(str.strip, read_lines(config.delete))]
+    notices = None if config.retractions is None else read_notices(config.retractions)
+    if config.claims is not None:
+        require_golds(config.claims, "train", lenient=config.lenient)
+    if config.source is None:
+        change(config, ids, notices)
+    else:
+        write_papers(config, config.source, ids, notices)
+
+
+def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | None) -> None:
+    """Remove and mark papers, encode them anew, or fit abstention."""
+    engine = open_unharmed(config)
+    try:
+        if config.undo:
+            say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
+            return
+        if config.re_encode is not None:
+            encode_anew(engine, config)
+            return
+        if config.delete is not None or notices is not None:
+            remove(engine, ids)
+            mark(engine, notices)
+            engine.build(say)
+        if config.claims is not None:
+            engine.lock()
+            resolved = load_model(model_of(config, engine.manifest), config.device)
+            engine.use(resolved.encoder)  # its folder may be another one than the manifest's
+            say(fit_abstention_to(engine, config, resolved))
+    finally:
+        engine.close()
+
+
+def write_papers(
+    config: IndexProgramConfig, source: str, ids: Sequence[str], notices: Notices | None
+) -> None:
+    """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
+    if "://" not in config.out:
+        require_writable(Path(config.out), "folder")
+    # Damage and other settings are said before papers are read and a model is loaded.
+    manifest = open_unharmed(config).manifest if is_engine(config.out) else None
+    if manifest is not None:
+        require_same(config, manifest)
+    sentences = config.sentences if manifest is None else manifest.sentences > 0
+    files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
+    files.without = frozenset(ids)
+    shard, shards = shard_of(config.shard, os.environ)
+    allowed = "none where Slurm, accelerate or --shard divides"
+    require(config.launcher is None or shards == 1, "launcher", config.launcher, allowed)
+    # A pipe can be read only once.
+    files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
+    total = count_papers(files) if files.check else None
+    choose_gpu(config, os.environ)
+    model = model_of(config, manifest)
+    resolved = load_model(model, config.device)
+    dense = dense_of(config, manifest, model, resolved)
+    if shards > 1:
+        encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, sentences)
+        count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
+        say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
+        say("next: the same command without the launcher writes the index")
+        return
+    if config.launcher is not None:
+        launch(config, model, dense, sentences)
+    engine = open_for_writing(config.out, dense, config.bm25, sentences)
+    try:
+        remove(engine, ids)
+        grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
+        if mark(engine, notices):
+            engine.build(say)
+        say(f"{config.out}: {grown}")
+        if omissions := files.omissions():
+            say(f"left out or changed: {omissions}")
+        if config.abstention:
+            say(fit_abstention_to(engine, config, resolved))
+    finally:
+        engine.close()
+    say(f'next: {command_of("eval/find.py")} "new study: .." --index {shlex.quote(config.out)}')
+
+
 def remove(engine: Engine, ids: Sequence[str]) -> None:
-    """Remove papers, and say how many were there."""
     listed = [key for key in ids if key]
     if listed:
         removed = sum(engine.delete(part) for part in batches(listed, IDS))
@@ -146,7 +238,6 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
 
 
 def mark(engine: Engine, notices: Notices | None) -> int:
-    """Mark papers by notices, and say how many changed."""
     if notices is None:
         return 0
     marked = engine.retract(lambda key, doi, _: notices.of(key, doi))
@@ -183,7 +274,6 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
 
 
 def model_name(manifest: IndexManifest) -> str:
-    """Name an index's model."""
     return "without a name" if manifest.model is None else manifest.model.name
 
 
@@ -285,16 +375,6 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
 
 
-def fill(
-    files: PaperFiles, dense: Dense, sentences: bool, shard: int, shards: int, batch: int
-) -> None:
-    """Encode this process's share of the papers into the store."""
-    encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, sentences)
-    count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=batch)
-    say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
-    say("next: the same command without the launcher writes the index")
-
-
 def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:
     """Have the workers of a Ray cluster encode the papers into the store."""
     from claim2source.engines.ray_fill import FillJob, fill_by_ray
@@ -336,7 +416,6 @@ def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, in
 
 
 def claims_of(config: IndexProgramConfig) -> str | None:
-    """Name the data set with training claims."""
     if config.claims is not None or config.source is None:
         return config.claims
     folder = Path(config.source)
