@@ -13,7 +13,7 @@ from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
 TABLES = "tables"  # the name of a data set of tables
-HELP = "load whatever is readable; omissions are counted and reported"
+LENIENT = "load whatever is readable; omissions are counted and reported"
 # Said of judgements; those of records are `EMPTY` and `REPEATED`.
 Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal", "cut", "header"]
 
@@ -41,7 +41,7 @@ _MESSAGES = {
 class DatasetFile:
     """Hold the settings in a data set's own folder, `dataset.yaml`."""
 
-    lenient: bool = flag(HELP)
+    lenient: bool = flag(LENIENT)
 
 
 def is_lenient(folder: Path, lenient: bool) -> bool:

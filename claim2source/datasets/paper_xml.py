@@ -44,6 +44,11 @@ class _Record:
         self.element, self.path, self.problems = element, path, problems
         self.name = f"{element.tag} {number}"
 
+    def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
+        return paper_of_texts(
+            *(self.path, self.name, self.problems), key=key, title=title, authors=authors, **texts
+        )
+
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, left out", self.path, self.name)
 
@@ -128,14 +133,14 @@ def _article(record: _Record) -> Paper | None:
     return _pubmed(
         record,
         _text(citation.find("PMID")),
-        record.title(article.find("ArticleTitle"), article.find("VernacularTitle")),
-        record.abstract(article.findall("Abstract"), citation.findall("OtherAbstract")),
         article.findall("AuthorList/Author"),
-        _text(article.find("Journal/Title")),
-        _pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
-        record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
-        _text(article.find("Language")),
-        _notices(citation),
+        title=record.title(article.find("ArticleTitle"), article.find("VernacularTitle")),
+        abstract=record.abstract(article.findall("Abstract"), citation.findall("OtherAbstract")),
+        venue=_text(article.find("Journal/Title")),
+        date=_pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
+        doi=record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
+        lang=_text(article.find("Language")),
+        retracted=_notices(citation),
     )
 
 
@@ -161,49 +166,25 @@ def _book(record: _Record) -> Paper | None:
     return _pubmed(
         record,
         _text(book.find("PMID")),
-        title or _text(book_title),
-        record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
         authors or book.findall("AuthorList/Author") or book.findall("Book/AuthorList/Author"),
-        _text(book_title) if title else _text(book.find("Book/Publisher/PublisherName")),
-        _pubmed_date(book, "ContributionDate", "Book/PubDate"),
-        record.doi(
+        title=title or _text(book_title),
+        abstract=record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
+        venue=_text(book_title) if title else _text(book.find("Book/Publisher/PublisherName")),
+        date=_pubmed_date(book, "ContributionDate", "Book/PubDate"),
+        doi=record.doi(
             book.findall("ArticleIdList/ArticleId[@IdType='doi']")
             + book.findall("Book/ELocationID[@EIdType='doi']")
         ),
-        _text(book.find("Language")),
+        lang=_text(book.find("Language")),
     )
 
 
-def _pubmed(
-    record: _Record,
-    key: str,
-    title: str,
-    abstract: str,
-    authors: list[Element],
-    venue: str,
-    date: str,
-    doi: str,
-    lang: str,
-    retracted: str = "",
-) -> Paper | None:
+def _pubmed(record: _Record, key: str, authors: list[Element], **texts: str) -> Paper | None:
     if not key:
         record.problems.add(record.path, None, record.name, "has no PMID or no Article")
         return None
-    return paper_of_texts(
-        record.path,
-        record.name,
-        record.problems,
-        key=key,
-        title=title,
-        abstract=abstract,
-        authors=[_pubmed_name(author) for author in authors],
-        venue=venue,
-        date=date,
-        doi=doi,
-        url=f"{ADDRESS}{key}/",
-        lang=lang,
-        retracted=retracted,
-    )
+    names = [_pubmed_name(author) for author in authors]
+    return record.paper(names, key=key, url=f"{ADDRESS}{key}/", **texts)
 
 
 def _pubmed_name(author: Element) -> str:
@@ -245,19 +226,15 @@ def _jats(record: _Record) -> Paper | None:
         if element.get("contrib-type", "author") == "author"
     ]
     of_pmc = f"{PMC}{pmc}/" if pmc else ""
-    url = f"{ADDRESS}{ids['pmid']}/" if "pmid" in ids else of_pmc
-    return paper_of_texts(
-        record.path,
-        record.name,
-        record.problems,
+    return record.paper(
+        names,
         key=key,
         title=_jats_title(record, group),
         abstract=record.abstract(abstracts, typed),
-        authors=names,
         venue=_text(article.find("front/journal-meta//journal-title")),
         date=_jats_date(meta.findall("pub-date")),
         doi=doi,
-        url=url,
+        url=f"{ADDRESS}{ids['pmid']}/" if "pmid" in ids else of_pmc,
         lang=article.get(_LANG, ""),
     )
 

@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 
@@ -164,14 +163,8 @@ class AbstainModel:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the model as JSON values."""
         values: dict[str, object] = json.loads(json.dumps(asdict(self)))
         return values
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, object], path: str | Path) -> Self:
-        """Read a model from JSON values; errors name `path`."""
-        return validated(cls, json.dumps(values), path)
 
 
 def stages_of(results: SearchResults) -> dict[str, Result]:
@@ -193,7 +186,7 @@ def abstention_of(engine: Engine) -> AbstainModel | None:
     """
     values, path = engine.manifest.abstain, f"{engine.location}/{MANIFEST}"
     try:
-        return None if values is None else AbstainModel.of_json(values, path)
+        return None if values is None else validated(AbstainModel, json.dumps(values), path)
     except InputError as error:
         first = error.problems[0]
         why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.location}"

@@ -18,27 +18,9 @@ from claim2source.datasets.papers import Paper, first_day
 from claim2source.find.finder import Answer, Match
 
 COLUMNS = (
-    "post",
-    "rank",
-    "id",
-    "title",
-    "authors",
-    "venue",
-    "date",
-    "doi",
-    "link",
-    "score",
-    "abstained",
-    "present",
-    "sentence",
-    "post_sentence",
-    "reasoning",
-    "verdict",
-    "retracted",
-    "words",
-    "version",
-    "model",
-)
+    "post rank id title authors venue date doi link score abstained present sentence post_sentence "
+    "reasoning verdict retracted words version model"
+).split()
 _AUTHORS = 3
 # Words of an abstract that head a paper without a title.
 _HEADING = 12
@@ -114,7 +96,6 @@ def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> It
 
 
 def as_csv(answer: Answer, header: bool) -> str:
-    """Write a row for each paper."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
@@ -141,7 +122,6 @@ def _cell(value: object) -> object:
 
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
-    """Write every paper once."""
     papers = {match.paper.source.id: match.paper for a in answers for match in a.matches}
     entries, keys = [], set[str]()
     for paper in papers.values():
@@ -237,7 +217,6 @@ def matching_words(match: Match) -> str:
 
 
 def scores_of(match: Match) -> str:
-    """Write the scores of a paper."""
     labels = {name: _SCORES.get(name, name) for name in match.parts}
     return ", ".join(f"{labels[name]} {score:.4g}" for name, score in match.parts.items())
 

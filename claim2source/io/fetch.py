@@ -203,7 +203,6 @@ class PostParts:
 
     @property
     def text(self) -> str:
-        """Join the paragraphs."""
         return "\n\n".join(self.paragraphs)
 
     def add(self, kind: str, *texts: object) -> None:
@@ -239,7 +238,10 @@ class _Bluesky:
             parts = PostParts()
             parts.add_post("boosted post", self._at(_object(record.get("subject")), depth))
             return parts
-        parts = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
+        parts, langs = PostParts(), record.get("langs")
+        parts.paragraphs += filter(None, [_text_of(record.get("text"))])
+        lang = langs[0] if isinstance(langs, list) and langs else ""
+        parts.lang = lang if isinstance(lang, str) else ""
         parts.date = _text_of(record.get("createdAt"))
         for facet in objects(record.get("facets")):
             for feature in objects(facet.get("features")):
@@ -312,7 +314,8 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     html.close()
     warning, text = _text_of(status.get("spoiler_text")), html.text
     own = f"{warning}\n{text}".strip() if warning else text
-    parts = PostParts(_paragraphs(own), html.links, _text_of(status.get("language")))
+    parts = PostParts([own.strip()] if own.strip() else [], html.links)
+    parts.lang = _text_of(status.get("language"))
     parts.date = _text_of(status.get("created_at"))
     for media in objects(status.get("media_attachments")):
         kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
@@ -419,13 +422,3 @@ def _text_of(value: object) -> str:
 
 def _kind(value: Mapping[str, Any]) -> str:
     return _text_of(value.get("$type"))
-
-
-def _paragraphs(value: object) -> list[str]:
-    text = _text_of(value)
-    return [text] if text else []
-
-
-def _first_lang(record: Mapping[str, Any]) -> str:
-    langs = record.get("langs")
-    return langs[0] if isinstance(langs, list) and langs and isinstance(langs[0], str) else ""

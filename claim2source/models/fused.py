@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
@@ -24,12 +23,11 @@ _NORMS = {f"{family}RMSNorm" for family in _FAMILIES}
 _MLPS = {f"{family}MLP" for family in _FAMILIES}
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Hold kernels: gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key."""
-
-    gate: Callable[[Tensor, Tensor], Tensor]
-    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+# gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key
+Kernels = tuple[
+    Callable[[Tensor, Tensor], Tensor],
+    Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+]
 
 
 @cache
@@ -39,7 +37,7 @@ def liger() -> Kernels | None:
         return None
     from liger_kernel.ops import LigerRopeFunction, LigerSiLUMulFunction
 
-    return Kernels(LigerSiLUMulFunction.apply, LigerRopeFunction.apply)
+    return LigerSiLUMulFunction.apply, LigerRopeFunction.apply
 
 
 def prepare_for_gpu(model: Any) -> Any:
@@ -92,7 +90,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 def _gated(module: Any, hidden: Tensor) -> Tensor:
     gate, up = module.gate_proj(hidden), module.up_proj(hidden)
     kernels = liger() if runs_fused(gate, up) else None
-    inner = kernels.gate(gate, up) if kernels else module.act_fn(gate) * up
+    inner = kernels[0](gate, up) if kernels else module.act_fn(gate) * up
     down: Tensor = module.down_proj(inner)
     return down
 
@@ -104,7 +102,7 @@ def _rotated(
     if rest or named or kernels is None or not runs_fused(query, key):
         rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest, **named)
         return rotated
-    return kernels.rotate(query, key, cosines, sines)
+    return kernels[1](query, key, cosines, sines)
 
 
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from claim2source.core.config import Settings
 from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, why_not_file, write_json
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE
-from claim2source.core.validate import read_json, validated
+from claim2source.core.validate import Strict, read_json, validated
 from claim2source.models.config import Dtype, EncoderSettings, Identity
 from claim2source.models.local import local_name
 from claim2source.models.places import (
@@ -120,13 +120,11 @@ class DataRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
+class TrainingRecord(Strict):
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
     `scores` holds the scores by split, `config` the training run's settings as JSON values.
     """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     base: Base
     weights: Weights

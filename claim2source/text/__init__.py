@@ -1,19 +1,8 @@
 """Render records as text; nothing here knows a model."""
 
-from claim2source.text.views import (
-    ClaimForm,
-    Rendering,
-    SourceForm,
-    clean_authors,
-    render_claim,
-    render_source,
-)
-
-__all__ = [
-    "ClaimForm",
-    "Rendering",
-    "SourceForm",
-    "clean_authors",
-    "render_claim",
-    "render_source",
-]
+from claim2source.text.views import ClaimForm as ClaimForm
+from claim2source.text.views import Rendering as Rendering
+from claim2source.text.views import SourceForm as SourceForm
+from claim2source.text.views import clean_authors as clean_authors
+from claim2source.text.views import render_claim as render_claim
+from claim2source.text.views import render_source as render_source

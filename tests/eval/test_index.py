@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
+from claim2source.core.validate import validated
 from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
 from claim2source.engines import Engine, open_index
@@ -159,7 +161,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     assert "abstention fitted on 60 claims of " in output(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
-    design = AbstainModel.of_json(fitted, Path(out)).design
+    design = validated(AbstainModel, json.dumps(fitted), Path(out)).design
     assert design.stages == ("lexical", "dense", "fused")
     # A copy has it too.
     shutil.copytree(out, tmp_path / "copy")

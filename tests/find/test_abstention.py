@@ -1,5 +1,6 @@
 """The logistic model of abstention: features by hand, its fit, its JSON values."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.run import Result, Run
+from claim2source.core.validate import validated
 from claim2source.find.abstention import AbstainModel, Design, fit
 
 FIRST = Run.from_lists({"a": [("p", 9.0), ("q", 5.0), ("r", 1.0)], "b": [("q", 2.0)], "c": []})
@@ -82,7 +84,7 @@ def model(threshold: float = 0.5) -> AbstainModel:
 )
 def test_damaged_values_are_refused_by_their_field(tmp_path: Path, changed, why) -> None:
     path = tmp_path / "manifest.json"
-    assert AbstainModel.of_json(model().as_json(), path) == model()
+    assert validated(AbstainModel, json.dumps(model().as_json()), path) == model()
     with pytest.raises(InputError, match=why) as error:
-        AbstainModel.of_json({**model().as_json(), **changed}, path)
+        validated(AbstainModel, json.dumps({**model().as_json(), **changed}), path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
