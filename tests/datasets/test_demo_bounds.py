@@ -21,12 +21,14 @@ CONFIG = REPOSITORY / "configs" / "finetune" / "demo.yaml"
 
 
 @pytest.mark.parametrize("claims", ["original", "translated", "bilingual"])
-def test_bm25_does_not_solve_it(claims: Any) -> None:
+def test_bm25_does_not_solve_it_and_finds_the_golds(claims: Any) -> None:
+    # Translations share words with their papers; original posts share few, but figures and names.
+    least = 0.15 if claims == "original" else 0.65
     for split, limit in (("dev", 0.92), ("test", 0.80)):
         data = load("demo", split)
         result = BM25(BM25Config(claims=claims)).index(data.sources).search(data.claims, 10)
         table = evaluate_result(result, data, ["mrr@5"], repeats=0).table
-        assert all(row["mrr@5"] <= limit for row in table.values()), (split, table)
+        assert all(least <= row["mrr@5"] <= limit for row in table.values()), (split, table)
 
 
 @pytest.mark.slow
