@@ -15,6 +15,7 @@ from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import run_program, said_once
 from claim2source.core.files import require_writable
 from claim2source.datasets import load
+from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
@@ -60,7 +61,7 @@ def encode(config: EncodeConfig) -> None:
     from claim2source.core.machine import use_cores
     from claim2source.training.distributed import launched_world
 
-    store = config.open_store()
+    store = Store(config.store)
     require_writable(store.root, "folder")
     world = launched_world(device=config.device)
     use_cores(world.local_size)

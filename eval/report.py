@@ -22,10 +22,9 @@ from claim2source.evaluation.checklist import TITLE as CHECKLIST
 from claim2source.evaluation.checklist import checklist
 from claim2source.evaluation.compare import Leaderboard
 from claim2source.evaluation.html.page import html_report, require_page
-from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.published.tables import load_published
-from claim2source.evaluation.reports import named_reports, read_reports
+from claim2source.evaluation.reports import ReportConfig, named_reports, read_reports
 from claim2source.io.wandb import require_tracking
 
 

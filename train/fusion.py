@@ -32,6 +32,7 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.choices import TO_CHOOSE_BY
 from claim2source.evaluation.families import Family
+from claim2source.io.store import Store
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import language_strata
 from claim2source.metrics.significance import (
@@ -55,7 +56,7 @@ from claim2source.pipeline.views import report_parts, report_tables, write_markd
 from claim2source.stages.learned import Learned
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
-from claim2source.systems.heldout import NothingToChooseOn
+from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn
 from claim2source.systems.read import Systems, read_entries, read_systems
 from claim2source.systems.stages import StageResult, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
@@ -138,8 +139,8 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     require_submittable(config.submit, reported, [LEARNED])
     settings = RunSettings(
         config.dataset,
-        config.choosing("auto"),
-        store=config.open_store(),
+        ChoosingOn(lenient=config.lenient, rule=config.rule),
+        store=Store(config.store),
         device=config.device,
     )
     against = {name: systems[name] for name in config.against}

@@ -29,6 +29,7 @@ from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.evaluation.reports import distinct_ends
+from claim2source.io.store import Store
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
@@ -256,7 +257,7 @@ class Comparison:
     def __init__(self, config: MergeConfig, manifest: Manifest) -> None:
         self.config, self.manifest = config, manifest
         self.dataset = config.dataset or manifest.data.dataset or "demo"
-        self.store = config.open_store()
+        self.store = Store(config.store)
 
     def selection(self) -> SelectionData:
         """Find the claims to choose on. Raises `NothingToChooseOn` where there are none."""

@@ -26,11 +26,11 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, tests_parts
-from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import (
     LoadedSystem,
+    ReportConfig,
     common_data,
     common_languages,
     judged_run,

@@ -9,10 +9,8 @@ from typing import Literal
 from claim2source.core.config import Repeats, Seed, flag
 from claim2source.core.report import Rule
 from claim2source.datasets import LENIENT
-from claim2source.io.store import Store
 from claim2source.io.wandb import Tracking
 from claim2source.models.local import ModelOptions
-from claim2source.systems.heldout import ChoosingOn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +25,6 @@ class StoreOptions(ModelOptions):
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     lenient: bool = flag(LENIENT)
-
-    def open_store(self) -> Store:
-        return Store(self.store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +58,3 @@ class ChoosingOptions(StoreOptions):
     """
 
     rule: Rule = "one_se"
-
-    def choosing(self, val: Literal["auto", "carved", "train"]) -> ChoosingOn:
-        """Name the claims that these options choose on."""
-        return ChoosingOn(val=val, lenient=self.lenient, rule=self.rule)

@@ -15,7 +15,7 @@ from claim2source.core.report import Report
 from claim2source.core.run import Result
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.compare import read_scored
-from claim2source.evaluation.options import ReportConfig
+from claim2source.evaluation.reports import ReportConfig
 from claim2source.io.trec import read_run
 from claim2source.pipeline.summary import WIDTH
 from claim2source.pipeline.table import EvaluateConfig

@@ -20,10 +20,9 @@ from claim2source.core.report import Report
 from claim2source.datasets.rumors import load_rumors, read_evidence, read_verification
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
-from claim2source.pipeline.rumors import folds_of
 from claim2source.stages.stance import verdict_of
 from claim2source.systems.read import make_system, read_systems
-from eval.rumors import main
+from eval.rumors import folds_of, main
 from tests.llm_server import Chat, LLMServer
 from tests.rumor_files import RUMORS, rumor, with_tags, write_rumors
 from tests.shared_data import REPOSITORY, shared
