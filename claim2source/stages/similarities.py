@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -76,18 +76,6 @@ class ViewConfig(Settings):
     def is_similarity(self) -> bool:
         """Tell whether more of it speaks for a source, so that its weight is not negative."""
         return self.score != "year"
-
-
-class TextVectors(NamedTuple):
-    """Hold the vectors of texts by text."""
-
-    rows: Mapping[str, int]
-    vectors: np.ndarray
-
-    def of(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of some texts, [texts, dimensions]."""
-        rows_of: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
-        return rows_of
 
 
 class Scorer:
@@ -209,15 +197,12 @@ class Scorer:
         own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
         cosines = []
         for text, ids_of_claim in zip(claim_texts, candidates, strict=True):
-            lengths = [len(texts[source]) for source in ids_of_claim]
-            similarities = (
-                sources.of([t for source in ids_of_claim for t in texts[source]])
-                @ own.of([text])[0]
-            )
-            starts = np.cumsum([0, *lengths[:-1]]) if ids_of_claim else np.empty(0, np.int64)
-            cosines.append(
-                np.maximum.reduceat(similarities, starts) if ids_of_claim else similarities
-            )
+            if not ids_of_claim:
+                cosines.append(np.empty(0))
+                continue
+            vectors = [sources[t] for source in ids_of_claim for t in texts[source]]
+            starts = np.cumsum([0, *(len(texts[source]) for source in ids_of_claim[:-1])])
+            cosines.append(np.maximum.reduceat(np.stack(vectors) @ own[text], starts))
         return [scores.astype(np.float64) for scores in cosines]
 
     def _encoded(
@@ -226,13 +211,12 @@ class Scorer:
         texts: Sequence[str],
         side: Literal["claim", "source"],
         store: Store | None,
-    ) -> TextVectors:
+    ) -> Mapping[str, np.ndarray]:
+        """Encode distinct texts as vectors of length 1, by text."""
         distinct = list(dict.fromkeys(texts))
         progress = f"{side}s" if self.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
-        if not len(vectors):
-            return TextVectors({}, np.zeros((0, 1), np.float32))
-        return TextVectors({text: row for row, text in enumerate(distinct)}, unit_vectors(vectors))
+        return dict(zip(distinct, unit_vectors(vectors), strict=True)) if distinct else {}
 
 
 def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
