@@ -102,7 +102,11 @@ class Benchmarks:
 
     def figures(self, name: str, metric: str = MAIN_METRIC) -> Figures:
         """Read `NAME.json`, an evaluation's report or figures of their own."""
-        return _read_figures(self.folder / f"{name}.json", metric)
+        path = self.folder / f"{name}.json"
+        raw = read_json(path)
+        if isinstance(raw, dict) and "systems" in raw:
+            return _of_report(Report.read(path), metric)
+        return validated(Figures, json.dumps(raw), path)
 
     def page(self) -> str:
         words = self.words
@@ -156,13 +160,6 @@ class Benchmarks:
                 return test
         why = f"has no test of {system!r} against {baseline!r}"
         raise InputError(self.folder / f"{file}.json", why=why)
-
-
-def _read_figures(path: Path, metric: str) -> Figures:
-    raw = read_json(path)
-    if isinstance(raw, dict) and "systems" in raw:
-        return _of_report(Report.read(path), metric)
-    return validated(Figures, json.dumps(raw), path)
 
 
 def _of_report(report: Report, metric: str) -> Figures:

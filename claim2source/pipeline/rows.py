@@ -146,7 +146,7 @@ def _fill_report(
     if number == len(system.stages):
         parts = [
             row_name(part.name, part.form_of(result.form, runner.runtime))
-            for part in system.parts
+            for part in system.first.parts
             if part.name
         ]
         report = with_whole(report, result, runner.reported)
@@ -390,6 +390,6 @@ def not_run_row(
         advice = f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
-    advised = (system, system.first, *reversed(system.parts))
+    advised = (system, system.first, *reversed(system.first.parts))
     own_advice = next((node.advice for node in advised if node.advice), None)
     return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

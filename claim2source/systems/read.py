@@ -146,7 +146,7 @@ def make_system(name: str, values: Mapping[str, Any]) -> System:
         >>> import claim2source as c2s
         >>> hybrid = {"hybrid": [{"bm25": {"metadata": True}}, {"dense": "checkpoints/a"}]}
         >>> system = c2s.make_system("Both", {"retrieve": hybrid, "claims": "bilingual"})
-        >>> [part.kind for part in system.parts]
+        >>> [part.kind for part in system.first.parts]
         ['bm25', 'dense']
     """
     entry = make(SystemEntry, values)

@@ -103,11 +103,6 @@ class System:
         return any(model.name == CHECKPOINT for model in self.dense_models)
 
     @property
-    def parts(self) -> tuple[AnyNode, ...]:
-        """List the nodes that its first stage is made of; none of a leaf."""
-        return self.first.parts
-
-    @property
     def dense_models(self) -> list[ModelConfig]:
         return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
 

@@ -321,6 +321,6 @@ def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> Non
     )
     system = read_systems([write(tmp_path / "routed.yaml", text)])["routed"]
     assert models(system) == {"default": ["A"], "de": ["A", "B", None], "fr": ["B"]}
-    assert len(system.parts) == 3  # no second index of the same model
+    assert len(system.first.parts) == 3  # no second index of the same model
     with pytest.raises(ConfigError, match="none: val chooses among several for de"):
         system.on_checkpoint("C")
