@@ -124,6 +124,16 @@ def test_relative_links_exist(page: Path) -> None:
             assert anchor in slugs, target
 
 
+def test_scores_in_the_readme_are_those_of_the_reports() -> None:
+    files = sorted(DOCS.glob("results/*.json"))
+    kept = " ".join(path.read_text(encoding="utf-8") for path in files)
+    known = {f"{float(number):.4f}" for number in re.findall(r"0\.\d+", kept)}
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^(?:step|epoch|gain|\|).*0\.\d{4}.*$", text, re.MULTILINE)
+    assert len(shown) == 6
+    assert {number for line in shown for number in re.findall(r"0\.\d{4}", line)} <= known
+
+
 def test_site_has_every_page_and_every_public_name() -> None:
     site = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"^ +- ([\w/]+\.md)$", site, re.MULTILINE)
