@@ -259,7 +259,6 @@ def _item_of(hint: Any) -> Any:
 
 
 def allowed_words(hint: Any) -> str:
-    """Describe a type for a user."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(map(str, inner))

@@ -283,7 +283,6 @@ class _Reader:
         return np.dtype(f"{order}{code}[{unit}]")
 
     def bytes(self, value: Any) -> bytes:
-        """Read bytes, in any of the protocols' forms."""
         if type(value) in (bytes, bytearray):
             self.spend(len(value))
             return bytes(value)

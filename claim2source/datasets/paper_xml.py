@@ -45,9 +45,8 @@ class _Record:
         self.name = f"{element.tag} {number}"
 
     def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
-        return paper_of_texts(
-            *(self.path, self.name, self.problems), key=key, title=title, authors=authors, **texts
-        )
+        path, name, problems = self.path, self.name, self.problems
+        return paper_of_texts(path, name, problems, key=key, title=title, authors=authors, **texts)
 
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, left out", self.path, self.name)

@@ -97,7 +97,6 @@ class Rumors:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Map rumours to their labels, where these are known."""
         return {rumor.id: rumor.label for rumor in self.rumors if rumor.label is not None}
 
     def _claim(self, rumor: Rumor) -> Claim:

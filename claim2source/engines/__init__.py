@@ -5,6 +5,6 @@ from claim2source.engines.engine import is_engine as is_engine
 from claim2source.engines.engine import open_index as open_index
 from claim2source.engines.growing import grow as grow
 from claim2source.engines.growing import grow_engine as grow_engine
-from claim2source.engines.results import SearchResults as SearchResults
 from claim2source.engines.rows import Rows as Rows
 from claim2source.engines.rows import Where as Where
+from claim2source.engines.table import SearchResults as SearchResults

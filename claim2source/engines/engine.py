@@ -55,7 +55,6 @@ from claim2source.engines.probes import (
     chosen_probes,
     sampled_queries,
 )
-from claim2source.engines.results import SearchPart, SearchResults
 from claim2source.engines.rows import (
     EVERYWHERE,
     PAPER,
@@ -67,8 +66,13 @@ from claim2source.engines.rows import (
     table_of,
     vectors_of,
 )
-from claim2source.engines.table import PaperTable, Stats
-from claim2source.engines.vectors import VectorsInMemory
+from claim2source.engines.table import (
+    PaperTable,
+    SearchPart,
+    SearchResults,
+    Stats,
+    VectorsInMemory,
+)
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.retrieve.bm25 import NO_TERM, Analyser
@@ -355,7 +359,6 @@ class Engine(PaperTable):
         return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
 
     def note(self, **values: Any) -> None:
-        """Change the manifest."""
         self.manifest = replace(self.manifest, **values)
         self.manifest.write(self.files, self.name)
         self._stamp = self.files.stamp(self.name)

@@ -96,11 +96,9 @@ class Rows:
             raise ValueError("a paper's id repeats")
 
     def __len__(self) -> int:
-        """Number of papers."""
         return len(self.papers)
 
     def only(self, positions: Sequence[int]) -> Rows:
-        """Keep the papers at these places."""
         return Rows(
             [self.papers[i] for i in positions],
             [self.terms[i] for i in positions],
@@ -130,7 +128,6 @@ def half(vectors: np.ndarray) -> np.ndarray:
 
 
 def venue_key(venue: str) -> str:
-    """Write a venue's name as it is compared."""
     return " ".join(nfkc(venue).casefold().split())
 
 
@@ -197,7 +194,6 @@ def vectors_of(column: Any) -> np.ndarray:
 
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
-    """Read papers of `columns_of`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]).astype(np.float16), None
     if SENTENCES in batch.schema.names:
@@ -217,7 +213,6 @@ def half_of(content: bytes, dimensions: int) -> np.ndarray:
 
 
 def paper_of(row: Mapping[str, Any]) -> Paper:
-    """Read a paper."""
     source = Source(
         **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
         authors=tuple(row["authors"]),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from claim2source.core.errors import InputError
+from claim2source.core.records import Claim
+from claim2source.core.run import Cost, Result, Run
+from claim2source.core.stage import Claims, as_claims
 from claim2source.datasets.papers import NOTICE, Paper, add_notice
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import (
@@ -35,8 +39,7 @@ from claim2source.engines.rows import (
     rows_of,
     vectors_of,
 )
-from claim2source.engines.sums import Ranked, Ranking, best_sums
-from claim2source.engines.vectors import VectorsInMemory, row_numbers
+from claim2source.retrieve import candidate_pool
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,6 +49,95 @@ _MOST_IDS = 200_000
 # Papers after which a writer holds the hashes of all ids, so that it need not look them up: 65 MB
 # for a million.
 _MANY = 16_384
+# Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
+_MOST_BYTES = 2**27
+# Rows and their scores, best first: of all rows the best so many, or those of some rows.
+Ranked = tuple[np.ndarray, np.ndarray]
+Ranking = Callable[[int, np.ndarray | None], Ranked]
+# Rows of each ranking that are read at first, for each one that is wanted; then so many times more.
+_FIRST, _MORE = 8, 4
+Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResults:
+    """Hold results for claims by terms, by vectors and fused; and the claims' vectors.
+
+    `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
+    weights of terms for claims in another language than the papers', without a translation, where
+    nobody chose one.
+    """
+
+    lexical: Result
+    dense: Result
+    fused: Result
+    vectors: Mapping[str, np.ndarray]
+    texts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    alphas: Mapping[str, float] = field(default_factory=dict)
+
+
+class SearchPart:
+    """Rank papers of an index by one of its two searches, as an `Index` does."""
+
+    def __init__(self, search: Search, where: Where) -> None:
+        self._search, self._where = search, where
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        started, posts = time.perf_counter(), as_claims(claims)
+        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
+        results = self._search(posts, self._where, deeper)
+        lists = {
+            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
+            for claim in posts
+        }
+        run = Run.from_lists(lists, pool=candidate_pool(posts))
+        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
+
+
+@dataclass(frozen=True, eq=False)
+class VectorsInMemory:
+    """Hold the vectors of a table's version in float32, [rows, d], in the order of row numbers.
+
+    A table that is too large has none: `is_small` says so. It never changes, so that threads may
+    share it.
+    """
+
+    version: int = -1
+    is_small: bool = False
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
+    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    def updated(self, table: Any, below: int) -> VectorsInMemory:
+        """Read a table's version that is a new one, if it has fewer than `below` papers."""
+        if (version := table.version) == self.version:
+            return self
+        papers, width = table.count_rows(), table.schema.field("vector").type.list_size
+        if papers >= below or 4 * papers * width > _MOST_BYTES:
+            return VectorsInMemory(version)
+        read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
+        rows, vectors = read["_rowid"].to_numpy(), vectors_of(read["vector"])
+        vectors = vectors.astype(np.float32, copy=False)
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows)
+            rows, vectors = rows[order], vectors[order]
+        return VectorsInMemory(version, True, rows, vectors)
+
+    def best(
+        self, vector: np.ndarray, k: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
+        rows, vectors = self.rows, self.vectors
+        if allowed is not None:
+            positions = np.flatnonzero(np.isin(rows, allowed, assume_unique=True))
+            rows, vectors = rows[positions], vectors[positions]
+        if not len(rows):
+            return rows, np.empty(0, np.float32)
+        # Not by `@`, whose threads take longer than the work.
+        scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
+        lowest = np.partition(scores, -k)[-k] if k < len(rows) else -np.inf
+        top = np.flatnonzero(scores >= lowest)
+        top = top[np.lexsort((rows[top], -scores[top]))][:k]
+        return rows[top], scores[top]
 
 
 @dataclass(frozen=True)
@@ -80,10 +172,8 @@ class PaperTable:
         with self._with_named_errors():
             return int(self._table.version)
 
-    @contextmanager
-    def _with_named_errors(self) -> Iterator[None]:
-        with named_errors(self.location):
-            yield
+    def _with_named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(self.location)
 
     def _damaged(self, why: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
@@ -228,7 +318,6 @@ class PaperTable:
         return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
-        """Read papers by id."""
         return {row["id"]: paper_of(row) for row in self._read_rows(ids, PAPER)}
 
     def fetch_with_sentences(
@@ -243,7 +332,6 @@ class PaperTable:
         return {row["id"]: paper_of(row) for row in rows}, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
-        """Read the stamps of papers by id."""
         return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
 
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -296,3 +384,42 @@ class PaperTable:
             for row in self._read_rows(ids, ("id", "retracted"))
             if row["retracted"]
         }
+
+
+def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
+    """List the numbers of a table's rows that a filter leaves."""
+    query = filtered(table.search().select(["day"]).with_row_id(True), where)
+    numbers: np.ndarray = query.limit(None).to_arrow()["_rowid"].to_numpy()
+    return numbers
+
+
+def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
+    """Find the `k` rows with the best sums of scores, which are 0 or more; equal ones by row.
+
+    A ranking gives the best rows of all, fewer where no more score above 0, and the scores of
+    given rows. It is read until no row outside can have a better sum than the kth (Fagin, Lotem
+    and Naor 2003).
+    """
+    depth = _FIRST * k
+    while True:
+        lists = [ranking(depth, None) for ranking in rankings]
+        lasts = [scores[-1] if len(scores) >= depth else 0.0 for _, scores in lists]
+        rows = np.unique(np.concatenate([rows for rows, _ in lists]))
+        scores = np.full((len(lists), len(rows)), np.nan)
+        for number, (listed, values) in enumerate(lists):
+            scores[number, np.searchsorted(rows, listed)] = values
+            if not lasts[number]:
+                scores[number] = np.nan_to_num(scores[number])
+        sums = np.nansum(scores, axis=0)
+        floor = -np.partition(-sums, k - 1)[k - 1] if len(sums) >= k else 0.0
+        if sum(lasts) <= floor or not any(lasts):
+            break
+        depth *= _MORE
+    unknown = np.isnan(scores)
+    possible = sums + np.array(lasts) @ unknown >= floor * (1 - 1e-6)
+    for number, ranking in enumerate(rankings):
+        if (missing := rows[possible & unknown[number]]).size:
+            listed, values = ranking(len(missing), missing)
+            sums[np.searchsorted(rows, listed)] += values
+    best = np.lexsort((rows, -sums))[:k]
+    return rows[best], sums[best]

@@ -51,7 +51,6 @@ class Design:
 
     @property
     def names(self) -> list[str]:
-        """Name the features, in order."""
         numbers = range(1, self.scores + 1)
         columns = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
         columns += [f"{stage}: margin" for stage in self.stages]

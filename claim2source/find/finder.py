@@ -145,7 +145,6 @@ class Finder:
 
     @property
     def stage_names(self) -> list[str]:
-        """Name the stages that follow the index, in order."""
         return [] if self._pipeline is None else self._pipeline.names
 
     @property

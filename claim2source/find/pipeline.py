@@ -45,7 +45,6 @@ class PipelineStages:
 
     @property
     def names(self) -> list[str]:
-        """Name the stages in order."""
         return [stage.name for stage in self._stages]
 
     @property

@@ -79,7 +79,6 @@ class Frame:
                 raise self.wrong(f"has the column {column} twice")
 
     def wrong(self, why: str) -> InputError:
-        """Make the error of the whole table."""
         return InputError(self.name, why=why)
 
     def column(self, name: str) -> list[object]:
@@ -145,7 +144,6 @@ class FrameRecords(Records):
         self.problems.add(self.path, None, field, why, kind)
 
     def records(self) -> Iterator[Row]:
-        """Yield every row, in order."""
         keys = [*self._column_of, *self._of_metadata]
         names = [*self._column_of.values(), *self._of_metadata]
         if "metadata" in self._frame.columns:

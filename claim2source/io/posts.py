@@ -35,7 +35,6 @@ class Post(Settings):
         require(len(self.text) <= LONGEST, "post", long, f"at most {LONGEST}")
 
     def claim(self, lang: str) -> Claim:
-        """Return the post as a claim in a language."""
         # Half of a surrogate pair, such as of an argument that is not UTF-8, is no letter.
         text = self.text.encode("utf-8", "replace").decode("utf-8")
         return Claim(self.id, text, lang, self.translation or None)

@@ -77,7 +77,6 @@ class Encoder:
 
     @property
     def dimensions(self) -> int:
-        """Return the length of a vector."""
         width = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
         return min(width, self.settings.truncate_dim or width)
 

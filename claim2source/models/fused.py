@@ -32,7 +32,6 @@ Kernels = tuple[
 
 @cache
 def liger() -> Kernels | None:
-    """Load Liger's kernels, if they are installed."""
     if find_spec("liger_kernel") is None or find_spec("triton") is None:
         return None
     from liger_kernel.ops import LigerRopeFunction, LigerSiLUMulFunction

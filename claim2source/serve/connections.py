@@ -58,7 +58,6 @@ class CappedProtocol(H11Protocol):
             self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._headers_came()
         super().connection_lost(exc)
 
@@ -87,7 +86,6 @@ class Sparse(logging.Filter):
         self._suppressed: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written."""
         key, now = str(record.msg), time.monotonic()
         if now - self._since.get(key, -QUIET) < QUIET:
             self._suppressed[key] += 1

@@ -230,5 +230,4 @@ def origin_of(request: Request) -> str:
 
 
 def example_of(schema: Mapping[str, Any]) -> str:
-    """Write the example of a schema."""
     return json.dumps(schema["examples"][0])

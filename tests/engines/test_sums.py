@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from claim2source.engines.sums import Ranked, Ranking, best_sums
+from claim2source.engines.table import Ranked, Ranking, best_sums
 
 
 def ranking(scores: np.ndarray, read: list[int]) -> Ranking:

@@ -22,10 +22,10 @@ from claim2source.find.calibrate import (
     choose_design,
     paired,
     papers_of_claims,
+    posts_from_elsewhere,
     reliability,
     reliability_line,
 )
-from claim2source.find.elsewhere import posts_from_elsewhere
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
