@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -10,18 +11,12 @@ from typing import Any, Literal, Self
 
 from claim2source.core.config import Settings
 from claim2source.core.errors import InputError
-from claim2source.core.files import content_hash, why_not_file, write_json
-from claim2source.core.folders import CHECKPOINTS, RUN_FILE
+from claim2source.core.files import content_hash, why_not_file, write_json, write_text
+from claim2source.core.folders import CHECKPOINTS, RUN_FILE, run_settings
 from claim2source.core.validate import Strict, read_json, validated
+from claim2source.io.store import default_root
 from claim2source.models.config import Dtype, EncoderSettings, Identity
 from claim2source.models.local import local_name
-from claim2source.models.places import (
-    base_record,
-    find_base,
-    find_dataset,
-    remember_base,
-    without_paths,
-)
 from claim2source.text import Rendering
 
 FILE = "manifest.json"
@@ -30,6 +25,8 @@ FORMAT = 1
 # The part that a re-ranker's manifest has in place of `encoder`.
 RERANKER = "reranker"
 RerankerKind = Literal["cross_encoder", "yes_no"]
+# A base that was a folder is recorded by its name alone, after this.
+LOCAL = f".{os.sep}"
 # Fields with a default that every manifest has: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
@@ -258,6 +255,67 @@ def _read(path: Path) -> AnyManifest:
         return record
     name = find_base(sources.name, sources.sha256, folder, "teacher")
     return replace(record, source_model=replace(sources, name=name))
+
+
+def without_paths(value: object) -> object:
+    """Replace absolute paths among JSON values by their last part."""
+    if isinstance(value, Mapping):
+        return {key: without_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(item) for item in value]
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
+
+
+def base_record(name: str) -> str:
+    """Return the name under which a base is recorded: of a folder `./` and its last part."""
+    return f"{LOCAL}{Path(name).name}" if os.path.isabs(name) else name
+
+
+def remember_base(name: str, sha256: str) -> None:
+    """Note a base's folder in the user's cache, for checkpoints apart from their run."""
+    if os.path.isabs(name) and Path(name).is_dir():
+        try:
+            write_text(_note(sha256), name)
+        except OSError:
+            return  # it is found beside the run all the same
+
+
+def _note(sha256: str) -> Path:
+    return default_root() / "bases" / f"{Path(sha256).name}.txt"
+
+
+def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") -> str:
+    """Find the folder of a recorded base; return the record itself where there is none.
+
+    Its run's config names it as `name` of this group, or the user's cache, or it lies among the
+    user's models, beside the checkpoint or in the current folder. Whoever loads it compares its
+    hash.
+    """
+    if not record.startswith(LOCAL):
+        return record
+    name = Path(record).name
+    paths = [_path_in_run_config(checkpoint, group, "name", name)]
+    try:
+        paths.append(_note(sha256).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        pass
+    beside = checkpoint.resolve().parent / name
+    paths += [local_name(record), str(beside), str(Path(name).resolve())]
+    return next((path for path in paths if path and Path(path).is_dir()), record)
+
+
+def find_dataset(record: str | None, checkpoint: Path) -> str | None:
+    """Find the data set of a record in the config of the checkpoint's run; else return it."""
+    if not record or os.path.isabs(record):
+        return record
+    return _path_in_run_config(checkpoint, "data", "dataset", record) or record
+
+
+def _path_in_run_config(checkpoint: Path, group: str, key: str, name: str) -> str | None:
+    """Read a path from the config of a checkpoint's run, if its last part is `name`."""
+    settings = run_settings(checkpoint.resolve().parent.parent).get(group)
+    value = settings.get(key) if isinstance(settings, dict) else None
+    return value if isinstance(value, str) and Path(value).name == name else None
 
 
 def checkpoint_folder(name: str | Path) -> Path:

@@ -33,12 +33,12 @@ from claim2source.models.local import local_model
 from claim2source.models.manifest import (
     EXPORT_FILE,
     FILE,
+    LOCAL,
     Base,
     Manifest,
     SourceModel,
     checkpoint_folder,
 )
-from claim2source.models.places import LOCAL
 from claim2source.models.sentence_transformers import settings_of
 from claim2source.text import Rendering
 

@@ -30,8 +30,7 @@ from claim2source.find.answers import (
     retraction,
     scores_of,
 )
-from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
-from claim2source.find.matching import WORD
+from claim2source.find.finder import SEARCH, SENTENCES, WORD, Answer, Finder, Match
 from claim2source.retrieve.bm25 import Analyser
 from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same_secret
 from claim2source.serve.batcher import NoAnswer, OnPart

@@ -17,8 +17,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
 from claim2source.models.layers import layers_of, linear_layers, set_dropout
-from claim2source.models.manifest import RerankerManifest
-from claim2source.models.places import base_record
+from claim2source.models.manifest import RerankerManifest, base_record
 from claim2source.models.projection import save_projection
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe

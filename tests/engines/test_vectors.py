@@ -10,7 +10,7 @@ import pytest
 from lancedb.index import IvfFlat
 
 from claim2source.engines import Engine
-from claim2source.engines import vectors as in_memory
+from claim2source.engines import table as in_memory
 from tests.engines.engines import NEAR, WIDTH, Corpus, manifest_of
 
 

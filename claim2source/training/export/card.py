@@ -9,8 +9,7 @@ from pathlib import Path
 from claim2source.core.errors import UserError
 from claim2source.core.report import MAIN_METRIC, Report
 from claim2source.models.hub import one_line
-from claim2source.models.manifest import Manifest, RerankerManifest
-from claim2source.models.places import base_record
+from claim2source.models.manifest import Manifest, RerankerManifest, base_record
 
 FILE = "README.md"
 RETRIEVER, RERANKER = "retriever", "re-ranker"

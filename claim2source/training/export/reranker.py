@@ -14,8 +14,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import tokenizer_files, weights_hash
-from claim2source.models.manifest import RerankerManifest
-from claim2source.models.places import base_record
+from claim2source.models.manifest import RerankerManifest, base_record
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair

@@ -12,7 +12,7 @@ from claim2source.core.files import write_json
 from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
-from claim2source.models.places import base_record
+from claim2source.models.manifest import base_record
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
