@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, make
-from claim2source.core.config_yaml import read_mapping
+from claim2source.core.config import flag, make, read_mapping
 from claim2source.core.errors import InputError, Problems
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 

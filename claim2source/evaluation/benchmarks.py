@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from claim2source.core.config_yaml import read_yaml
+from claim2source.core.config import read_yaml
 from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render

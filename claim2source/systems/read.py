@@ -11,13 +11,15 @@ import yaml
 
 from claim2source.core.config import (
     Between,
+    Location,
     Settings,
+    YamlMapping,
     make,
     options_of,
+    read_yaml,
     require_one_of,
     shipped,
 )
-from claim2source.core.config_yaml import Location, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
 from claim2source.core.stage import Stage

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from claim2source.core.config_yaml import read_mapping
+from claim2source.core.config import read_mapping
 from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.validate import validated
 from claim2source.text.control import defused

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from claim2source.core.config import read_config
-from claim2source.core.config_yaml import read_yaml
+from claim2source.core.config import read_config, read_yaml
 from claim2source.core.errors import ConfigError, InputError, said_once
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
