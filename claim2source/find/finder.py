@@ -262,10 +262,7 @@ class Finder:
     def _verdicts(
         self, present: Mapping[str, float]
     ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
-        """Judge answers "found", "uncertain" or "not here" by the fitted or given thresholds.
-
-        Also count the held-out answers of each verdict.
-        """
+        """Judge answers by the fitted or given thresholds; count the held-out ones of a verdict."""
         fitted = self.abstain
         if fitted is None:
             return {}, {}

@@ -89,10 +89,7 @@ class PipelineStages:
         )
 
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
-        """Have stages that count terms count over all papers, once these are not known yet.
-
-        Raises `UserError` where the index is too large for that.
-        """
+        """Have stages count terms over all papers; `UserError` where these are too many."""
         counting = [stage.name for stage in self._stages if stage.counts_terms]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return

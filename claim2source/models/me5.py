@@ -187,10 +187,7 @@ def _write_tokenizer(
 
 
 def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: int) -> None:
-    """Write the tensors listed from `at` on.
-
-    By hand, so that the hash of the file depends on no library's version.
-    """
+    """Write the tensors listed from `at` on by hand: their hash depends on no library's version."""
     tensors: dict[str, tuple[tuple[int, ...], bool, int]] = {
         "pooler.dense.weight": ((width, width), False, 0),
         "pooler.dense.bias": ((width,), False, 0),
