@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -39,7 +41,7 @@ from claim2source.models.manifest import (
     SourceModel,
     checkpoint_folder,
 )
-from claim2source.models.sentence_transformers import settings_of
+from claim2source.models.sentence_transformers import declared_length, settings_of
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder
 
 ADAPTER_FILE = "adapter_model.safetensors"
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,19 @@ class Resolved:
     def rendering(self) -> Rendering | None:
         """Return how records were rendered in training, where known."""
         return self.manifest.rendering if self.manifest else self.exported
+
+    def warn_of_cut(self, sources: Sequence[str]) -> None:
+        """Warn where `max_length` cuts sources that the model, by its files, reads further."""
+        limit, own = self.encoder.settings.max_length, declared_length(self.folder)
+        if own is None or own <= limit:
+            return
+        rows = self.encoder.tokenize(sources, "source", limit + 1)
+        if cut := sum(len(row.ids) > limit for row in rows):
+            log.warning(
+                "model.max_length: %d of %d sources are cut at %d tokens, before training too; the "
+                "model takes %d: reading more may gain more than training",
+                *(cut, len(rows), limit, own),
+            )
 
     @property
     def record(self) -> Manifest | None:

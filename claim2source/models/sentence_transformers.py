@@ -92,6 +92,11 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     )
 
 
+def declared_length(folder: Path) -> int | None:
+    """Read how many tokens of a text a model takes by its files; None where they do not say."""
+    return _read_modules(folder)[2]
+
+
 def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
     """Read pooling, whether it includes a prompt, tokens of a text, and whether case is lowered."""
     pooling, include_prompt, length, lower_case = None, True, None, False

@@ -126,6 +126,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
+    if session.world.is_first:
+        resolved.warn_of_cut(recipe.rendering.source_texts(data.val.sources))
     teacher = None
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)

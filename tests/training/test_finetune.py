@@ -37,7 +37,15 @@ from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
-from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
+from tests.training.small import (
+    logged_steps,
+    losses_of,
+    power_cut,
+    same_weights,
+    save_small_model,
+    say_pooling,
+    small_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +107,18 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
     with pytest.raises(UserError, match="optimisation.max_length: 8 .*the source's template"):
         finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=8, **prefix))
     assert not (tmp_path / "long").exists()
+
+
+def test_a_base_that_is_read_shorter_than_it_can_be_is_warned_of(
+    setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = say_pooling(save_small_model(tmp_path / "model"), 32)
+    for length, count in ((20, 1), (31, 0), (32, 0)):  # at 31 tokens nothing is cut
+        options = {"model__max_length": length, "optimisation__epochs": 1}
+        finetune(small_config(model, setup[1], tmp_path / str(length), **options))
+        cut = re.findall(r"(\d+) of 36 sources are cut at 20 .* model takes 32", caplog.text)
+        assert len(cut) == count and all(0 < int(number) <= 36 for number in cut)
+        caplog.clear()
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
