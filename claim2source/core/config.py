@@ -313,7 +313,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     elif words:
         item = None if words[0].startswith("[") else _item_of(option.hint)
         if item is None and len(words) > 1 and name in options:
-            raise ConfigError(key, words, f"{allowed_words(option.hint)}; other words come first")
+            allowed = f"{allowed_words(option.hint)}, in quotes where it has spaces"
+            raise ConfigError(key, words, f"{allowed}; other words come first")
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value if item else value[0]
     for part in reversed(name.split(".")):
@@ -338,7 +339,8 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
         if option is None:
-            allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
+            names = [*options, *([] if prefix or key == "config" else ["config"])]
+            allowed = f"{did_you_mean(key, names)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
         nullable = NoneType in parts_of(option.hint)
         if option.group is not None and not (value is None and nullable):

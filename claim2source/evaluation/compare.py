@@ -188,7 +188,7 @@ def read_scored(
         or (system.report_folder, system.report.name.rpartition(".")[0]) not in names
     }
     if not systems:
-        raise UserError("reports: none of them holds a system with scores that is not simulated")
+        raise UserError("reports: none of their systems has scores, or all are simulated")
     folder, split = common_data([*systems.values()], config.dataset, config.split)
     languages = config.languages or common_languages([*systems.values()])
     data = load(folder, split, languages, lenient=config.lenient)

@@ -231,7 +231,7 @@ AnyManifest = Manifest | RerankerManifest
 def _read(path: Path) -> AnyManifest:
     """Read a manifest, and find its base and its data set on this machine."""
     if why_not_file(path) == "no such file":
-        raise InputError(path, why="no such file; not a checkpoint of ours")
+        raise InputError(path, why="no such file; a checkpoint has one")
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(path, field="format", why=f"this version reads format {FORMAT}")

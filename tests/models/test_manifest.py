@@ -81,7 +81,7 @@ def test_a_manifest_without_optional_fields_is_read_and_numbers_stay_as_written(
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"manifest\.json: no such file; not a checkpoint of ours"):
+    with pytest.raises(InputError, match=r"manifest\.json: no such file; a checkpoint has one"):
         Manifest.read(tmp_path)
     for content in (b"{", b"\xff\xfe", b"[1]"):
         (tmp_path / "manifest.json").write_bytes(content)

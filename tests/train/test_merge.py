@@ -238,7 +238,7 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
         (["--checkpoints", points[0], *several, data], "nothing to scale"),
         (["--checkpoints", points[0], points[1], data], "nothing was trained"),
         (["--checkpoints", points[1], points[1], data], "two or more different"),
-        (["--checkpoints", str(runs["model"]), *several], "not a checkpoint of ours"),
+        (["--checkpoints", str(runs["model"]), *several], "a checkpoint has one"),
         (["--checkpoints", points[2], "--scales=[]"], "scales"),
         (["--checkpoints", points[2], "--weights=1"], "weights"),
         (["--checkpoints", *points[1:], "--scales=1"], "scales"),
