@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from claim2source.core.config import list_field, read_config, require
-from claim2source.core.errors import run_program, said_once
+from claim2source.core.errors import report_once, run_program
 from claim2source.core.files import require_writable
 from claim2source.datasets import load
 from claim2source.io.store import Store
@@ -46,7 +46,7 @@ class EncodeConfig(StoreOptions):
         require(bool(self.splits), "splits", self.splits, "one split or more")
 
 
-@said_once()
+@report_once()
 def main(argv: Sequence[str] | None = None) -> None:
     """Encode this process's part of the sources and claims, and print its counts."""
     encode(read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or ""))

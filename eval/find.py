@@ -22,7 +22,7 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import run_program
-from claim2source.core.program import with_places
+from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
@@ -85,7 +85,7 @@ class FindConfig(FinderOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the papers for one post, or for each of several."""
-    words = with_places(sys.argv[1:] if argv is None else argv, ("post",))
+    words = with_positionals(sys.argv[1:] if argv is None else argv, ("post",))
     find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
 
 

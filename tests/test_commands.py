@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from claim2source.cli import PROGRAMS
-from claim2source.core.program import with_places
+from claim2source.core.program import with_positionals
 from claim2source.find.index import index_words
 from claim2source.pipeline import table
 from claim2source.pipeline.plan import vary_words
@@ -78,7 +78,7 @@ def read(program: str, words: Sequence[str]) -> Any:
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
     if program == "eval/index.py":
         words = index_words(words)
-    words = with_places(words, ("post",) if program == "eval/find.py" else ())
+    words = with_positionals(words, ("post",) if program == "eval/find.py" else ())
     if program == "eval/evaluate.py":
         words = vary_words(words)
     # A config of the reader's own stands for that of the user.

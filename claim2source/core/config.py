@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, said_once
+from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
 from claim2source.core.files import why_not_file
 from claim2source.core.program import command_of
 
@@ -97,7 +97,7 @@ def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
     return dataclasses.field(default_factory=make, metadata={"help": help})
 
 
-@said_once()
+@report_once()
 def read_config(
     kind: type[Config],
     argv: Sequence[str] | None,

@@ -207,7 +207,7 @@ def _reports() -> bool:
 
 
 @contextlib.contextmanager
-def said_once() -> Iterator[None]:
+def report_once() -> Iterator[None]:
     """Report once, by the launcher's first process, a `UserError` that all of them raise.
 
     The others wait to be ended by the launcher; one that is not ended reports it too.

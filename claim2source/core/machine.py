@@ -61,7 +61,7 @@ def release_memory() -> None:
 
 
 @contextlib.contextmanager
-def large_blocks_returned() -> Iterator[None]:
+def return_large_blocks() -> Iterator[None]:
     """Have the C library return freed blocks of 64 KiB or more at once, as far as it can be asked.
 
     Else they lie between others' blocks in each thread's memory, and are held back. A user's own

@@ -24,7 +24,7 @@ def command_of(program: str) -> str:
     return f"python {shlex.quote(str(file if started.is_absolute() else os.path.relpath(file)))}"
 
 
-def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
+def with_positionals(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Write the first words that are no options as options: `demo` as `--source=demo`."""
     options = list(words)
     for position, name in enumerate(names):

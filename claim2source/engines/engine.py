@@ -21,7 +21,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
-from claim2source.core.machine import large_blocks_returned, release_memory
+from claim2source.core.machine import release_memory, return_large_blocks
 from claim2source.core.records import Claim
 from claim2source.core.run import Failure, Result
 from claim2source.core.stage import Claims, as_claims
@@ -377,7 +377,7 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 if "vector" in (names := self._index_names()):
                     self._table.drop_index(names["vector"])
-        with large_blocks_returned():
+        with return_large_blocks():
             with self._with_named_errors():
                 self._table.optimize(cleanup_older_than=RETENTION)
             release_memory()

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
-from claim2source.core.program import command_of, with_places
+from claim2source.core.program import command_of, with_positionals
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
@@ -142,7 +142,7 @@ def index_words(words: Sequence[str]) -> list[str]:
     """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
     return [
         "--model.name" + word[len("--model") :] if word.partition("=")[0] == "--model" else word
-        for word in with_places(words, ("source",))
+        for word in with_positionals(words, ("source",))
     ]
 
 

@@ -149,18 +149,18 @@ class RequestBatcher:
                     self._answer([job])
                 return
             complain(error)
-            self._free_places(jobs[0])
+            self._free_capacity(jobs[0])
             jobs[0].answers.set_exception(
                 NoAnswer(500, "the search failed; the server's log says why")
             )
             return
         for job in jobs:
             own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
-            self._free_places(job)
+            self._free_capacity(job)
             job.answers.set_result(own)
 
-    def _free_places(self, job: _Job) -> None:
-        """Free a request's places before its client learns of it and sends the next."""
+    def _free_capacity(self, job: _Job) -> None:
+        """Free what a request takes before its client learns of it and sends the next."""
         with self._changed:
             self._batch_size -= len(job.posts)
 

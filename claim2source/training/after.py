@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import read_config, read_yaml
-from claim2source.core.errors import ConfigError, InputError, said_once
+from claim2source.core.errors import ConfigError, InputError, report_once
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
@@ -30,7 +30,7 @@ _SET_BY_RUN = (
 _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
-@said_once()
+@report_once()
 def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
     """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
 

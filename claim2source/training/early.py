@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claim2source.core.errors import said_once
+from claim2source.core.errors import report_once
 from claim2source.datasets.loading import require_golds
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.models.config import ModelConfig
@@ -19,7 +19,7 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
     Every process looks: none goes on to load what another refuses. No run begins before all have
     joined.
     """
-    with said_once():
+    with report_once():
         require_device(config.device)
         require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
         RunFolder.find(config, lock=False)

@@ -13,7 +13,7 @@ from typing import Any
 from pytorch_lightning.loggers import CSVLogger
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import Stopped, UserError, said_once
+from claim2source.core.errors import Stopped, UserError, report_once
 from claim2source.core.machine import use_cores
 from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
@@ -141,7 +141,7 @@ def open_session(config: RunConfig) -> Iterator[Session]:
 
     A signal ends the body with `Stopped`, which says how the run goes on.
     """
-    with said_once():
+    with report_once():
         world = launched_world(device=config.device)
     if not world.is_first:
         # What a lenient loading leaves out is said once.

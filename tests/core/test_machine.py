@@ -52,7 +52,7 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.machine import large_blocks_returned
+from claim2source.core.machine import return_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -64,7 +64,7 @@ def held_back():
     del blocks
     return (resident() - before - sum(block.nbytes for block in kept)) // 2**20
 
-with large_blocks_returned():
+with return_large_blocks():
     print(held_back())
 print(held_back())
 """
