@@ -64,7 +64,7 @@ class PipelineStages:
                 allowed = "bm25, dense or hybrid: the index is the first stage"
                 require(False, "system", system.name, allowed)
             # `dense: checkpoint` is the index's own.
-            elif not part.is_given and part.model != engine.manifest.model:
+            elif part.unsupported is None and part.model != engine.manifest.model:
                 engine.load(part.model)
 
     def apply(

@@ -172,7 +172,9 @@ def plan_rows(
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
     waiting = {
-        name: system for name, system in systems.items() if checkpoints and system.needs_checkpoint
+        name: system
+        for name, system in systems.items()
+        if checkpoints and any(model.name == CHECKPOINT for model in system.dense_models)
     }
     plans = [RowPlan(system) for name, system in systems.items() if name not in waiting]
     for checkpoint in checkpoints:

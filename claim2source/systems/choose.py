@@ -16,7 +16,6 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.choices import settings_text
 from claim2source.evaluation.families import Family, compare_family, language_strata
 from claim2source.evaluation.rumors import MACRO_F1, macro_f1
 from claim2source.metrics.metrics import (
@@ -266,10 +265,15 @@ def choose(
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` holds those that differ."""
+    changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
     return (
-        f"{settings_text(best)} is best with {top:.4f}; this one, nearer to the default, has "
-        f"{score:.4f}, within one standard error ({error:.4f})"
+        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
+        f"within one standard error ({error:.4f})"
     )
+
+
+def _value_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def score_of(table: Table) -> float:

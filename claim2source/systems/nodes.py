@@ -44,12 +44,13 @@ _DEEPEST_FUSION = max(FUSION_DEPTHS)
 class Node:
     """Hold the fields that all nodes share: the system's name and label, and its claim form.
 
-    `advice` says what to do where weights are missing.
+    `unsupported` says why it cannot run, `advice` what to do where weights are missing.
     """
 
     name: str = ""
     label: str | None = None
     claims: ClaimForm | None = None
+    unsupported: str | None = None
     advice: str | None = None
 
     kind = "node"
@@ -80,12 +81,17 @@ class Node:
         for part in self.parts:
             yield from part.walk()
 
+    def require_supported(self) -> None:
+        if self.unsupported is not None:
+            raise UserError(self.unsupported)
+
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the node is run with where `form` is wanted."""
         return self.claims or form or "original"
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Choose the open settings, off the reported claims."""
+        self.require_supported()
         return self, []
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
@@ -111,6 +117,7 @@ class GridNode(Node, ABC):
         return bool(self.grid)
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
+        self.require_supported()
         if not self.grid or self.fitted:
             return self, []
         node, choice = self.choose_settings(fitting)
@@ -206,21 +213,8 @@ class DenseNode(Node):
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         return self.claims or form or self._own_rendering(runtime).claims
 
-    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
-        self._require_model()
-        return self, []
-
-    @property
-    def is_given(self) -> bool:
-        """Tell whether its model is the checkpoint that the program is given."""
-        return self.model.name == CHECKPOINT
-
-    def _require_model(self) -> None:
-        if self.is_given:
-            raise UserError(NO_CHECKPOINT)
-
     def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
-        self._require_model()
+        self.require_supported()
         if self.rendering is not None:
             own = runtime.load(self.model).rendering_for(self.rendering)
         else:
@@ -294,6 +288,7 @@ class HybridNode(Node):
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Fit both parts, then choose the fusion on claims that training held out."""
+        self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
         # The dense part first: where its weights are missing, BM25 need not be fitted.
         dense, of_dense = self.dense.fit(fitting)
@@ -386,6 +381,7 @@ class RouteNode(Node):
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Fit the parts of the reported languages, and choose each language's on its val."""
+        self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
         routes, choices, distinct = {}, [], list[AnyNode]()
         for language in fitting.languages or tuple(self.routes):
@@ -450,7 +446,7 @@ AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 def _unnamed(node: AnyNode) -> AnyNode:
     """Reduce a node to the settings that its rankings depend on; routes keep parts' names."""
-    unlabelled = replace(node, name="", label=None, advice=None)
+    unlabelled = replace(node, name="", label=None, unsupported=None, advice=None)
     if isinstance(unlabelled, HybridNode):
         return replace(
             unlabelled, sparse=_unnamed(unlabelled.sparse), dense=_unnamed(unlabelled.dense)

@@ -33,6 +33,7 @@ from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
+    NO_CHECKPOINT,
     RETRIEVE,
     AnyNode,
     BM25Node,
@@ -93,6 +94,7 @@ class SystemEntry(Settings):
             name, the model's, or `hybrid:` and the dense part's label (`bm25-tuned` and
             `tuned-hybrid:` where settings are chosen), then every stage with what its settings
             change. The 2025 paper's BM25 is `bm25`.
+        unsupported: why this program cannot run it; it is listed as not run.
         advice: what to do where its weights are missing.
     """
 
@@ -102,6 +104,7 @@ class SystemEntry(Settings):
     claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] | None = None
     label: str | None = None
+    unsupported: str | None = None
     advice: str | None = None
 
 
@@ -256,7 +259,8 @@ class _Reader:
     def _system(self, name: str, entry: SystemEntry) -> System:
         stages: tuple[SystemStage, ...] = ()
         depth = entry.depth
-        claims, label, advice = entry.claims, entry.label, entry.advice
+        claims, label = entry.claims, entry.label
+        unsupported, advice = entry.unsupported, entry.advice
         retrieve = entry.retrieve
         if isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None:
             shared = self.system(retrieve)
@@ -264,12 +268,12 @@ class _Reader:
             stages = shared.stages
             depth, claims = depth or shared.depth, claims or shared.claims
             label = label or (None if entry.stages else shared.label)
-            advice = advice or shared.advice
+            unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
             first = self._first_stage(name, entry)
         for number, own in enumerate(entry.stages, 1):
             stages = (*stages, read_stage(own, f"stages.{number}", is_first=not stages))
-        return System(name, first, stages, claims, depth, label, advice)
+        return System(name, first, stages, claims, depth, label, unsupported, advice)
 
     def _first_stage(self, name: str, entry: SystemEntry) -> AnyNode:
         several = self._several(entry.retrieve, "retrieve")
@@ -328,6 +332,7 @@ class _Reader:
             name=name,
             label=system.label,
             claims=system.claims or system.first.claims,
+            unsupported=system.unsupported or system.first.unsupported,
             advice=system.advice or system.first.advice,
         )
 
@@ -351,9 +356,14 @@ class _Reader:
 
 def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
-    own = make(_DenseSettings, beside, key)
-    model = make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense.")
-    return DenseNode(model=model, sources_form=own.sources, rendering=own.rendering)
+    missing = settings.get("name", CHECKPOINT) == CHECKPOINT
+    dense_settings = make(_DenseSettings, beside, key)
+    return DenseNode(
+        model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
+        sources_form=dense_settings.sources,
+        rendering=dense_settings.rendering,
+        unsupported=NO_CHECKPOINT if missing else None,
+    )
 
 
 def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:

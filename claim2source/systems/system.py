@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
@@ -19,7 +19,6 @@ from claim2source.models import ModelConfig
 from claim2source.models.manifest import manifest_of
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
-    CHECKPOINT,
     DEFAULT,
     FUSE,
     RETRIEVE,
@@ -85,6 +84,7 @@ class System:
     claims: ClaimForm | None = None
     depth: int | None = None
     label: str | None = None
+    unsupported: str | None = None
     advice: str | None = None
 
     @property
@@ -98,9 +98,10 @@ class System:
         return any(stage.simulated for stage in self.stages)
 
     @property
-    def needs_checkpoint(self) -> bool:
-        """Tell whether a dense model is the one that the program is given."""
-        return any(model.name == CHECKPOINT for model in self.dense_models)
+    def reason_not_to_run(self) -> str | None:
+        """Explain why it cannot run, as its files tell; None where they do not."""
+        reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
+        return next((reason for reason in reasons if reason is not None), None)
 
     @property
     def dense_models(self) -> list[ModelConfig]:
@@ -149,7 +150,7 @@ class System:
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
-            unlabelled = replace(first, label=None, advice=None)
+            unlabelled = replace(first, label=None, unsupported=None, advice=None)
             first = RouteNode(routes={DEFAULT: (unlabelled,)})
         first = _with_checkpoint(first, path, routes, read_as)
         own = self.name
@@ -159,7 +160,7 @@ class System:
             if isinstance(first, HybridNode):
                 first = replace(first, dense=replace(first.dense, name=name))
         # With other checkpoints it is no longer what its label says.
-        return replace(self, name=own, first=first, label=None, advice=None)
+        return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
 
     def fit(
         self,
@@ -172,6 +173,8 @@ class System:
 
         `languages` are those of the reported claims. Raises `UserError` where it cannot run.
         """
+        if self.unsupported is not None:
+            raise UserError(self.unsupported)
         form = self.claims or form
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
@@ -203,7 +206,7 @@ def _with_checkpoint(
     read_as: DenseNode | None = None,
 ) -> AnyNode:
     # With another model it is no longer what its label says.
-    unlabelled = replace(node, label=None, advice=None)
+    unlabelled = replace(node, label=None, unsupported=None, advice=None)
     if isinstance(unlabelled, HybridNode):
         return replace(unlabelled, dense=_with_checkpoint(unlabelled.dense, path, None, read_as))
     if isinstance(unlabelled, RouteNode):

@@ -14,7 +14,7 @@ from claim2source.datasets.grouping import connected_groups
 from claim2source.mining import MinedRow
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn, require_held_out
-from claim2source.systems.nodes import NO_CHECKPOINT, BM25Node
+from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text.views import untranslated_sentences
@@ -37,8 +37,8 @@ def first_system(settings: FirstStageConfig) -> System:
     system = systems[settings.system]
     if settings.checkpoint is not None:
         return system.on_checkpoint(settings.checkpoint)
-    if system.needs_checkpoint:
-        raise ConfigError("first.system", settings.system, f"another: {NO_CHECKPOINT}")
+    if (why := system.reason_not_to_run) is not None:
+        raise ConfigError("first.system", settings.system, f"another: {why}")
     return system
 
 

@@ -41,7 +41,7 @@ Absent:
   retrieve: {{dense: {{name: nobody/has-this, pooling: cls, max_length: 24}}}}
   advice: ask for it
 H-Absent: {{retrieve: {{hybrid: [BM25, Absent]}}}}
-Odd: {{retrieve: {{dense: checkpoint}}}}
+Odd: {{retrieve: {{dense: "{model}"}}, unsupported: it cannot be expressed}}
 """
 
 
@@ -96,7 +96,7 @@ def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
     assert "nobody/has-this" in left["Absent", "original"]["reason"]
     # A hybrid's row says what to do about its part.
     assert {left[name, "original"]["advice"] for name in ("Absent", "H-Absent")} == {"ask for it"}
-    assert "give --checkpoint" in left["Odd", "bilingual"]["reason"]
+    assert left["Odd", "bilingual"]["reason"] == "it cannot be expressed"
     assert all(row["advice"] for row in left.values())
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "Not run (9):" in text and "| Absent | original |" in text and "ask for it" in text

@@ -67,7 +67,7 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     stages = [stage for stage in inner if isinstance(stage, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
     nodes = [node for system in systems.values() for node in system.first.walk()]
-    dense = [node.model for node in nodes if isinstance(node, DenseNode) and not node.is_given]
+    dense = [node.model for node in nodes if isinstance(node, DenseNode) and not node.unsupported]
     assert len(dense) > 30 and {type(stage).__name__ for stage in stages} == {*kinds, "MaxSim"}
     for name in {model.model for model in stages} | {model.name for model in dense}:
         path = tmp_path / Path(name).name

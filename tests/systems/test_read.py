@@ -105,6 +105,7 @@ def test_the_papers_settings() -> None:
         assert hybrid.sparse == bm25 and hybrid.main_model == model
         assert hybrid.fusion == FusionConfig("linear", alpha=0.5, scale="min-max")
     assert {models[name].pooling for name in ("SciNCL", "Specter")} == {"cls"}
+    assert not any(systems[name].reason_not_to_run for name in DENSE_2025)
     assert len(specter.revision or "") == 40 and specter.allow_bin == ("allenai/specter",)
 
 
@@ -267,7 +268,7 @@ def test_a_name_shares_and_parts_may_as_well_stand_inline(tmp_path: Path) -> Non
 A: {retrieve: {bm25: {k1: 1.0}}, claims: translated, depth: 7, stages: [{rerank: max_sim}]}
 B: {retrieve: A, stages: [{rerank: max_sim, depth: 2}]}
 C: {retrieve: A, claims: original}
-D: {retrieve: {bm25: {k1: 1.0}}, claims: bilingual, label: d, advice: go}
+D: {retrieve: {bm25: {k1: 1.0}}, claims: bilingual, label: d, unsupported: "no", advice: go}
 E: {retrieve: {hybrid: [D, {dense: m, claims: translated}], scale: z-score, alpha: 0.3}}
 F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
 """
@@ -279,7 +280,7 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     assert isinstance(e.first, HybridNode) and isinstance(f.first, HybridNode)
     shared = e.first.sparse
     assert (shared.claims, shared.label, shared.advice) == ("bilingual", "d", "go")
-    assert e.first.dense.claims == "translated"
+    assert e.reason_not_to_run == "no" and e.first.dense.claims == "translated"
     assert e.first.fusion == FusionConfig(alpha=0.3, scale="z-score")
     assert f.first.sparse == BM25Node(bm25=BM25Config(k1=1.0), claims="bilingual")
 

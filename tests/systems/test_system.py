@@ -16,14 +16,14 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.datasets import load
 from claim2source.io.store import Store
-from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
+from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.table import evaluate_systems
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
-from claim2source.systems.nodes import AnyNode, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.stages import SystemStage, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
@@ -387,7 +387,7 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
         *(of(a), of(b), of(HybridNode(name="ab", sparse=a, dense=b))),
         of(own, claims="translated"),
         of(HybridNode(name="a+own", sparse=a, dense=own)),
-        of(DenseNode(name="absent", model=ModelConfig(name="checkpoint"))),
+        of(replace(a, name="absent"), unsupported="not here"),
     )
     systems = {system.name: system for system in listed}
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
@@ -397,8 +397,7 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     assert list(report.systems) == [*names, "own.translated", *names_of_stages]
     assert report.systems["a+own.original"].parts == ("a.original", "own.translated")
     assert report.systems["own.translated"].macro == report.systems["a.translated"].macro
-    assert [row.system for row in report.not_run] == ["absent"] * 2
-    assert "give --checkpoint" in report.not_run[0].reason
+    assert [(row.system, row.reason) for row in report.not_run] == [("absent", "not here")] * 2
     translated = BM25Config(claims="translated")
     parts = [
         BM25(config).index(dev.sources).search(dev.claims)
