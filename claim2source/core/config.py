@@ -300,6 +300,8 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
+    if key not in options and key != "config" and (guess := did_you_mean(key, ["config"])):
+        raise ConfigError(key, words, "", f"no such key; {guess.strip()}")
     unset = () if words or key in options else options
     name = next((name for name in unset if key == f"no_{name}"), key)
     option, origin = options.get(name, Option(Any, None, "")), None
@@ -313,8 +315,9 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     elif words:
         item = None if words[0].startswith("[") else _item_of(option.hint)
         if item is None and len(words) > 1 and name in options:
-            allowed = f"{allowed_words(option.hint)}, in quotes where it has spaces"
-            raise ConfigError(key, words, f"{allowed}; other words come first")
+            quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
+            allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
+            raise ConfigError(key, words, allowed)
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value if item else value[0]
     for part in reversed(name.split(".")):
@@ -339,8 +342,7 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
         if option is None:
-            names = [*options, *([] if prefix or key == "config" else ["config"])]
-            allowed = f"{did_you_mean(key, names)}allowed: {_names_in(options, prefix)}"
+            allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
         nullable = NoneType in parts_of(option.hint)
         if option.group is not None and not (value is None and nullable):

@@ -9,7 +9,7 @@ from pathlib import Path
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.pipeline.views import choice_lines
+from claim2source.evaluation.choices import choice_text
 
 WIDTH = 120
 # Most rows of a table, and most lines of each list.
@@ -23,7 +23,7 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     """
     scores = _scores(report)
     parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(details)]
-    parts += _list_part("Chosen on claims that nothing is reported on:", choice_lines(report))
+    parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
     parts += ["\n".join(_wrap(note) for note in report.notes)] if report.notes else []
     not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
     parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
@@ -105,6 +105,18 @@ def _published(report: Report) -> TextTable | None:
     columns = ["table and row", "column", "published", "ours", "inside our interval"]
     numeric = [False, False, True, True, False]
     return TextTable(columns, rows, numeric=numeric) if rows else None
+
+
+def _choices(report: Report) -> list[str]:
+    choices_of = [(system.name, system.choices) for system in report.scored]
+    if report.training is not None and report.training.choice is not None:
+        choices_of.append(("training", (report.training.choice,)))
+    return [
+        f"{name}: {choice_text(choice)} ({choice.metric} {choice.score:.4f} on {choice.claims} "
+        f"claims of {choice.split})"
+        for name, choices in choices_of
+        for choice in choices
+    ]
 
 
 def _first(table: TextTable) -> list[Part]:

@@ -161,6 +161,7 @@ def test_flags_are_set_and_unset_and_an_empty_file_changes_nothing(read, empty):
 REFUSED = {
     "group:\n  step: 4\n": "2: group.step: no such key; did you mean group.steps? allowed: rate, steps, mode, drop, deep, layers",
     "group.steps: 4\n": "1: group.steps: no such key; did you mean group.steps?",
+    "confg: a\n": "1: confg: no such key; allowed: group",
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
@@ -217,6 +218,7 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--no_langs"], "config: langs: false is not allowed; allowed: a list"),
         (["--no_resume", "true"], "config: no_resume: no such key; did you mean resume?"),
         (["--out", "a", "b"], "config: out: ['a', 'b'] is not allowed; allowed: a path, in quotes"),
+        (["--group.steps", "1", "2"], "allowed: a whole number; other words come first"),
         (["--langs"], "config: langs: true is not allowed; allowed: a list"),
         (["--config"], "config: config: no such key; allowed: group"),
         (["--confg", "x.yaml"], "config: confg: no such key; did you mean config?"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.report import NotRun, Report
+from claim2source.core.report import Choice, NotRun, Report
 from claim2source.core.tables import TextTable, render
 from claim2source.datasets import load
 from claim2source.evaluation.compare import compare
@@ -53,6 +53,15 @@ def test_cells_of_other_styles_are_no_rows_of_their_own(report: Report) -> None:
     text = render(summary_parts(replace(report, systems={first.name: first} | cells), Path("out")))
     (row,) = (line for line in text.splitlines() if f"{first.macro['recall@100']:.4f} " in line)
     assert "number 0" in row
+
+
+def test_every_choice_of_a_system_is_a_line_with_its_score(report: Report) -> None:
+    first, *_ = report.systems.values()
+    bm25 = Choice("bm25", {f"setting_{n}": n for n in range(40)}, 0.7393, "train", 300)
+    choices = bm25, Choice("fusion", {"alpha": 0.35}, 0.8704, "val", 63)
+    systems = {first.name: replace(first, name="H", choices=choices)}
+    text = render(summary_parts(replace(report, systems=systems), Path("out")))
+    assert "alpha 0.35 (mrr@5 0.8704 on 63 claims of val)" in " ".join(text.split())
 
 
 def test_wide_tables_are_left_to_the_files() -> None:
