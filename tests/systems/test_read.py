@@ -294,6 +294,13 @@ def models(system: System) -> dict[str, list[str | None]]:
     }
 
 
+def test_a_folder_named_checkpoint_can_be_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("D: {retrieve: {dense: checkpoint}}\n")
+    system = read_systems([tmp_path / "s.yaml"])["D"]
+    assert system.reason_not_to_run is not None
+    assert system.on_checkpoint("checkpoint").reason_not_to_run is None
+
+
 def test_a_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> None:
     text = (
         "retrieve: {hybrid: [{bm25: {}}, {dense: A}]}\ndepth: 30\n"
