@@ -403,6 +403,7 @@ class YamlMapping(dict[str, Any]):
         return merged
 
     def at(self, key: str) -> Location | None:
+        """Look up where a dotted key is set."""
         name, _, rest = key.partition(".")
         if isinstance(value := self.get(name), YamlMapping) and key not in self:
             return value.at(rest)

@@ -462,6 +462,7 @@ class Report(Strict):
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *twins_parts]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without a system's empty fields."""
         values = asdict(self)
         values["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}

@@ -56,6 +56,7 @@ class Folder:
         return "is not a folder" if os.path.lexists(self.path) else "no such folder"
 
     def read(self, name: str) -> bytes | None:
+        """Read a file; None where there is none."""
         path = self.path / name
         if path.is_file():
             return path.read_bytes()
@@ -64,10 +65,12 @@ class Folder:
         return None
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file, wholly or not at all."""
         with atomic_path(self.path / name) as temporary:
             temporary.write_bytes(data)
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
     def stamp(self, name: str) -> str:

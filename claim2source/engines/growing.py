@@ -320,6 +320,7 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of at most `size` items."""
     iterator = iter(items)
     while part := list(islice(iterator, size)):
         yield part

@@ -128,6 +128,7 @@ def half(vectors: np.ndarray) -> np.ndarray:
 
 
 def venue_key(venue: str) -> str:
+    """Write a venue's name as it is compared."""
     return " ".join(nfkc(venue).casefold().split())
 
 
@@ -194,6 +195,7 @@ def vectors_of(column: Any) -> np.ndarray:
 
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
+    """Read papers of `columns_of`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]).astype(np.float16), None
     if SENTENCES in batch.schema.names:

@@ -1,4 +1,8 @@
-"""Read the papers of an index: by terms, by vectors, by ids, one after another."""
+"""Read the papers of an index: by terms, by vectors, by ids, one after another.
+
+The vectors of a small index are held in memory: LanceDB would read them for each search. The best
+sums of words and names are found without ranking by the sum.
+"""
 
 from __future__ import annotations
 

@@ -96,6 +96,7 @@ def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> It
 
 
 def as_csv(answer: Answer, header: bool) -> str:
+    """Write a row for each paper."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
@@ -122,6 +123,7 @@ def _cell(value: object) -> object:
 
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
+    """Write every paper once."""
     papers = {match.paper.source.id: match.paper for a in answers for match in a.matches}
     entries, keys = [], set[str]()
     for paper in papers.values():

@@ -125,6 +125,7 @@ class Questions:
 
     @property
     def present(self) -> np.ndarray:
+        """Tell where the paper is in the index."""
         return np.arange(len(self.right)) < len(self.parts[0][0])
 
     def features(self, design: Design) -> np.ndarray:

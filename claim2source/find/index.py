@@ -231,6 +231,7 @@ def write_papers(
 
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
+    """Remove papers, and say how many were there."""
     listed = [key for key in ids if key]
     if listed:
         removed = sum(engine.delete(part) for part in batches(listed, IDS))
@@ -238,6 +239,7 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
 
 
 def mark(engine: Engine, notices: Notices | None) -> int:
+    """Mark papers by notices; say and return how many changed."""
     if notices is None:
         return 0
     marked = engine.retract(lambda key, doi, _: notices.of(key, doi))

@@ -142,6 +142,7 @@ class Tracker:
             self._start(tracking)
 
     def log(self, values: Mapping[str, object]) -> None:
+        """Log numbers and tables (`as_wandb`)."""
         self._try_twice(lambda run: run.log(dict(values)))
 
     def define_steps(self, step: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
@@ -23,20 +24,22 @@ _NORMS = {f"{family}RMSNorm" for family in _FAMILIES}
 _MLPS = {f"{family}MLP" for family in _FAMILIES}
 
 
-# gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key
-Kernels = tuple[
-    Callable[[Tensor, Tensor], Tensor],
-    Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-]
+@dataclass(frozen=True)
+class Kernels:
+    """Hold kernels: gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key."""
+
+    gate: Callable[[Tensor, Tensor], Tensor]
+    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @cache
 def liger() -> Kernels | None:
+    """Load Liger's kernels, if they are installed."""
     if find_spec("liger_kernel") is None or find_spec("triton") is None:
         return None
     from liger_kernel.ops import LigerRopeFunction, LigerSiLUMulFunction
 
-    return LigerSiLUMulFunction.apply, LigerRopeFunction.apply
+    return Kernels(LigerSiLUMulFunction.apply, LigerRopeFunction.apply)
 
 
 def prepare_for_gpu(model: Any) -> Any:
@@ -89,7 +92,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 def _gated(module: Any, hidden: Tensor) -> Tensor:
     gate, up = module.gate_proj(hidden), module.up_proj(hidden)
     kernels = liger() if runs_fused(gate, up) else None
-    inner = kernels[0](gate, up) if kernels else module.act_fn(gate) * up
+    inner = kernels.gate(gate, up) if kernels else module.act_fn(gate) * up
     down: Tensor = module.down_proj(inner)
     return down
 
@@ -101,7 +104,7 @@ def _rotated(
     if rest or named or kernels is None or not runs_fused(query, key):
         rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest, **named)
         return rotated
-    return kernels[1](query, key, cosines, sines)
+    return kernels.rotate(query, key, cosines, sines)
 
 
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:

@@ -342,4 +342,5 @@ def read_object(path: Path) -> dict[str, object]:
 
 
 def one_line(error: Exception) -> str:
+    """Shorten a library's error message to one line."""
     return " ".join(str(error).split())[:300]

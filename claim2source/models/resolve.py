@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ADAPTER_FILE = "adapter_model.safetensors"
-# Sources whose lengths are counted before a training: a pool may have a million.
-COUNTED = 1_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Resolved:
         if own is None or own <= limit:
             return
         self.encoder.tokenize(["a text"], "source")  # whose error names the key
-        rows = self.encoder.tokenize(sources[:COUNTED], "source", limit + 1)
+        rows = self.encoder.tokenize(sources, "source", limit + 1)
         if cut := sum(len(row.ids) > limit for row in rows):
             log.warning(
                 "model.max_length: %d of %d sources are cut at %d tokens, before training too; the "

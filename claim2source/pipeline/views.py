@@ -69,11 +69,11 @@ def interval_parts(report: Report) -> list[Part]:
     return [note, table] if len(languages) > 1 else [note]
 
 
-def choice_lines(report: Report) -> list[str]:
-    """Describe the choices for each system and by a training, with their claims, in a line."""
+def choices_parts(report: Report, chosen_on: str) -> list[Part]:
+    """List the choices for systems and by a training, with their claims; show val scores."""
+    lines = []
     trained = report.training.choice if report.training else None
     by_name = [(system.name, system.choices) for system in report.systems.values()]
-    lines = []
     for name, choices in [*by_name, ("training", (trained,) if trained else ())]:
         texts = [
             f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
@@ -81,24 +81,17 @@ def choice_lines(report: Report) -> list[str]:
             for choice in choices
         ]
         if texts:
-            lines.append(f"{name}: {'; '.join(texts)}")
-    return lines
-
-
-def choices_parts(report: Report, chosen_on: str) -> list[Part]:
-    """List the choices; show val scores."""
-    lines = [f"- {line}" for line in choice_lines(report)]
+            lines.append(f"- {name}: {'; '.join(texts)}")
     parts: list[Part] = ["\n".join([f"Chosen on {chosen_on}:", *lines])] if lines else []
     tables: dict[str, TextTable | None] = {}
     tabulated: list[Choice] = []
-    for system in report.systems.values():
+    for name, choices in by_name:
         # A hybrid's BM25 may be a system of its own: one table is enough.
-        for choice in (c for c in system.choices if c.tried and c not in tabulated):
+        for choice in (choice for choice in choices if choice.tried and choice not in tabulated):
             tabulated.append(choice)
-            title = f"{choice.what} of {system.name}, {len(choice.tried)} compared:"
+            title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
             tables[title] = tried_table(choice)
-    if report.training and report.training.choice:
-        tables["Compared by the training on val:"] = tried_table(report.training.choice)
+    tables["Compared by the training on val:"] = tried_table(trained) if trained else None
     tables["Scores on val:"] = val_table(report.systems)
     return parts + [part for title, table in tables.items() if table for part in (title, table)]
 

@@ -6,8 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from inspect import Signature, signature
-from typing import Any, get_type_hints
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,12 +25,21 @@ from claim2source.serve.access import MAX_BYTES, MCP, Access, AccessSettings
 from claim2source.serve.batcher import NoAnswer, OnPart, RequestBatcher
 from claim2source.serve.page import PATHS, Page
 from claim2source.serve.schemas import (
+    AUTO,
+    DEFAULT_PAPERS,
     AnswerOut,
     AnswersOut,
     Batch,
+    Date,
     Health,
+    Lang,
+    PaperLang,
+    Papers,
     Problem,
     Question,
+    Text,
+    Translation,
+    Venue,
     first_problem,
 )
 
@@ -170,18 +178,29 @@ def add_tool(
         subscriptions=False,
     )
 
-    async def find_papers(**fields: Any) -> AnswerOut:
+    async def find_papers(
+        post: Text,
+        lang: Lang = AUTO,
+        date: Date = None,
+        translation: Translation = "",
+        k: Papers = DEFAULT_PAPERS,
+        venue: Venue = None,
+        paper_lang: PaperLang = None,
+    ) -> AnswerOut:
+        question = Question(
+            post=post,
+            lang=lang,
+            date=date,
+            translation=translation,
+            k=k,
+            venue=venue,
+            paper_lang=paper_lang,
+        )
         try:
-            return AnswerOut.of(await ask(Question(**fields)))
+            return AnswerOut.of(await ask(question))
         except NoAnswer as error:
             raise ToolError(str(error)) from None
 
-    # Its arguments are the fields of a question, with their descriptions.
-    hints = get_type_hints(Question, include_extras=True)
-    fields = signature(Question).parameters.values()
-    arguments = [part.replace(annotation=hints[part.name]) for part in fields]
-    of_tool = Signature(arguments, return_annotation=AnswerOut)
-    find_papers.__signature__ = of_tool  # type: ignore[attr-defined]
     tools.add_tool(
         find_papers,
         description=ABOUT_TOOL,

@@ -82,6 +82,7 @@ class RequestBatcher:
 
     @property
     def waiting(self) -> int:
+        """Count the posts that wait or are searched."""
         with self._changed:
             return self._batch_size + self._queued()
 

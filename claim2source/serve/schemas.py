@@ -244,11 +244,19 @@ class AnswerOut(BaseModel):
 
     @classmethod
     def of(cls, answer: Answer) -> AnswerOut:
-        own = ("lang", "abstained", "present", "reasoning", "verdict")
-        values: dict[str, Any] = {name: getattr(answer, name) for name in own}
-        values |= {"headline": headline(answer), "notes": notes(answer)}
-        values["papers"] = json_rows(answer)
-        return cls(post=answer.post.id, **values)
+        """Describe an answer."""
+        papers: list[Any] = json_rows(answer)
+        return cls(
+            post=answer.post.id,
+            lang=answer.lang,
+            abstained=answer.abstained,
+            present=answer.present,
+            reasoning=answer.reasoning,
+            verdict=answer.verdict,
+            headline=headline(answer),
+            notes=notes(answer),
+            papers=papers,
+        )
 
 
 class AnswersOut(BaseModel):

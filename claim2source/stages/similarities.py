@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -76,6 +76,18 @@ class ViewConfig(Settings):
     def is_similarity(self) -> bool:
         """Tell whether more of it speaks for a source, so that its weight is not negative."""
         return self.score != "year"
+
+
+class TextVectors(NamedTuple):
+    """Hold the vectors of texts by text."""
+
+    rows: Mapping[str, int]
+    vectors: np.ndarray
+
+    def of(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of some texts, [texts, dimensions]."""
+        rows_of: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
+        return rows_of
 
 
 class Scorer:
@@ -200,9 +212,9 @@ class Scorer:
             if not ids_of_claim:
                 cosines.append(np.empty(0))
                 continue
-            vectors = [sources[t] for source in ids_of_claim for t in texts[source]]
+            vectors = sources.of([t for source in ids_of_claim for t in texts[source]])
             starts = np.cumsum([0, *(len(texts[source]) for source in ids_of_claim[:-1])])
-            cosines.append(np.maximum.reduceat(np.stack(vectors) @ own[text], starts))
+            cosines.append(np.maximum.reduceat(vectors @ own.of([text])[0], starts))
         return [scores.astype(np.float64) for scores in cosines]
 
     def _encoded(
@@ -211,12 +223,13 @@ class Scorer:
         texts: Sequence[str],
         side: Literal["claim", "source"],
         store: Store | None,
-    ) -> Mapping[str, np.ndarray]:
-        """Encode distinct texts as vectors of length 1, by text."""
+    ) -> TextVectors:
+        """Encode distinct texts as vectors of length 1."""
         distinct = list(dict.fromkeys(texts))
         progress = f"{side}s" if self.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
-        return dict(zip(distinct, unit_vectors(vectors), strict=True)) if distinct else {}
+        rows = {text: row for row, text in enumerate(distinct)}
+        return TextVectors(rows, unit_vectors(vectors) if distinct else vectors)
 
 
 def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:

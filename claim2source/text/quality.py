@@ -97,6 +97,7 @@ def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> Writ
 
 
 def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
+    """Indent the first lines; `rest` says where the others are."""
     remainder = [f"  and {len(lines) - limit} more{rest}"] if len(lines) > limit else []
     return [*(f"  {line}" for line in lines[:limit]), *remainder]
 

@@ -127,7 +127,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
     if session.world.is_first:
-        resolved.warn_of_cut(recipe.rendering.source_texts(data.val.sources))
+        # Not of all: a pool may have a million.
+        resolved.warn_of_cut(recipe.rendering.source_texts(data.val.sources[:1_000]))
     teacher = None
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)

@@ -12,7 +12,7 @@ from transformers import MistralConfig, MistralModel
 from transformers.models.mistral import modeling_mistral
 
 from claim2source.models import fused
-from claim2source.models.fused import fuse_adapters, prepare_for_gpu
+from claim2source.models.fused import Kernels, fuse_adapters, prepare_for_gpu
 
 # Before a model's code is changed.
 plain_rotation = modeling_mistral.apply_rotary_pos_emb
@@ -23,7 +23,7 @@ IDS = torch.arange(40).reshape(2, 20)
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute on this machine's processor as on a GPU, with Liger's arithmetic."""
     monkeypatch.setattr(fused, "runs_fused", lambda values, weight: weight.dtype == torch.bfloat16)
-    monkeypatch.setattr(fused, "liger", lambda: (gate, rotate))
+    monkeypatch.setattr(fused, "liger", lambda: Kernels(gate, rotate))
 
 
 def gate(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
