@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 import claim2source as c2s
 from claim2source.core import report as reports
+from claim2source.core.config import options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets import load
@@ -150,6 +151,70 @@ def test_scores_in_the_readme_are_those_of_the_reports() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^(?:step|epoch|\|).*0\.\d{4}.*$", text, re.MULTILINE)
     assert [re.findall(r"0\.\d{4}", line) for line in lines] == expected
+
+
+def test_site_has_every_page_and_every_public_name() -> None:
+    site = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- ([\w/]+\.md)$", site, re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    page = (DOCS / "extend.md").read_text(encoding="utf-8")
+    shown_names = re.findall(r"^::: claim2source\..*\.(\w+)$", page, re.MULTILINE)
+    assert set(c2s.__all__) <= set(shown_names)
+    assert "            show_if_no_docstring: true" in site  # public methods may have none
+
+
+def default_text(default: Any) -> str:
+    """A default as YAML writes it."""
+    if default is None or default == ():
+        return "none" if default is None else "`[]`"
+    value = list(default) if isinstance(default, tuple) else default
+    value = str(value) if isinstance(value, Path) else value
+    text = json.dumps(value) if not isinstance(value, str) else value
+    return f"`{text}`" if text else '`""`'
+
+
+def settings_table(kind: type, above: set[str]) -> str:
+    """The keys of a config with default and meaning, as its program's --help has them.
+
+    A row that a table `above` has, by its whole key or without its group, is not repeated.
+    """
+    rows = ["| key | default | what |", "|---|---|---|"]
+    options = {key: option for key, option in options_of(kind).items() if option.is_flag}
+    # A group that may be absent is one row: its keys are those of a table elsewhere.
+    absent = tuple(f"{k}." for k, option in options.items() if option.group and "." not in k)
+    for key, option in options.items():
+        if key.startswith(absent):
+            continue
+        text = option.help.replace("|", "\\|").replace("<", "&lt;")
+        default = "" if option.default is MISSING else default_text(option.default)
+        row = f"| `{key}` | {default} | {text} |"
+        if row not in above:
+            rows.append(row)
+        above |= {row, f"| `{key.partition('.')[2]}` | {default} | {text} |"}
+    return "\n".join(rows) if len(rows) > 2 else "Its keys, with defaults, stand above."
+
+
+def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None:
+    """The texts are those of --help when UPDATE_DOCS=1 last wrote the page."""
+    page = DOCS / "settings.md"
+    text = page.read_text(encoding="utf-8")
+    above: set[str] = set()
+    for name, kind in TABLES.items():
+        part = re.compile(rf"(<!-- table: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+        expected = settings_table(kind, above)
+        if os.environ.get("UPDATE_DOCS"):
+            text = part.sub(lambda m, table=expected: f"{m[1]}\n{table}\n\n{m[3]}", text)
+        ((_, table, _),) = part.findall(text)
+        assert settings_rows(table) == settings_rows(expected), (
+            "run UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k settings"
+        )
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(text, encoding="utf-8")
+
+
+def settings_rows(table: str) -> list[str]:
+    """Key and default of every row."""
+    return re.findall(r"^(\| .*? \| .*?) \| \S", table, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [REPOSITORY / "README.md", *PAGES], ids=name_of)
