@@ -72,19 +72,24 @@ class Resolved:
         """Return how records were rendered in training, where known."""
         return self.manifest.rendering if self.manifest else self.exported
 
-    def warn_of_cut(self, sources: Sequence[str]) -> None:
-        """Warn where `max_length` cuts sources that the model, by its files, reads further."""
+    def uncut_length(self, sources: Sequence[str]) -> int:
+        """Return `max_length`, or the model's own by its files where that reads sources further.
+
+        Such a model is warned of.
+        """
         limit, own = self.encoder.settings.max_length, declared_length(self.folder)
         if own is None or own <= limit:
-            return
+            return limit
         self.encoder.tokenize(["a text"], "source")  # whose error names the key
         rows = self.encoder.tokenize(sources, "source", limit + 1)
-        if cut := sum(len(row.ids) > limit for row in rows):
-            log.warning(
-                "model.max_length: %d of %d sources are cut at %d tokens, before training too; the "
-                "model takes %d: reading more may gain more than training",
-                *(cut, len(rows), limit, own),
-            )
+        if not (cut := sum(len(row.ids) > limit for row in rows)):
+            return limit
+        log.warning(
+            "model.max_length: %d of %d sources are cut at %d tokens; the model takes %d, at which "
+            "step 0 is read: reading more may gain more than training",
+            *(cut, len(rows), limit, own),
+        )
+        return own
 
     @property
     def record(self) -> Manifest | None:

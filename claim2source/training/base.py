@@ -54,7 +54,8 @@ class LoadedBase:
     """Hold the model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
-    `plan` has the training's recipe with numbers in place of `auto`.
+    `plan` has the training's recipe with numbers in place of `auto`. Step 0 is read at `length`
+    tokens: what the base can read, though the recipe cuts it.
     """
 
     encoder: Encoder
@@ -63,6 +64,7 @@ class LoadedBase:
     untrained: Identity
     teacher: SourceTeacher | None
     plan: MemoryPlan
+    length: int
 
     @property
     def recipe(self) -> RetrieverRecipe:
@@ -70,23 +72,22 @@ class LoadedBase:
 
     @contextmanager
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
-        """Name the weights in the store as the checkpoint in `folder`, while the body runs.
-
-        All processes name them as the first one reads its manifest.
-        """
-        identity: Identity = {}
-        if world.is_first:
-            identity = Manifest.read(folder).weights.identity(self.untrained)
-        before, self.encoder.weights = self.encoder.weights, gather_values(identity, world)[0]
+        """Read texts and name stored vectors as the checkpoint in `folder` does."""
+        encoder = self.encoder
+        own = gather_values(Manifest.read(folder) if world.is_first else None, world)[0]
+        assert own is not None
+        before = encoder.weights, encoder.settings
+        encoder.weights, encoder.settings = own.weights.identity(self.untrained), own.encoder
         try:
             yield
         finally:
-            self.encoder.weights = before
+            encoder.weights, encoder.settings = before
 
     def save(self, folder: Path, manifest: Manifest) -> Manifest:
-        kind: Kind = "base"
-        if manifest.epoch:
-            kind = "full" if self.recipe.tuning == "full" else "lora"
+        kind: Kind = "full" if self.recipe.tuning == "full" else "lora"
+        if not manifest.epoch:
+            kind, whole = "base", replace(manifest.encoder, max_length=self.length)
+            manifest = replace(manifest, encoder=whole)
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
@@ -126,9 +127,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
-    if session.world.is_first:
-        # Not of all: a pool may have a million.
-        resolved.warn_of_cut(recipe.rendering.source_texts(data.val.sources[:1_000]))
+    # Not of all: a pool may have a million.
+    length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
     teacher = None
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
@@ -139,7 +139,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         if recipe.optimisation.train == "both":
             encoder.tokenize(["a text"], "source", longest)
     plan = plan_memory_here(recipe, encoder.model, longest, session.world.local_size)
-    return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
+    weights = encoder.weights or {}
+    return LoadedBase(encoder, resolved.base, resolved.folder, weights, teacher, plan, length)
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:

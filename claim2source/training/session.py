@@ -144,8 +144,9 @@ def open_session(config: RunConfig) -> Iterator[Session]:
     with report_once():
         world = launched_world(device=config.device)
     if not world.is_first:
-        # What a lenient loading leaves out is said once.
-        logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
+        # What a lenient loading leaves out, or a model cuts, is said once.
+        for part in ("datasets", "models"):
+            logging.getLogger(f"claim2source.{part}").setLevel(logging.ERROR)
     with joined_world(world, config.device), StopSignals().installed() as stop:
         with synchronised(world):
             run = RunFolder.find(config, lock=world.is_first)

@@ -109,18 +109,26 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
     assert not (tmp_path / "long").exists()
 
 
-def test_a_base_that_is_read_shorter_than_it_can_be_is_warned_of(
+def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
     setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = say_pooling(save_small_model(tmp_path / "model"), 40)
     # 29 sources have 30 tokens, 5 have 32 and 2 have 34, special ones included.
-    for length, cut in ((20, 36), (31, 7), (34, 0), (40, 0)):
-        options = {"model__max_length": length, "optimisation__epochs": 1}
-        finetune(small_config(model, setup[1], tmp_path / str(length), **options))
+    before, after = {}, {}
+    for length, cut, first in ((20, 36, 40), (31, 7, 40), (34, 0, 34), (40, 0, 40)):
+        folder, options = tmp_path / str(length), {"optimisation__epochs": 1}
+        finetune(small_config(model, setup[1], folder, model__max_length=length, **options))
         pattern = rf"(\d+) of 36 sources are cut at {length} .* model takes 40"
         assert re.findall(pattern, caplog.text) == ([str(cut)] if cut else [])
         assert "sources are cut" in caplog.text or not cut
         caplog.clear()
+        manifests = [Manifest.read(folder / "checkpoints" / n) for n in ("epoch-0", "epoch-1")]
+        assert [manifest.encoder.max_length for manifest in manifests] == [first, length]
+        history = Report.read(folder).training.history
+        before[length], after[length] = history[0].val, history[1].val
+    # Whatever the recipe cuts, step 0 has the scores of whole texts; the epoch has not.
+    assert before[20] == before[31] == before[34] == before[40]
+    assert after[20] != after[40]
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
