@@ -48,6 +48,8 @@ from claim2source.retrieve import candidate_pool
 if TYPE_CHECKING:
     import pyarrow
 
+# Version of a table into which no paper was written.
+NEW = 1
 # Ids of rows that are held.
 _MOST_IDS = 200_000
 # Papers after which a writer holds the hashes of all ids, so that it need not look them up: 65 MB

@@ -15,6 +15,7 @@ from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
 from claim2source.datasets.papers import Paper, first_day
+from claim2source.engines.table import NEW
 from claim2source.find.finder import Answer, Match
 
 COLUMNS = (
@@ -178,6 +179,8 @@ def retraction(paper: Paper) -> str:
 def headline(answer: Answer) -> str:
     """Write in one sentence whether the paper was found."""
     if not answer.matches:
+        if answer.of is not None and answer.of.version == NEW:
+            return "The index is being made, or its making was stopped: it holds no paper yet."
         return "The index holds no paper to choose from."
     if answer.present is None:
         return "The nearest papers; whether the right one is in this index was not judged."

@@ -18,6 +18,7 @@ from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.names import name_terms, names_of, plain_words
 from claim2source.engines.rows import SPLIT, findings_of
+from claim2source.engines.table import NEW
 from claim2source.find.abstention import (
     DEEPEST,
     DENSE,
@@ -145,10 +146,10 @@ class Finder:
         allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
-        if unbuilt or engine.manifest.stale:
+        if unbuilt or engine.manifest.stale or engine.version == NEW:
             log.warning(
-                "%s: a run that changed it has not ended, %d papers are not built in: until then "
-                "scores differ a little",
+                "%s: a run that writes it has not ended, %d papers are not built in: until then "
+                "answers differ",
                 *(engine.location, unbuilt),
             )
 

@@ -22,10 +22,11 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
 from claim2source.datasets.papers import Paper
-from claim2source.engines import open_index
+from claim2source.engines import Engine, open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.manifest import IndexManifest
 from claim2source.find.abstention import AbstainModel, Design, Tenth
+from claim2source.find.answers import as_text
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
@@ -229,6 +230,11 @@ def test_papers_that_are_not_built_in_are_told(
     copy.close()
     assert len(Finder(copy).find([Post("0", POST)], 13)[0].matches) == 13
     assert "has not ended, 2 papers are not built in" in caplog.text
+    manifest = replace(copy.manifest, papers=0)
+    Engine.create(tmp_path / "new", manifest).close()
+    (answer,) = Finder(open_index(tmp_path / "new")).find([Post("0", POST)])
+    assert "has not ended, 0 papers are not built in" in caplog.text
+    assert "is being made, or its making was stopped" in as_text(answer)
 
 
 def test_many_posts_keep_their_order_dates_and_languages(
