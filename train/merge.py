@@ -59,7 +59,7 @@ from claim2source.training.run_folder import RunFile, RunFolder
 if TYPE_CHECKING:
     from claim2source.models import Encoder
 
-STEP_0, AS_TRAINED, PICKED, SUM = "step 0", "scale 1", "picked", "their sum"
+AS_BASE, AS_TRAINED, PICKED, SUM = "scale 0", "scale 1", "picked", "their sum"
 Weight = Annotated[float, Between(0, 100)]
 Option = TypeVar("Option", float, str)
 
@@ -331,7 +331,7 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
     picked, choice = comparison.choose(
         "scale", on_val, selection, lambda scale: abs(1 - scale), floor
     )
-    scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: picked}
+    scale_of = {AS_BASE: 0.0, AS_TRAINED: 1.0, PICKED: picked}
     reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
     return comparison.report(reported, systems, PICKED, choice), picked

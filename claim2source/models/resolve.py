@@ -75,10 +75,14 @@ class Resolved:
     def uncut_length(self, sources: Sequence[str]) -> int:
         """Return `max_length`, or the model's own by its files where that reads sources further.
 
-        Such a model is warned of.
+        Such a model is warned of. Its files may declare more tokens than it has positions for.
         """
-        limit, own = self.encoder.settings.max_length, declared_length(self.folder)
-        if own is None or own <= limit:
+        from claim2source.models.load import positions_of
+
+        limit = self.encoder.settings.max_length
+        declared = declared_length(self.folder) or limit
+        own = min(declared, positions_of(self.encoder.model) or declared)
+        if own <= limit:
             return limit
         self.encoder.tokenize(["a text"], "source")  # whose error names the key
         rows = self.encoder.tokenize(sources, "source", limit + 1)

@@ -241,7 +241,8 @@ def _varied(system: System, key: str, value: Any) -> System:
         return replace(changed, depth=value)
     nodes = list(system.first.walk())
     if not any(_with_setting(node, path, value) for node in nodes):
-        raise ConfigError("vary", key, "a setting of a node of the first stage")
+        keys = ["depth", *dict.fromkeys(key for node in nodes for key in _keys(node))]
+        raise ConfigError("vary", key, ", ".join(f"{RETRIEVE}.{name}" for name in keys))
     first = rebuild(
         system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
     )
@@ -266,6 +267,12 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
     except ConfigError as error:
         raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
     return (*stages[:position], stage, *stages[position + 1 :])
+
+
+def _keys(node: AnyNode) -> list[str]:
+    configs = [config for kind, _, config in _SETTINGS if isinstance(node, kind)]
+    keys = [spec.name for config in configs for spec in fields(config)]
+    return [SOURCES, *keys] if isinstance(node, BM25Node | DenseNode) else keys
 
 
 def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:

@@ -127,11 +127,12 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
-    # Not of all: a pool may have a million.
-    length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
-    teacher = None
+    teacher, length = None, encoder.settings.max_length
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
+    else:
+        # Not of all: a pool may have a million.
+        length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
     if recipe.optimisation.max_length is not None:
         # Else it would fail once negatives are mined.

@@ -121,7 +121,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
-        ("retrieve.sauce=1", "a setting of a node"),
+        ("retrieve.sauce=1", "allowed: retrieve.depth, retrieve.sources, .*retrieve.metadata"),
         ("depth=1", "retrieve.KEY"),
     ):
         with pytest.raises(UserError, match=why):

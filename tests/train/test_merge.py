@@ -99,7 +99,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     for scale, found in curve.items():
         scaled.set(scale)
         assert found == near(score_encoder(scaled.encoder, val, rendering, PLAIN).report.table)
-    for name, folder in (("step 0", "epoch-0"), ("scale 1", "epoch-2")):
+    for name, folder in (("scale 0", "epoch-0"), ("scale 1", "epoch-2")):
         encoder = resolve(runs[kind] / "checkpoints" / folder, "cpu").encoder
         expected = score_encoder(encoder, dev, rendering, PLAIN).report
         assert report["systems"][name]["languages"] == near(dict(expected.languages))

@@ -112,13 +112,18 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
 def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
     setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = say_pooling(save_small_model(tmp_path / "model"), 40)
+    model = save_small_model(tmp_path / "model")
     # 29 sources have 30 tokens, 5 have 32 and 2 have 34, special ones included.
     before, after = {}, {}
-    for length, cut, first in ((20, 36, 40), (31, 7, 40), (34, 0, 34), (40, 0, 40)):
+    # The model has 64 positions, whatever its files declare.
+    for declared, length, cut, first in (
+        *((40, 20, 36, 40), (40, 31, 7, 40), (40, 34, 0, 34), (40, 40, 0, 40)),
+        (512, 21, 36, 64),
+    ):
+        say_pooling(model, declared)
         folder, options = tmp_path / str(length), {"optimisation__epochs": 1}
         finetune(small_config(model, setup[1], folder, model__max_length=length, **options))
-        pattern = rf"(\d+) of 36 sources are cut at {length} .* model takes 40"
+        pattern = rf"(\d+) of 36 sources are cut at {length} .* model takes {first}"
         assert re.findall(pattern, caplog.text) == ([str(cut)] if cut else [])
         assert "sources are cut" in caplog.text or not cut
         caplog.clear()
@@ -127,7 +132,7 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
         history = Report.read(folder).training.history
         before[length], after[length] = history[0].val, history[1].val
     # Whatever the recipe cuts, step 0 has the scores of whole texts; the epoch has not.
-    assert before[20] == before[31] == before[34] == before[40]
+    assert before[20] == before[21] == before[31] == before[34] == before[40]
     assert after[20] != after[40]
 
 

@@ -190,6 +190,17 @@ def test_a_stopped_run_goes_on_to_the_same_losses(
     assert abs(untrained.encode(FRESH, "claim")[0] - ours.encode(FRESH, "claim")[0]).max() > 1e-3
 
 
+@pytest.mark.slow
+def test_a_student_is_not_warned_of_sources_that_its_teacher_reads(
+    setup: tuple[Path, Path], teacher: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    student, out = say_pooling(save_small_model(tmp_path / "student"), 40), tmp_path / "out"
+    extra = taught(teacher, model__max_length=20, optimisation__epochs=1)
+    finetune(small_config(student, setup[1], out, **extra))
+    assert Manifest.read(out / "checkpoints" / "epoch-0").encoder.max_length == 20
+    assert "sources are cut" not in caplog.text
+
+
 def test_texts_without_labels_are_those_of_the_pool(setup: tuple[Path, Path]) -> None:
     sources = [
         Source("a", "Masks", "Masks help much. We saw 9 of 10. Methods."),
