@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from claim2source.core.config import flag, list_field, read_config
+from claim2source.core.config import flag, list_field, read_config, require_one_of
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import write_json
+from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
@@ -80,13 +81,17 @@ def translate(config: TranslateConfig) -> None:
     ids = None
     if config.split is not None:
         ids = {claim.id for claim in load(folder, config.split, lenient=True).claims}
+    if config.languages and not config.sources:
+        present = {text.language for text in foreign_claims(folder, overwrite=True)}
+        for language in config.languages:
+            require_one_of("languages", language, sorted_languages(present))
     texts = foreign_claims(folder, config.languages, ids, overwrite=config.overwrite)
     if config.sources:
         texts += foreign_sources(folder, config.languages, overwrite=config.overwrite)
     for line in count_lines(texts):
         say(line)
     if not texts:
-        say(f"{folder}: nothing to translate: all texts in other languages have a translation")
+        say(f"{folder}: nothing to translate: what was asked for is English or has a translation")
         if config.out is not None and not config.dry_run:
             write(config, folder, [])
     elif config.seq2seq.name is not None:

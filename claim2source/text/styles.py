@@ -283,8 +283,9 @@ def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> Non
         for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
             old, now = getattr(before, key), getattr(new, key)
             if old != now:
+                how = key if key == "by" else f"with {key}"
                 raise UserError(
-                    f"{folder}: {name} is there, made with {key} {old}, not {now}; "
+                    f"{folder}: {name} is there, made {how} {old}, not {now}; "
                     "add --overwrite or choose another --out"
                 )
 

@@ -172,7 +172,7 @@ def test_rules_need_no_server_and_name_themselves(tmp_path: Path) -> None:
     main(argv)
     info = json.loads((out / "styles.json").read_text())
     assert info["styles"]["C4"]["by"] == info["styles"]["S3"]["by"] == "rules"
-    with pytest.raises(UserError, match="C4 is there, made with by rules, not m"):
+    with pytest.raises(UserError, match="C4 is there, made by rules, not m"):
         main([*argv[:2], "--dataset", "demo", "--styles", "C4", "--llm.model", "m"])
     (out / "notes.txt").touch()
     with pytest.raises(UserError, match="holds 'notes.txt'"):

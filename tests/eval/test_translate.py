@@ -226,6 +226,8 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
         main([*base, "--out", str(tmp_path / "other")])
     with pytest.raises(ConfigError, match="other than English"):
         main([*base, "--languages", "en"])
+    with pytest.raises(ConfigError, match="languages: 'DE' is not allowed; allowed: de, fr"):
+        main([*base, "--languages", "DE"])
     (folder / "queries.jsonl").write_text('{"_id": "a", "text": 7}\n')
     with pytest.raises(UserError, match="queries.jsonl:1: text: is a number"):
         main(base)
