@@ -241,8 +241,10 @@ def _varied(system: System, key: str, value: Any) -> System:
         return replace(changed, depth=value)
     nodes = list(system.first.walk())
     if not any(_with_setting(node, path, value) for node in nodes):
-        keys = ["depth", *dict.fromkeys(key for node in nodes for key in _keys(node))]
-        raise ConfigError("vary", key, ", ".join(f"{RETRIEVE}.{name}" for name in keys))
+        keys = dict.fromkeys(["depth", *(key for node in nodes for key in _keys(node))])
+        names = [f"{RETRIEVE}.{name}" for name in keys]
+        allowed = f"{did_you_mean(key, names)}allowed: {', '.join(names)}"
+        raise ConfigError("vary", key, "", f"{key!r} is not allowed; {allowed}")
     first = rebuild(
         system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
     )

@@ -120,6 +120,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             cutoff(metric)
         for form in self.claims:
             require_one_of("claims", form, get_args(ClaimForm))
+        for key, values in self.vary.items():
+            require(bool(values), f"vary {key}", values, "one or more values")
         is_one = len(self.checkpoint) == 1
         require(is_one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint

@@ -121,8 +121,12 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
-        ("retrieve.sauce=1", "allowed: retrieve.depth, retrieve.sources, .*retrieve.metadata"),
+        (
+            "retrieve.saurces=1",
+            "mean retrieve.sources.* allowed: retrieve.depth, retrieve.sources, ",
+        ),
         ("depth=1", "retrieve.KEY"),
+        ("retrieve.k1=", "vary retrieve.k1: is missing; wanted: one or more"),
     ):
         with pytest.raises(UserError, match=why):
             run("no", "--only", "Two", "--vary", setting)
