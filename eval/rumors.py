@@ -120,7 +120,7 @@ def verify_rumors(config: RumorsConfig) -> str:
     require(bool(config.systems), "systems", config.systems, "one or more files")
     systems = read_systems(config.systems)
     for name in config.only or ():
-        require(name in systems, "systems", name, ", ".join(systems))
+        require(name in systems, "only", name, ", ".join(systems))
     systems = {name: systems[name] for name in config.only or systems}
     _require_outputs(config, [*systems])
     rumors = load_rumors(config.dataset, config.split)

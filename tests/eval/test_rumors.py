@@ -188,7 +188,7 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
     for data, folder, systems, words, error in (
         (path, out, PLAIN, (), "verification.json: would be replaced, but no program of ours"),
         (path, out, None, (), "config: systems: "),
-        (path, out, PLAIN, ("--only", "B"), "config: systems: 'B' is not allowed"),
+        (path, out, PLAIN, ("--only", "B"), "config: only: 'B' is not allowed"),
         (path, out, PLAIN, ("--choose", "bm25"), "choose: no such key"),
         (path, out, PLAIN, ("--rerank.by", "llm"), "rerank: no such key"),
         (unlabelled, tmp_path / "b", fit, (), "the rumours have no labels"),
