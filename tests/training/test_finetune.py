@@ -114,14 +114,15 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
 ) -> None:
     model = save_small_model(tmp_path / "model")
     # 29 sources have 30 tokens, 5 have 32 and 2 have 34, special ones included.
-    before, after = {}, {}
+    before, after, course = {}, {}, {}
     # The model has 64 positions, whatever its files declare.
     for declared, length, cut, first in (
-        *((40, 20, 36, 40), (40, 31, 7, 40), (40, 34, 0, 34), (40, 40, 0, 40)),
-        (512, 21, 36, 64),
+        *((40, 20, 36, 40), (40, 31, 7, 40), (40, 34, 0, 34)),
+        *((512, 20, 36, 64), (20, 20, 0, 20)),
     ):
         say_pooling(model, declared)
-        folder, options = tmp_path / str(length), {"optimisation__epochs": 1}
+        run, options = (declared, length), {"optimisation__epochs": 1}
+        folder = tmp_path / f"{declared}-{length}"
         finetune(small_config(model, setup[1], folder, model__max_length=length, **options))
         pattern = rf"(\d+) of 36 sources are cut at {length} .* model takes {first}"
         assert re.findall(pattern, caplog.text) == ([str(cut)] if cut else [])
@@ -130,10 +131,12 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
         manifests = [Manifest.read(folder / "checkpoints" / n) for n in ("epoch-0", "epoch-1")]
         assert [manifest.encoder.max_length for manifest in manifests] == [first, length]
         history = Report.read(folder).training.history
-        before[length], after[length] = history[0].val, history[1].val
-    # Whatever the recipe cuts, step 0 has the scores of whole texts; the epoch has not.
-    assert before[20] == before[21] == before[31] == before[34] == before[40]
-    assert after[20] != after[40]
+        before[run], after[run] = history[0].val, history[1].val
+        course[run] = (folder / "mined.jsonl").read_bytes(), losses_of(folder)
+    # Whatever the recipe cuts, step 0 has the scores of whole texts; the rest of the run has not.
+    assert before[40, 20] == before[40, 31] == before[40, 34] == before[512, 20] != before[20, 20]
+    assert course[40, 20] == course[512, 20] == course[20, 20] != course[40, 34]
+    assert after[40, 20] == after[20, 20] != after[40, 34]
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
