@@ -293,6 +293,7 @@ def read_notices(path: Path) -> Notices:
     try:
         rows = csv.DictReader(lines)
         header = [name.strip() for name in rows.fieldnames or ()]
+        problems.raise_if_any()
         for name in _WATCH:
             if name not in header:
                 columns = ", ".join(header[:8]) or "none"

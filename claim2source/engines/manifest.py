@@ -119,6 +119,8 @@ class IndexManifest:
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.get("format") == 1:
             why = "an older version of this program made this index; index again into another --out"
+            if values.get("index") in ("bm25", "dense", "hybrid"):
+                why = "an index that was saved from Python: load_index opens it"
             raise InputError(path, why=why)
         manifest = validated(cls, json.dumps(values), path)
         if manifest.model is None:

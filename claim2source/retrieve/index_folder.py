@@ -80,6 +80,8 @@ class IndexFolder:
         if not isinstance(values, dict) or not isinstance(values.get("index"), str):
             raise InputError(path / MANIFEST, field="index", why="missing: not an index")
         index = cls(path, values["index"], values)
+        if index.kind == "lancedb":
+            raise index.wrong("index", "made by the program index: open_index opens it")
         if values.get("format") != FORMAT:
             raise index.wrong("format", f"this version reads format {FORMAT}")
         files = values.get("files")

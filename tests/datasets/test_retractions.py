@@ -100,3 +100,5 @@ def test_of_several_notices_of_retraction_watch_the_gravest_counts(tmp_path: Pat
     path.write_text("DOI,Title\n")
     with pytest.raises(InputError, match=r"watch.csv: RetractionNature: no such column"):
         read_notices(path)
+    with pytest.raises(InputError, match="absent.csv: no such file"):
+        read_notices(tmp_path / "absent.csv")

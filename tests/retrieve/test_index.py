@@ -261,6 +261,7 @@ def changed(folder: Path, to: Path, **values: Any) -> Path:
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "format": ("bm25", {"format": 2}, "format: this version reads format 1"),
+    "an engine": ("bm25", {"index": "lancedb", "format": 2}, "index: .*open_index opens it"),
     "no kind": ("bm25", {"index": ...}, "index: missing: not an index"),
     "another kind": ("bm25", {"index": "dense"}, "rendering: missing or not Rendering"),
     "settings": ("bm25", {"bm25": {"k1": -1}}, "bm25: .*k1"),
