@@ -76,7 +76,7 @@ def result_of(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Run |
 def _is_scores(mapping: Mapping[Any, Any]) -> bool:
     """Tell whether a mapping is one run's scores by claim and source, not several runs by name."""
     values = mapping.values()
-    return bool(mapping) and all(
+    return all(
         isinstance(ranked, Mapping)
         and not any(isinstance(score, Mapping) for score in ranked.values())
         for ranked in values

@@ -114,6 +114,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "system: score: inf is not a finite float32 .claim 'a', source 'p'.",
     ),
     "other claims": ({"other": {"p1": 1.0}}, "system: ids do not match: .*"),
+    "nothing": ({}, "system: ids do not match: none of its 0 claims is judged; .*"),
     "a list": ([("a", "p", 1)], "system: a list is not a ranking; allowed: a Run .*"),
     "no such file": ("no/such.trec", "no/such.trec: .*"),
 }
