@@ -78,7 +78,7 @@ class _Record:
         for _ in wrong:
             self.leave_out("DOIs that are marked as wrong")
         # The list of the article's ids does not mark them.
-        dois = (plain_doi(_text(key)) for key in ids if key.get("ValidYN") != "N")
+        dois = (plain_doi(_text(key)) for key in ids)
         return next((doi for doi in dois if doi and doi not in wrong), "")
 
 

@@ -60,6 +60,7 @@ def test_some_distractors_are_drawn_and_every_gold_stays(tmp_path: Path) -> None
         assert all(set(graded) <= set(ids) for graded in train.qrels.grades.values())
         pools.append(set(ids))
     assert pools[2] < pools[0] < pools[1]
+    assert not {"one/s0", "one/s1", "two/s0", "two/s1"} <= pools[0]  # not the first ones
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:

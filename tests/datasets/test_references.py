@@ -18,8 +18,10 @@ A1  - Roe, Richard
 T2  - The Lancet
 AB  - First line.
 second - line.
-DA  - 2019/10//undefined
+DA  - in press
+Y1  - 2019/10//undefined
 PY  - 2019
+ID  - 7
 DO  - https://doi.org/10.1000/ABC
 UR  - https://example.org/x
 LA  - English

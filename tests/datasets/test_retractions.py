@@ -84,8 +84,8 @@ def test_of_several_notices_of_retraction_watch_the_gravest_counts(tmp_path: Pat
         '1,5/12/2020 0:00,10.1000/N,10.1000/A,0,Retraction,"two\nlines"\n'
         "2,4/1/2020 0:00,,10.1000/a,0,Expression of concern,\n"
         "2,6/1/2020 0:00,,10.1000/a,0,Correction,\n"
-        "3,1/2/2021 0:00,,10.1000/b,77,Retraction,\n"
         "4,1/3/2021 0:00,,10.1000/b,77,Reinstatement,\n"
+        "3,1/2/2021 0:00,,10.1000/b,77,Retraction,\n"
         "5,1/3/2021 0:00,,unavailable,88,Correction,\n"
         "6,1/1/2021 0:00,,unavailable,99,Retraction,\n"
         "6,1/2/2021 0:00,,unavailable,99,Correction,\n"
