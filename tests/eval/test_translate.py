@@ -14,6 +14,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load
 from claim2source.text.prompts import read_prompt
+from claim2source.text.translate import foreign_claims, foreign_sources
 from eval.translate import TranslateConfig, main
 from tests.llm_server import Chat, LLMServer
 from tests.shared_data import REPOSITORY
@@ -85,6 +86,7 @@ def test_claims_get_translations_and_nothing_else_changes(
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     before = (folder / "queries.jsonl").read_text().splitlines()
+    assert [text.id for text in foreign_claims(folder, ids={"d1", "f1"})] == ["d1", "f1"]
     server = llm_server(lambda chat: ENGLISH[source_of(chat)])
     main(words(folder, server, tmp_path, "--dry_run"))
     assert "3 requests to make" in capsys.readouterr().out and server.requests == 0
@@ -206,7 +208,7 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
     assert (folder / "corpus.jsonl").read_text().splitlines()[0] == before.splitlines()[0]
     calls = server.requests
     main(words(folder, server, tmp_path, "--sources"))
-    assert server.requests == calls
+    assert server.requests == calls and foreign_sources(folder) == []
     # Again from the original, not from the translation.
     main(words(folder, server, tmp_path, "--sources", "--overwrite"))
     assert server.requests == calls and rows(folder, "corpus.jsonl")["p2"] == paper
