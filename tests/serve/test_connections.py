@@ -115,14 +115,15 @@ def test_connections_are_capped_and_logged_in_one_line(
     assert len(lines) == 2  # refused, and closed
 
 
-def test_what_another_sites_page_starts_runs_no_search(address: str, finder: SlowFinder) -> None:
+def test_what_another_sites_page_starts_runs_no_search(finder: SlowFinder) -> None:
     foreign = {"sec-fetch-site": "cross-site"}
-    with httpx.Client(base_url=address, headers=foreign) as client:
+    # With its usual deadlines: a connection that rests is not closed meanwhile.
+    with serving(finder) as address, httpx.Client(base_url=address, headers=foreign) as client:
         finder.asked.clear()
         page = client.get("/", params={"post": POST})
         assert page.status_code == 200 and POST in page.text and 'papers">' not in page.text
         for path in ("/api/v1/find", "/api/v1/batch", "/answer", "/mcp"):
             assert client.post(path, json={"post": POST}).status_code == 403
         assert client.get("/mcp").status_code == 403 and finder.asked == []
-    for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
-        assert 'papers">' in httpx.get(address, params={"post": POST}, headers=own).text
+        for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
+            assert 'papers">' in httpx.get(address, params={"post": POST}, headers=own).text
