@@ -83,7 +83,7 @@ def translate(config: TranslateConfig) -> None:
         ids = {claim.id for claim in load(folder, config.split, lenient=True).claims}
     if config.languages and not config.sources:
         present = {text.language for text in foreign_claims(folder, overwrite=True)}
-        for language in config.languages:
+        for language in config.languages if present else ():
             require_one_of("languages", language, sorted_languages(present))
     texts = foreign_claims(folder, config.languages, ids, overwrite=config.overwrite)
     if config.sources:

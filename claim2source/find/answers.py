@@ -180,7 +180,7 @@ def headline(answer: Answer) -> str:
     """Write in one sentence whether the paper was found."""
     if not answer.matches:
         if answer.of is not None and answer.of.version == NEW:
-            return "The index is being made, or its making was stopped: it holds no paper yet."
+            return f"Version {NEW} of the index holds no paper yet: its making had not ended."
         return "The index holds no paper to choose from."
     if answer.present is None:
         return "The nearest papers; whether the right one is in this index was not judged."

@@ -146,7 +146,7 @@ class Finder:
         allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
-        if unbuilt or engine.manifest.stale or engine.version == NEW:
+        if unbuilt or engine.manifest.stale or (engine.version == NEW and not engine.at):
             log.warning(
                 "%s: a run that writes it has not ended, %d papers are not built in: until then "
                 "answers differ",

@@ -94,6 +94,12 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
     """Describe a run: its epochs on val, the scores on the report split, tests and warnings."""
     parts: list[Part] = [history_table(report, training), *run_scores(report).values()]
     parts += tests_parts(report.tests, MAIN_METRIC)
+    lengths = [report.systems[name].settings.get("max_length") for name in (STEP_0, CHOSEN)]
+    if lengths[0] != lengths[1]:
+        parts.append(
+            f"Step 0 is read at {lengths[0]} tokens, as the model can be, the chosen epoch at "
+            f"{lengths[1]} (model.max_length)"
+        )
     if notes := choice_notes(training.choice) if training.choice else []:
         parts.append(f"Chosen on val: {'; '.join(notes)}.")
     if training.skipped_steps:

@@ -291,7 +291,7 @@ _REASONS = {
     "less_than_equal": "must be {le} or less",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
-    "model_attributes_type": "must be a JSON object, sent as application/json",
+    "model_attributes_type": "must be a JSON object",
     "string_type": "must be text",
     "string_unicode": "must be text",
     "string_too_short": "must not be empty",

@@ -72,7 +72,7 @@ class LoadedBase:
 
     @contextmanager
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
-        """Read texts and name stored vectors as the checkpoint in `folder` does."""
+        """Read texts and name stored vectors as a checkpoint does, while the body runs."""
         encoder = self.encoder
         own = gather_values(Manifest.read(folder) if world.is_first else None, world)[0]
         assert own is not None
@@ -91,7 +91,7 @@ class LoadedBase:
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
-        """Describe the model before training, with the fields that all its checkpoints share."""
+        """Describe the model before training as its checkpoints are, but for step 0's length."""
         return Manifest(
             base=self.record,
             weights=Weights(trained=self.recipe.optimisation.train),

@@ -74,7 +74,7 @@ def report_run(
             claims=rendering.claims,
             sources=rendering.sources,
             val=model.manifest.scores,
-            settings={"checkpoint": name},
+            settings={"checkpoint": name, "max_length": model.encoder.settings.max_length},
         )
     systems = {
         name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))

@@ -234,7 +234,7 @@ def test_papers_that_are_not_built_in_are_told(
     Engine.create(tmp_path / "new", manifest).close()
     (answer,) = Finder(open_index(tmp_path / "new")).find([Post("0", POST)])
     assert "has not ended, 0 papers are not built in" in caplog.text
-    assert "is being made, or its making was stopped" in as_text(answer)
+    assert "its making had not ended" in as_text(answer)
 
 
 def test_many_posts_keep_their_order_dates_and_languages(

@@ -110,7 +110,10 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
 
 
 def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
-    setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = save_small_model(tmp_path / "model")
     # 29 sources have 30 tokens, 5 have 32 and 2 have 34, special ones included.
@@ -121,7 +124,7 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
         *((512, 20, 36, 64), (20, 20, 0, 20)),
     ):
         say_pooling(model, declared)
-        run, options = (declared, length), {"optimisation__epochs": 1}
+        run, options = (declared, length), {"optimisation__epochs": 1, "choose": "last"}
         folder = tmp_path / f"{declared}-{length}"
         finetune(small_config(model, setup[1], folder, model__max_length=length, **options))
         pattern = rf"(\d+) of 36 sources are cut at {length} .* model takes {first}"
@@ -130,7 +133,12 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
         caplog.clear()
         manifests = [Manifest.read(folder / "checkpoints" / n) for n in ("epoch-0", "epoch-1")]
         assert [manifest.encoder.max_length for manifest in manifests] == [first, length]
-        history = Report.read(folder).training.history
+        report = Report.read(folder)
+        lengths = [report.systems[name].settings["max_length"] for name in ("step 0", "chosen")]
+        assert lengths == [first, length]
+        note = f"Step 0 is read at {first} tokens, "
+        assert (note in " ".join(capsys.readouterr().out.split())) == (first != length)
+        history = report.training.history
         before[run], after[run] = history[0].val, history[1].val
         course[run] = (folder / "mined.jsonl").read_bytes(), losses_of(folder)
     # Whatever the recipe cuts, step 0 has the scores of whole texts; the rest of the run has not.
