@@ -97,8 +97,8 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
     lengths = [report.systems[name].settings.get("max_length") for name in (STEP_0, CHOSEN)]
     if lengths[0] != lengths[1]:
         parts.append(
-            f"Step 0 is read at {lengths[0]} tokens, as the model can be, the chosen epoch at "
-            f"{lengths[1]} (model.max_length)"
+            f"Step 0 is read at {lengths[0]} tokens, all that the model takes, the chosen epoch "
+            f"at {lengths[1]} (model.max_length)"
         )
     if notes := choice_notes(training.choice) if training.choice else []:
         parts.append(f"Chosen on val: {'; '.join(notes)}.")
