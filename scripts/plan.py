@@ -159,6 +159,16 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
     return model
 
 
+def own_length(config: FinetuneConfig) -> int:
+    """Read how many tokens of a text a model of this machine takes by its files; 0 if unknown."""
+    from claim2source.models.hub import base_files
+    from claim2source.models.sentence_transformers import declared_length
+
+    if config.model.name in SHAPES:
+        return 0
+    return declared_length(base_files(config.model)[0]) or 0
+
+
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
@@ -176,21 +186,20 @@ def plan(
     shape, train = ModelShape.planned(model, config), config.optimisation
     limit = config.model.max_length
     template = config.model.template or Template()
-    sides = []
     texts = ((sizes.claim_tokens, template.claim), (sizes.source_tokens, template.source))
-    for tokens, prefix in texts:
-        length = tokens + len(prefix or "") / CHARACTERS
-        sides.append(round(min(length, limit) if limit else length))
-    claim, source = sides
+    lengths = [tokens + len(prefix or "") / CHARACTERS for tokens, prefix in texts]
+    claim, source = (round(min(length, limit) if limit else length) for length in lengths)
     share = config.data.val_share + config.held_out_seen
     pairs = min(sizes.claims * (1 - share), config.data.limit or sizes.claims)
     pairs = round(pairs) * config.data.repeat
     val = round(sizes.claims * share)
     steps = -(-pairs // (train.batch_size * processes * train.accumulation)) * train.epochs
 
-    def encoded(name: str, claims: float, sources: float) -> Part:
-        flops = claims * shape.forward([claim]) + sources * shape.forward([source])
-        return Part(name, claims + sources, claims * claim + sources * source, flops, flops)
+    def encoded(name: str, claims: float, sources: float, whole: int = 0) -> Part:
+        counts = zip((claims, sources), lengths, (claim, source), strict=True)
+        texts = [(n, round(min(length, whole)) if whole else cut) for n, length, cut in counts]
+        flops = sum((n * shape.forward([length]) for n, length in texts), 0.0)
+        return Part(name, claims + sources, sum(n * length for n, length in texts), flops, flops)
 
     def trained(name: str, pairs: float) -> Part:
         views = 2 if config.losses.consistency.weight else 1
@@ -215,7 +224,14 @@ def plan(
     read = mined if mines or compared else min(mined, SAMPLED)
     # Sources that are not trained keep the base's vectors.
     pool = sizes.pool if train.train == "both" else 0
-    parts = [encoded("base: mining, step 0", read + val, sizes.pool), trained("training", pairs)]
+    own = min(own_length(config), positions)
+    if limit and limit < own and config.teacher is None:
+        # Vectors of another length are others, in the store too.
+        parts = [encoded("step 0, read whole", val, sizes.pool, own)]
+        parts.append(encoded("base: mining", read, sizes.pool))
+    else:
+        parts = [encoded("base: mining, step 0", read + val, sizes.pool)]
+    parts.append(trained("training", pairs))
     parts.append(encoded("val after each epoch", val * train.epochs, pool * train.epochs))
     times = sum(mines_after(train, epoch) for epoch in range(train.epochs))
     if times:

@@ -214,7 +214,7 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
     assert server.requests == calls and rows(folder, "corpus.jsonl")["p2"] == paper
 
 
-def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
+def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     base = ["--dataset", str(folder), "--llm.model", "m"]
     with pytest.raises(ConfigError, match="demo set is not changed"):
@@ -230,6 +230,9 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
         main([*base, "--languages", "en"])
     with pytest.raises(ConfigError, match="languages: 'DE' is not allowed; allowed: de, fr"):
         main([*base, "--languages", "DE"])
+    english = data_set(tmp_path / "english", [{"_id": "e", "text": "Masks lower the risk."}])
+    main(["--dataset", str(english), "--llm.model", "m", "--languages", "de"])
+    assert "nothing to translate" in capsys.readouterr().out
     (folder / "queries.jsonl").write_text('{"_id": "a", "text": 7}\n')
     with pytest.raises(UserError, match="queries.jsonl:1: text: is a number"):
         main(base)

@@ -74,6 +74,15 @@ def test_a_run_by_hand() -> None:
     assert parts["training"].computed == parts["training"].flops
     assert parts["training"].tokens == 2 * 64 * (20 + 2 * 50)
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
+    # Step 0 reads whole what the recipe cuts, the pool's vectors for mining are others.
+    mined = parts["base: mining"].texts - 80
+    assert 0 < mined <= 64
+    assert parts["base: mining"].flops == pytest.approx(mined * claim + 80 * source)
+    whole = parts["step 0, read whole"]
+    assert whole.flops == pytest.approx(36 * claim + 80 * shape.forward([60]))
+    assert whole.tokens == 36 * 20 + 80 * 60
+    uncut = plan(replace(config, model=ModelConfig(MINILM)), SMALL).parts[0]
+    assert (uncut.name, uncut.texts) == ("base: mining, step 0", 80 + mined + 36)
     # All are counted as long as the longest.
     assert run_plan.memory.memory.tokens == 60 * 50
     cached = replace(

@@ -29,7 +29,14 @@ from claim2source.training.resume import TrainingState
 from tests.processes import BY_TWO, LAUNCH, PLAIN, environment, run
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
-from tests.training.small import arguments, last_weights, losses_of, same_weights, small_setup
+from tests.training.small import (
+    arguments,
+    last_weights,
+    losses_of,
+    same_weights,
+    say_pooling,
+    small_setup,
+)
 from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
@@ -118,9 +125,12 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
 def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed, resumed, told to stop through their launcher, and resumed again."""
     extra: dict[str, object] = {"optimisation__epochs": 2, "tuning": "lora"}
-    extra |= {"choose": "last"}
+    extra |= {"choose": "last", "model__max_length": 20}
+    model = say_pooling(Path(shutil.copytree(setup[0], tmp_path / "model")), 40)
+    setup = model, setup[1]
     proc = run([*TWO, *arguments(*setup, tmp_path / "whole", **extra)], tmp_path)
     assert proc.returncode == 0, proc.stderr[-3000:]
+    assert proc.stderr.count("sources are cut") == 1  # and not by each process
     early = tmp_path / "cut"
     command = [*TWO, *arguments(*setup, early, **extra)]
     _kill_after_saves(command, early, 2)
