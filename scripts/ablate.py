@@ -168,8 +168,7 @@ class Ablation:
         elif self.config.rows is not None and row not in self.config.rows:
             return None
         elif own.against is None:
-            length = int(str(settings["model.max_length"]))
-            model = resolve(ModelConfig(name=str(settings["model.name"]), max_length=length))
+            model = resolve(ModelConfig(name=str(settings["model.name"])))  # read whole, as step 0
         elif self.training_of(own.against) is None:
             return None
         else:
