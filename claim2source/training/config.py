@@ -108,7 +108,7 @@ class StepsConfig(Settings):
         train_layers: with tuning: full, train the last so many layers and keep the base model's
             word embeddings and lower layers: half of the layers take two thirds of the time, and
             in multilingual models the embeddings are most of the weights; none: all.
-        precision: of the training arithmetic; bf16 needs a GPU or bfloat16 instructions to be quick.
+        precision: of the training arithmetic; bf16 is slow without a GPU or bfloat16 instructions.
         seed: of batches, adapters and dropout.
         save_every: optimizer steps between saves of the state that a run resumes from; 0: at
             the ends of epochs.
