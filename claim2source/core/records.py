@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
@@ -55,6 +55,15 @@ class Claim:
     golds: tuple[str, ...] = ()
     candidates: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
+
+
+# A text that an integer is written as: "007" and "+7" are none.
+_CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4299}")
+
+
+def is_integer_text(text: str) -> bool:
+    """Whether a text is an integer as Python writes it, in ASCII digits."""
+    return _CANONICAL_INTEGER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,9 @@ class Qrels:
 class Dataset:
     """Claims, sources and judgements of one split.
 
-    `notes` say what a lenient loading left out or changed.
+    `notes` say what a lenient loading left out or changed. `numeric_ids` are the sources whose id
+    was a number, not a text, in the files that the data set was made of (None if that is not
+    known): a lab's submission writes it as a number. No ranking depends on it.
 
     Example:
         >>> import claim2source as c2s
@@ -125,6 +136,7 @@ class Dataset:
     split: str
     name: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
+    numeric_ids: frozenset[str] | None = field(default=None, compare=False)
 
     @classmethod
     def from_frames(
@@ -158,7 +170,7 @@ class Dataset:
         """Keep the pool, and only these claims and their judgements."""
         selected = tuple(claims)
         qrels = self.qrels.restricted(claim.id for claim in selected)
-        return Dataset(selected, self.sources, qrels, split or self.split, self.name, self.notes)
+        return replace(self, claims=selected, qrels=qrels, split=split or self.split)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         codes = set(languages)

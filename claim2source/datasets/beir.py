@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Dataset, Qrels, Source, is_integer_text
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
 from claim2source.io.jsonl import JsonLines, Records, Row
@@ -30,6 +30,8 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 # Keys of the metadata of sources and of claims.
 OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
 OF_CLAIMS = ("lang", "translation", "split", "candidates")
+# Metadata of sources that `prepare` writes.
+NUMERIC_ID = "numeric_id"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
@@ -130,11 +132,7 @@ def assembled(
     `path` names where the judgements are, `columns` what their columns are called. Raises
     `InputError` and `ConfigError` as `load` does.
     """
-    longest: dict[str, Source] = {}
-    for record in map(source_of, corpus.rows(repeated=True)):
-        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
-            longest[record.id] = record
-    sources = tuple(record for record in longest.values() if text_length(record))
+    sources, numeric_ids = _read_sources(corpus)
     # A record that is refused is not blamed on the judgements too.
     claim_ids: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen
@@ -170,7 +168,7 @@ def assembled(
     notes = (*problems.omission_notes(split), *_themselves(split, claims))
     for note in notes:
         log.warning("%s", note)
-    dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
+    dataset = Dataset(tuple(claims), sources, qrels, split, name, notes, numeric_ids)
     if languages is None:
         return dataset
     requested = [languages] if isinstance(languages, str) else list(languages)
@@ -179,6 +177,23 @@ def assembled(
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
     return dataset.in_languages(requested)
+
+
+def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] | None]:
+    """Read the sources, and which of them had a number for an id (None if that is not noted)."""
+    longest: dict[str, Source] = {}
+    numeric: dict[str, bool] = {}
+    for row in corpus.rows(repeated=True):
+        record = source_of(row)
+        is_numeric = _numeric_id(row)
+        if is_numeric is not None:
+            numeric.setdefault(record.id, is_numeric)
+        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
+            longest[record.id] = record
+    sources = tuple(record for record in longest.values() if text_length(record))
+    if not numeric:
+        return sources, None
+    return sources, frozenset(key for key, is_numeric in numeric.items() if is_numeric)
 
 
 def read_claims(queries: Records) -> list[Query]:
@@ -270,6 +285,22 @@ def source_of(row: Row) -> Source:
     )
 
 
+def _numeric_id(row: Row) -> bool | None:
+    """Read whether the id was a number in the task's own files; a number here was one there."""
+    if type(row.record.get("_id")) is int:
+        return True
+    value = row.meta.get(NUMERIC_ID)
+    if value is None:
+        return None
+    if not isinstance(value, bool):
+        row.complain(f"metadata.{NUMERIC_ID}", "is neither true nor false")
+        return None
+    if value and not is_integer_text(row.key):
+        row.complain(f"metadata.{NUMERIC_ID}", f"is true, but {row.key[:60]!r} is not an integer")
+        return None
+    return value
+
+
 def read_judgements(
     rows: Iterable[tuple[int, list[str]]],
     path: Path,
@@ -354,7 +385,8 @@ def write_beir(
     _refuse_foreign(target, overwrite)
     try:
         with atomic_folder(target) as temporary:
-            _write_lines(temporary / CORPUS, map(_source_json, splits[0].sources))
+            records = (_source_json(source, splits[0]) for source in splits[0].sources)
+            _write_lines(temporary / CORPUS, records)
             queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
             _write_lines(temporary / QUERIES, queries)
             (temporary / QRELS).mkdir()
@@ -409,8 +441,14 @@ def _why_kept(folder: Path) -> str | None:
     return None if name is None else f"holds {name!r}"
 
 
-def _source_json(source: Source) -> dict[str, object]:
-    metadata = {"authors": list(source.authors), "venue": source.venue, "date": source.date}
+def _source_json(source: Source, part: Dataset) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "authors": list(source.authors),
+        "venue": source.venue,
+        "date": source.date,
+    }
+    if part.numeric_ids is not None:
+        metadata[NUMERIC_ID] = source.id in part.numeric_ids
     return {"_id": source.id, "title": source.title, "text": source.abstract, "metadata": metadata}
 
 

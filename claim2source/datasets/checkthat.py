@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -126,7 +126,7 @@ def _splits(
     translations: Path | None,
 ) -> tuple[list[Dataset], list[str]]:
     problems = Problems()
-    papers = _papers(collection, problems)
+    papers, numeric_ids = _papers(collection, problems)
     ids = {paper.id for paper in papers}
     claims: dict[str, dict[str, Claim]] = {}
     for (split, lang), table in parts.items():
@@ -143,8 +143,8 @@ def _splits(
     splits = []
     for split, own in claims.items():
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
-        splits.append(Dataset(tuple(own.values()), papers, qrels, split))
-    return splits, notes
+        splits.append(Dataset(tuple(own.values()), papers, qrels, split, numeric_ids=numeric_ids))
+    return splits, [*notes, *_gold_type_notes(parts, numeric_ids)]
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
@@ -168,7 +168,9 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
             yield row
 
 
-def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
+def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], frozenset[str]]:
+    """Read the collection, and the papers whose id is a number in it."""
+    numeric: set[str] = set()
     entry_of: dict[str, int] = {}
     papers = []
     for row in _rows(table, problems):
@@ -179,9 +181,37 @@ def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
         row.require_either("title", "abstract")
         title, abstract, venue = map(row.text, ("title", "abstract", "venue"))
         papers.append(Source(key, title, abstract, _authors(row), venue))
+        if type(row.record.get(field)) is int:
+            numeric.add(key)
     if not table.entries:
         problems.add(table.name, None, None, "holds no papers")
-    return tuple(papers)
+    return tuple(papers), frozenset(numeric)
+
+
+def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
+    """Note golds that are texts where the collection has numbers, or the other way round.
+
+    Submissions write ids as the collection has them, and a scorer compares them with the golds.
+    """
+    notes = []
+    for table in parts.values():
+        golds = [_raw_gold(entry) for entry in table.entries if isinstance(entry, dict)]
+        other = [
+            gold
+            for gold in golds
+            if gold is not None and isinstance(gold, int) != (str(gold) in numeric_ids)
+        ]
+        if other:
+            notes.append(
+                f"{table.name}: {len(other)} golds, such as {other[0]!r}, have another type than "
+                "in the collection; submissions write ids as the collection has them"
+            )
+    return notes
+
+
+def _raw_gold(entry: Mapping[str, object]) -> object:
+    values = [entry.get(name) for name in GOLD]
+    return next((value for value in values if value not in (None, "")), None)
 
 
 def _authors(row: Row) -> tuple[str, ...]:

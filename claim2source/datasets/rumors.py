@@ -40,11 +40,20 @@ Verdicts = Mapping[str, Label | None]
 
 
 class Tweet(NamedTuple):
-    """Hold an authority's tweet: the account's address, the tweet's id and its text."""
+    """Hold an authority's tweet: the account's address, the tweet's id and its text.
+
+    `numeric_id` says whether the organisers' file has the id as a number; outputs have it so too.
+    """
 
     account: str
     id: str
     text: str
+    numeric_id: bool = False
+
+    @property
+    def file_id(self) -> str | int:
+        """Return the id as the organisers' file has it."""
+        return int(self.id) if self.numeric_id else self.id
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Rumor:
     """Hold a rumour and the only tweets that may be evidence for it.
 
     `evidence` are ids of the timeline, `label` the verdict; None where it is not known (a blind
-    test set), and then `evidence` is empty.
+    test set), and then `evidence` is empty. `numeric_id` is as of a tweet.
     """
 
     id: str
@@ -60,6 +69,12 @@ class Rumor:
     timeline: tuple[Tweet, ...]
     label: Label | None = None
     evidence: tuple[str, ...] = ()
+    numeric_id: bool = False
+
+    @property
+    def file_id(self) -> str | int:
+        """Return the id as the organisers' file has it."""
+        return int(self.id) if self.numeric_id else self.id
 
     @cached_property
     def tweets(self) -> dict[str, Tweet]:
@@ -149,7 +164,8 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
         if not timeline and isinstance(row.record.get("timeline"), list):
             row.complain("timeline", "is empty")
         label, evidence = _judgement(row, timeline) if len(keys) == 2 else (None, ())
-        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence))
+        is_numeric = type(row.record.get("id")) is int
+        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence, is_numeric))
     if not records and not len(problems):
         problems.add(path, None, None, "holds no rumours")
     problems.raise_if_any()
@@ -210,7 +226,8 @@ def _tweets(row: Row, field: str) -> list[Tweet]:
         if key is not None and seen.setdefault(key, number) != number:
             row.complain(f"{location}.id", f"{key!r} is {field}.{seen[key]} already")
         account = row.as_text(f"{location}.account", cells[0])
-        tweets.append(Tweet(account, key or "", row.as_text(f"{location}.text", cells[2])))
+        text = row.as_text(f"{location}.text", cells[2])
+        tweets.append(Tweet(account, key or "", text, type(cells[1]) is int))
     return tweets
 
 
@@ -250,16 +267,20 @@ def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str |
     """Write label and evidence of every rumour; a system without verdicts has null for a label."""
     entries = [
         {
-            "id": rumor.id,
+            "id": rumor.file_id,
             "predicted_label": verdicts.get(rumor.id),
             "predicted_evidence": [
-                [*rumor.tweets[tweet_id(source)], score]
+                _evidence_cells(rumor.tweets[tweet_id(source)], score)
                 for source, score in list(run.scored(rumor.id).items())[:MAX_TWEETS]
             ],
         }
         for rumor in rumors.rumors
     ]
     write_json(path, entries)
+
+
+def _evidence_cells(tweet: Tweet, score: float) -> list[str | int | float]:
+    return [tweet.account, tweet.file_id, tweet.text, score]
 
 
 def read_evidence(path: str | Path, rumors: Rumors) -> Run:
@@ -281,17 +302,21 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
 
     A system without verdicts has null in all entries. Raises `InputError` with a line for each
     problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
-    or not there, another label, evidence as for `read_evidence`.
+    or not there, another label, an id that is a text where the rumours have a number or the other
+    way round, evidence as for `read_evidence`.
     """
     path, problems = Path(path), Problems()
     labels: dict[str, Label | None] = {}
     silent: list[Row] = []
     ranked: dict[str, list[tuple[str, float]]] = {}
+    by_id = {rumor.id: rumor for rumor in rumors.rumors}
     for position, record in enumerate(_read_list(path, problems)):
         row = _object_row(record, path, problems, str(position), _OF_OUTPUT)
         if row is None:
             continue
         key = row.as_id("id", row.record.get("id")) or ""
+        rumor = by_id.get(key)
+        _check_type(row, "id", row.record.get("id"), rumor)
         if key in labels:
             row.complain("id", f"{key!r} is there already")
         label = row.record.get("predicted_label")
@@ -318,6 +343,8 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
                 row.complain(f"{location}.score", f"{value_text(score)} is not a number")
             elif tweet is not None:
                 ranked[key].append((tweet, float(score)))
+                known = None if rumor is None else rumor.tweets.get(tweet)
+                _check_type(row, f"{location}.id", cells[1], known)
     if any(label is not None for label in labels.values()):
         for row in silent:
             why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
@@ -327,6 +354,13 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     if missing:
         raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
     return labels, _checked(ranked, path, rumors, problems)
+
+
+def _check_type(row: Row, field: str, value: object, known: Rumor | Tweet | None) -> None:
+    """Complain of an id that is a text where the organisers' file has a number, or reversed."""
+    if known is not None and value != known.file_id:
+        kind = "number" if known.numeric_id else "text"
+        row.complain(field, f"{value!r} is not the {kind} that the rumours have")
 
 
 def _checked(

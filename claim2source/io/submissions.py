@@ -13,7 +13,7 @@ from typing import Literal
 
 from claim2source.core.errors import ConfigError, FileProblems, InputError
 from claim2source.core.files import atomic_path, require_writable
-from claim2source.core.records import Dataset
+from claim2source.core.records import Dataset, is_integer_text
 from claim2source.core.run import Run
 from claim2source.io.text_files import first_cells, tsv_rows
 
@@ -23,6 +23,9 @@ _COLUMN_OF: dict[Year, str] = {2025: "post_id", 2026: "index"}
 PREDICTIONS_COLUMN = "preds"
 # Files of the source retrieval tasks, and of rumour verification.
 _OF_LABS = re.compile(r"predictions(_[a-z]{2,3})?\.tsv|evidence\.trec|verification\.json")
+
+# A source's id as a lab's own files have it: some have numbers, and compare them as such.
+SourceId = str | int
 
 # Claim id -> source id -> score, and the number of rows dropped because their source repeats.
 Ranked = tuple[dict[str, dict[str, float]], int]
@@ -49,7 +52,8 @@ def read_submission(lines: Sequence[str], problems: FileProblems) -> Ranked:
         claim = cells[0].strip()
         if not claim:
             problems.add(number, claim_column, "empty")
-        listed = _id_list(number, cells[1].strip(), problems)
+        ids = _id_list(number, cells[1].strip(), problems)
+        listed = [str(item).strip() for item in ids]
         # A claim's first row counts, and a source's first place.
         distinct = [] if claim in ranked else list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
@@ -59,7 +63,7 @@ def read_submission(lines: Sequence[str], problems: FileProblems) -> Ranked:
     return ranked, repeated
 
 
-def _id_list(number: int, cell: str, problems: FileProblems) -> list[str]:
+def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
     try:
         ids = json.loads(cell)
     except (ValueError, RecursionError):
@@ -77,7 +81,7 @@ def _id_list(number: int, cell: str, problems: FileProblems) -> list[str]:
         if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
             problems.add(number, PREDICTIONS_COLUMN, f"{str(item)[:60]!r} is not an id")
             return []
-    return [str(item).strip() for item in ids]
+    return ids
 
 
 def year_of(dataset: Dataset) -> Year:
@@ -112,15 +116,44 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     return files
 
 
+def lab_source_ids(dataset: Dataset) -> dict[str, SourceId]:
+    """Map sources to their ids as the lab's own files have them: 9444 is not "9444" there.
+
+    A data set that does not note it was not prepared, or by version 1.0: its ids are numbers if
+    its claims are named as those of 2026, and all ids are integers, as the lab's are.
+    """
+    ids = [source.id for source in dataset.sources]
+    numeric = dataset.numeric_ids or frozenset()
+    if dataset.numeric_ids is None and _has_claims_of_2026(dataset):
+        numeric = frozenset(ids if all(map(is_integer_text, ids)) else ())
+    return {key: int(key) if key in numeric else key for key in ids}
+
+
+def _has_claims_of_2026(dataset: Dataset) -> bool:
+    """Whether all claims are called `<split>-<language>-<index>`, of whichever split."""
+    parts = ((claim.lang, claim.id.split("-", 2)) for claim in dataset.claims)
+    return all(len(names) == 3 and names[1] == lang for lang, names in parts)
+
+
 def write_submission(
-    run: Run, path: str | Path, year: Year, k: int = 5, ids: Mapping[str, str] | None = None
+    run: Run,
+    path: str | Path,
+    year: Year,
+    k: int = 5,
+    ids: Mapping[str, str] | None = None,
+    sources: Mapping[str, SourceId] | None = None,
 ) -> None:
     """Write a lab's TSV (2025: `post_id`, `preds`; 2026: `index`, `preds`), `k` sources a claim.
 
     `ids` are the claims of the file with the lab's ids; none: all of the run, with their own.
+    `sources` are the sources with the lab's ids; one that is not among them keeps its own.
     """
     ids = {claim: claim for claim in run.claim_ids} if ids is None else ids
-    rows = [(name, run.sources(claim, k)) for claim, name in ids.items()]
+    lab = sources or {}
+    rows: list[tuple[str, list[SourceId]]] = []
+    for claim, name in ids.items():
+        ranked = [lab.get(source, source) for source in run.sources(claim, k)]
+        rows.append((name, ranked))
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")
         writer.writerow((_COLUMN_OF[year], PREDICTIONS_COLUMN))
@@ -128,11 +161,13 @@ def write_submission(
 
 
 def check_submission(
-    path: Path, year: Year, claims: Collection[str], sources: Collection[str], k: int = 5
+    path: Path, year: Year, claims: Collection[str], sources: Collection[SourceId], k: int = 5
 ) -> None:
     """Check a lab's TSV: every claim once, and for each `k` distinct sources, all of them known.
 
-    `claims` and `sources` are the lab's own ids. Raises `InputError`, with a line per problem.
+    `claims` and `sources` are the lab's own ids, which are compared as they are: where the lab has
+    numbers a text is refused, and a number where it has texts. Raises `InputError`, with a line per
+    problem.
     """
     problems, column = FileProblems(path), _COLUMN_OF[year]
     line_of: dict[str, int] = {}
@@ -150,12 +185,20 @@ def check_submission(
             why = f"{len(set(ids))} distinct sources, not {k}"
             problems.add(number, PREDICTIONS_COLUMN, why)
         if unknown_ids := [key for key in ids if key not in sources]:
-            why = f"{unknown_ids[0]!r} is not a source of the collection"
-            problems.add(number, PREDICTIONS_COLUMN, why)
+            problems.add(number, PREDICTIONS_COLUMN, _unknown_id_error(unknown_ids[0], sources))
     for claim in claims:
         if claim not in line_of:
             problems.add(None, column, f"{claim!r} is missing")
     problems.collected.raise_if_any()
+
+
+def _unknown_id_error(key: SourceId, sources: Collection[SourceId]) -> str:
+    """Say of an id that is not a source's whether it is one in the other type."""
+    if isinstance(key, int) and str(key) in sources:
+        return f"{key} is a number; the lab has the text {str(key)!r}"
+    if isinstance(key, str) and is_integer_text(key) and int(key) in sources:
+        return f"{key!r} is a text; the lab has the number {key}"
+    return f"{key!r} is not a source of the collection"
 
 
 def zip_submission(files: Sequence[Path], target: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from claim2source.core.errors import ConfigError
@@ -12,9 +12,11 @@ from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets.checkthat import LANGUAGES
 from claim2source.io.submissions import (
+    SourceId,
     Year,
     check_submission,
     lab_ids,
+    lab_source_ids,
     require_zip,
     write_submission,
     year_of,
@@ -42,9 +44,11 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     _remove_old_languages(
         folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
     )
+    sources = lab_source_ids(dataset)
     for year in _YEARS:
-        for file, ids in lab_ids(dataset, year).items():
-            write_submission(run, folder / f"submission_{year}" / file, year, SUBMITTED, ids)
+        for name, ids in lab_ids(dataset, year).items():
+            file = folder / f"submission_{year}" / name
+            write_submission(run, file, year, SUBMITTED, ids, sources)
 
 
 def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
@@ -69,6 +73,9 @@ def require_submittable(
     if file is None:
         return
     require_one_row(file, rows, how)
+    if mixed := [claim.id for claim in dataset.claims if _is_of_mixed(claim.id, dataset.split)]:
+        allowed = f"claims of one data set of a lab; {mixed[0]!r} is one of `prepare mixed`"
+        raise ConfigError("submit", str(file), allowed)
     year = year_of(dataset)
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
     if foreign:
@@ -79,6 +86,11 @@ def require_submittable(
         raise ConfigError("submit", str(file), allowed)
     lab_ids(dataset, year)
     require_zip(file)
+
+
+def _is_of_mixed(claim_id: str, split: str) -> bool:
+    """Whether a claim is called `<name of a set>/<split>-..`, as `prepare mixed` calls it."""
+    return claim_id.partition("/")[2].startswith(f"{split}-")
 
 
 def require_one_row(file: Path, rows: Sequence[str], how: str = "") -> None:
@@ -102,21 +114,35 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     full_run = Run.from_lists(
         {claim: _filled_up(own, pool) for claim, own in ranked.items()}, pool=run.pool
     )
+    sources = lab_source_ids(dataset)
+    known = set(sources.values())
     paths, parts = [], []
     with tempfile.TemporaryDirectory() as folder:
         for name, ids in lab_ids(dataset, year).items():
             paths.append(Path(folder, name))
-            write_submission(full_run, paths[-1], year, SUBMITTED, ids)
-            check_submission(paths[-1], year, dict.fromkeys(ids.values()), set(pool), SUBMITTED)
+            write_submission(full_run, paths[-1], year, SUBMITTED, ids, sources)
+            check_submission(paths[-1], year, dict.fromkeys(ids.values()), known, SUBMITTED)
             parts.append(f"{name} ({len(ids)} claims)")
         zip_submission(paths, file)
     notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(parts)}."]
+    if year == 2026 and dataset.numeric_ids is None:
+        notes.append(_unnoted_ids_note(known))
     if short := sum(len(own) < SUBMITTED for own in ranked.values()):
         notes.append(
             f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
             "behind them in the submission, and in no run."
         )
     return notes
+
+
+def _unnoted_ids_note(sources: Collection[SourceId]) -> str:
+    """Say how ids were written if the data set does not note what they were in the lab's files."""
+    is_numeric = all(isinstance(source, int) for source in sources)
+    kind = "numbers, as all of them are integers" if is_numeric else "texts"
+    return (
+        f"Ids of papers are written as {kind}: the data set does not note what they are in the "
+        "lab's files. `claim2source prepare checkthat2026 --overwrite` notes it."
+    )
 
 
 def _filled_up(ranked: Sequence[str], pool: Sequence[str]) -> list[tuple[str, float]]:

@@ -273,7 +273,10 @@ def read_or_run(
     folder = out / row_name(plan.system.name, form)
     key = _row_key(runner, scoring, plan.system, form)
     row = _read_row(plan, form, folder, key, runner.reported.languages)
-    if row is None:
+    if row is not None:
+        # An older version may have written them otherwise.
+        write_submissions(row.stages[row.name].run, runner.reported, folder)
+    else:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(plan, runner, scoring)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.datasets import load
+from claim2source.datasets import load, write_beir
 from claim2source.datasets.prepare import PrepareConfig
 from claim2source.datasets.prepare import prepare as prepare_task
-from claim2source.io.submissions import lab_ids, write_submission
+from claim2source.io.submissions import lab_ids, lab_source_ids, write_submission
 from claim2source.io.trec import read_run
 
 COLLECTION: list[dict[str, Any]] = [
@@ -48,7 +49,7 @@ CLAIMS: dict[str, list[dict[str, Any]]] = {
     ],
     "de_train": [{"index": 0, "text": "Otter mögen Tee", "pubkey": 11}],
     "fr_train": [{"index": "x-1", "text": "le thé, bon", "pubkey": 44, "pub_key": "44"}],
-    "en_dev": [{"index": 0, "text": "abstract only", "pubkey": "33"}],
+    "en_dev": [{"index": 0, "text": "abstract only", "pubkey": 33}],
     "de_dev": [{"index": 0, "text": "Robben dösen", "pubkey": "p22"}],
     "fr_dev": [{"index": 0, "text": "phoques", "pubkey": "p22"}],
     "en_test": [{"index": 0, "text": "who knows"}, {"index": "en-1", "text": "and this"}],
@@ -155,6 +156,68 @@ def test_the_files_become_a_data_set(tmp_path: Path) -> None:
     }
     assert [c.id for c in splits["test"]] == ["test-en-0", "test-en-en-1", "test-de-0", "test-fr-0"]
     assert not any(c.golds for c in splits["test"]) and len(load(folder, "test").qrels) == 0
+
+
+def test_whether_an_id_was_a_number_is_noted_and_kept(tmp_path: Path) -> None:
+    digits = {"pubkey": "007", "title": "Digits are no number"}
+    text = {"pubkey": "7", "title": "A text"}
+    prepare(task(tmp_path / "in", collection=[*COLLECTION, digits, text]), tmp_path / "out")
+    data = load(tmp_path / "out", "test")
+    assert data.numeric_ids == {"11", "33", "44"}
+    # Nothing that is computed from the papers depends on it.
+    assert data.fingerprint == replace(data, numeric_ids=None).fingerprint
+    for part in (data.in_languages(["de"]), data.with_claims(data.claims[:1])):
+        assert part.numeric_ids == data.numeric_ids
+    write_beir(data, tmp_path / "again")
+    assert load(tmp_path / "again", "test").numeric_ids == data.numeric_ids
+    assert lab_source_ids(data) == {
+        "11": 11,
+        "p22": "p22",
+        "33": 33,
+        "44": 44,
+        "007": "007",
+        "7": "7",
+    }
+
+
+def test_a_gold_of_another_type_than_its_paper_is_noted(tmp_path: Path) -> None:
+    text = [{"index": 0, "text": "abstract only", "pubkey": "33"}]
+    source = task(tmp_path / "in", en_dev=text)
+    (note,) = prepare(source, tmp_path / "out")[1]
+    assert note.startswith(f"{source / 'en_dev.json'}: 1 golds, such as '33'")
+    assert load(tmp_path / "out", "dev").claims[0].golds == ("33",)
+
+
+@pytest.mark.parametrize("wrong", [True, 11.0, 1e3])
+def test_an_id_that_is_neither_an_integer_nor_a_text_is_refused(
+    tmp_path: Path, wrong: object
+) -> None:
+    paper = {"pubkey": wrong, "title": "t"}
+    source = task(tmp_path / "in", collection=[*COLLECTION, paper])
+    (line,) = refused(source, tmp_path / "out")
+    assert line.startswith("collection_data.json: entry 5: pubkey: ")
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, True])
+def test_a_wrong_note_of_an_id_is_refused(tmp_path: Path, wrong: object) -> None:
+    prepare(task(tmp_path / "in"), tmp_path / "out")
+    corpus = tmp_path / "out" / "corpus.jsonl"
+    lines = corpus.read_text("utf-8").splitlines()
+    paper = json.loads(lines[1])  # p22
+    paper["metadata"]["numeric_id"] = wrong
+    corpus.write_text("\n".join([lines[0], json.dumps(paper), *lines[2:]]), "utf-8")
+    with pytest.raises(InputError) as error:
+        load(tmp_path / "out", "test")
+    (problem,) = error.value.problems
+    assert (problem.line, problem.field) == (2, "metadata.numeric_id")
+
+
+def test_a_number_in_a_corpus_or_table_is_noted(tmp_path: Path) -> None:
+    papers = [{"id": 11, "title": "t"}, {"id": "22", "title": "u"}]
+    data = Dataset.from_frames(papers, [{"id": 1, "text": "post"}])
+    assert data.numeric_ids == {"11"}
+    texts = Dataset.from_frames(papers[1:], [{"id": 1, "text": "post"}])
+    assert texts.numeric_ids is None
 
 
 def test_what_is_absent_is_said(tmp_path: Path) -> None:
@@ -292,8 +355,12 @@ def test_a_hub_set_becomes_the_same_data_set(tmp_path: Path) -> None:
     notes = prepare_hub(name, tmp_path / "hub")
     prepare(task(tmp_path / "in", collection=collection), tmp_path / "files")
     assert notes == []
-    for path in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv"):
+    for path in ("queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv"):
         assert (tmp_path / "hub" / path).read_bytes() == (tmp_path / "files" / path).read_bytes()
+    hub_data, files = (load(tmp_path / name, "dev") for name in ("hub", "files"))
+    assert hub_data.sources == files.sources
+    # This set's column of ids has texts, since one of them is.
+    assert hub_data.numeric_ids == frozenset() and files.numeric_ids == {"11", "33", "44"}
 
 
 @pytest.mark.usefixtures("offline")

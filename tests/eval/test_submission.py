@@ -7,6 +7,7 @@ import csv
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.io.submissions import check_submission, year_of
+from claim2source.io.submissions import check_submission, lab_source_ids, year_of
 from claim2source.io.trec import read_run
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.systems.read import SYSTEMS_FOLDER
@@ -101,7 +102,7 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
     )
     assert "No golds in test" in output and "predictions_fr.tsv (" in output
     assert server.requests == sum(map(len, indices.values()))
-    pool_ids = {str(9000 + i) for i in range(15)}
+    pool_ids = {9000 + i for i in range(15)}
     with zipfile.ZipFile(tmp_path / "sub" / "mine.zip") as packed:
         assert packed.namelist() == [f"predictions_{lang}.tsv" for lang in LANGUAGES]
         for lang in LANGUAGES:
@@ -125,7 +126,7 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
                 assert len(ids) == len(set(ids)) == 5 and set(ids) <= pool_ids
                 # The verifier's own choice: the tenth of the re-ranker's.
                 ranked = before.sources(f"test-{lang}-{index}")
-                assert ids == [ranked[9], *ranked[:4]]
+                assert [str(key) for key in ids] == [ranked[9], *ranked[:4]]
     report = Report.read(tmp_path / "out")
     assert len(report.systems) == 3 and not report.scored
     assert (tmp_path / "out" / "report.md").is_file()
@@ -190,6 +191,48 @@ def test_a_file_is_checked_as_the_lab_checks_it(tmp_path: Path, text: str, match
         check_submission(file, 2026, {"1", "2"}, {source.id for source in POOL})
     file.write_text("index\tpreds\n1\t['p0','p1','p2','p3','p4']\n2\t['p6','p1','p2','p3','p4']\n")
     check_submission(file, 2026, {"1", "2"}, {source.id for source in POOL})
+
+
+def test_the_check_compares_ids_as_the_lab_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "predictions_en.tsv"
+    numbers, texts = {9, 1, 2, 3, 44}, {"9", "1", "2", "3", "44"}
+    for preds, right, wrong in (
+        ("[9, 1, 2, 3, 44]", numbers, texts),
+        ("['9', '1', '2', '3', '44']", texts, numbers),
+    ):
+        file.write_text(f"index\tpreds\n1\t{preds}\n")
+        check_submission(file, 2026, {"1"}, right)
+        with pytest.raises(InputError) as error:
+            check_submission(file, 2026, {"1"}, wrong)
+        (problem,) = error.value.problems
+        assert (problem.line, problem.field) == (2, "preds")
+    file.write_text("index\tpreds\n1\t[9, 1, 2, 3, '44']\n")
+    with pytest.raises(InputError):
+        check_submission(file, 2026, {"1"}, numbers)
+    check_submission(file, 2026, {"1"}, {9, 1, 2, 3, "44"})
+
+
+@pytest.mark.parametrize(
+    ("ids", "claim", "numeric"),
+    [
+        (("9444", "-1", "0"), "test-de-7", True),
+        (("9444", "007"), "test-de-7", False),
+        (("9444", "p22"), "test-de-7", False),
+        (("9444", "+7"), "test-de-7", False),
+        (("9444", "\u0661\u0662"), "test-de-7", False),
+        (("9444",), "7", False),
+        (("9444",), "test-7", False),
+        (("9444",), "train-de-7", True),
+    ],
+)
+def test_a_data_set_without_a_note_has_numbers_if_it_is_of_2026_and_all_could_be(
+    ids: tuple[str, ...], claim: str, numeric: bool
+) -> None:
+    sources = tuple(Source(key, "Title") for key in ids)
+    data = Dataset((Claim(claim, "text", "de"),), sources, Qrels({}), "test")
+    assert lab_source_ids(data) == {key: int(key) if numeric else key for key in ids}
+    noted = replace(data, numeric_ids=frozenset(ids[:1]))
+    assert lab_source_ids(noted) == {key: int(key) if key == ids[0] else key for key in ids}
 
 
 def test_what_is_wrong_with_the_data_is_known_at_once(tmp_path: Path) -> None:
