@@ -23,7 +23,11 @@ LANGUAGES = ("en", "de", "fr")
 # The task's own files and copies of them spell the gold's field in two ways.
 GOLD = ("pubkey", "pub_key")
 HUB_COLLECTION, HUB_TEST = "collection", "test"
+# The organisers name the posts of the official test so.
+FINAL_TEST = "final_{}_test.json"
 COLLECTION_2025 = "subtask4b_collection_data.pkl"
+# The same table in another format; the first one that is there is read.
+COLLECTION_2025_CSV = "subtask4b_collection_data.csv"
 TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
@@ -42,17 +46,17 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
     """Read the splits of the task's JSON files in `source`, and note what is absent.
 
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
-    The collection is required; of the claims' files (`<language>_<split>.json`) those that are
-    absent are noted; it is an error if all are. `translations` is a JSONL file of English
-    translations: {"index", "lang", "split", "translation"}. Raises `InputError` on bad input, a
-    line per problem.
+    The collection is required; of the claims' files (`<language>_<split>.json`, or
+    `final_<language>_test.json`) those that are absent are noted; it is an error if all are.
+    `translations` is a JSONL file of English translations: {"index", "lang", "split",
+    "translation"}. Raises `InputError` on bad input, a line per problem.
     """
     problems = Problems()
     collection = _read_json(source / COLLECTION, problems)
     parts: _Parts = {}
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
-        path = source / f"{lang}_{split}.json"
+        path = _claims_file(source, split, lang, problems)
         if why_not_file(path) == "no such file":
             notes.append(f"{path}: no such file; left out")
         elif (table := _read_json(path, problems)) is not None:
@@ -61,6 +65,25 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
     problems.raise_if_any()
     assert collection is not None
     return _splits(str(source), collection, parts, notes, translations)
+
+
+def files_2026() -> set[str]:
+    """Name all files that `read_2026` knows."""
+    names = {f"{lang}_{split}.json" for split, lang in product(SPLITS, LANGUAGES)}
+    return {COLLECTION, *names, *map(FINAL_TEST.format, LANGUAGES)}
+
+
+def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Path:
+    """Choose the file of a split's claims; two of one language's test must be equal."""
+    path = source / f"{lang}_{split}.json"
+    final = source / FINAL_TEST.format(lang)
+    if split != "test" or not final.is_file():
+        return path
+    if not path.is_file():
+        return final
+    if path.read_bytes() != final.read_bytes():
+        problems.add(final, None, None, f"differs from {path.name}; keep one of them")
+    return path
 
 
 def read_hub(
@@ -279,17 +302,19 @@ def _add_translations(
 def read_2025(source: Path) -> list[Dataset]:
     """Read the splits of Task 4b of 2025 in the folder `source`.
 
-    Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
-    file if it exists, else from the tweets alone (without qrels), else left out. Raises
-    `InputError` on bad input, a line per problem.
+    Claim ids are `<split>-<post_id>`. The collection is a pickle, or a CSV file with the same
+    columns. train and dev are required; test is taken from the gold file if it exists, else from
+    the tweets alone (without qrels), else left out. Raises `InputError` on bad input, a line per
+    problem.
     """
     problems = Problems()
-    for name in (COLLECTION_2025, TWEETS.format("train"), TWEETS.format("dev")):
+    collection = _collection_file(source)
+    for name in (collection, TWEETS.format("train"), TWEETS.format("dev")):
         if why := why_not_file(source / name):
             problems.add(source / name, None, None, why)
     problems.raise_if_any()
 
-    papers = _read_collection(source / COLLECTION_2025, problems)
+    papers = _read_collection(source / collection, problems)
     ids = {paper.id for paper in papers}
     splits = []
     for split in ("train", "dev", "test"):
@@ -298,33 +323,65 @@ def read_2025(source: Path) -> list[Dataset]:
             continue
         judged = split != "test" or gold.is_file()
         path = gold if split == "test" and judged else unlabelled
-        splits.append(_read_tweets(path, split, papers, ids if judged else None, problems))
+        split_data = _read_tweets(
+            path, split, papers, ids if judged else None, collection, problems
+        )
+        splits.append(split_data)
         if path == gold and unlabelled.is_file():
             _same_posts(unlabelled, gold, problems)
     problems.raise_if_any()
     return splits
 
 
-def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
+def files_2025(source: Path) -> set[str]:
+    """Name all files that `read_2025` reads of a folder, if they are there."""
+    tweets = {TWEETS.format(name) for name in (*SPLITS, "test_gold")}
+    return {_collection_file(source), *tweets}
+
+
+def _collection_file(source: Path) -> str:
+    has_pickle = (source / COLLECTION_2025).exists()
+    has_csv = (source / COLLECTION_2025_CSV).exists()
+    return COLLECTION_2025_CSV if has_csv and not has_pickle else COLLECTION_2025
+
+
+def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
+    """Yield the rows of the collection: a CSV file's by line, a pickle's by number."""
+    if path.suffix == ".csv":
+        for line, cells in tsv_rows(path, COLUMNS, problems, delimiter=","):
+            record = dict(zip(COLUMNS, cells, strict=True))
+            if (row := row_of(record, path, problems, line)) is not None:
+                yield row
+        return
     table = read_frame(path)
     for column in COLUMNS:
         if column not in table:
             problems.add(path, None, column, "the column is missing")
     problems.raise_if_any()
-    number_of: dict[str, int] = {}
-    papers = []
     for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
         record = dict(zip(COLUMNS, cells, strict=True))
-        row = row_of(record, path, problems, number, f"row {number}")
-        assert row is not None
+        if (row := row_of(record, path, problems, number, f"row {number}")) is not None:
+            yield row
+
+
+def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
+    before = len(problems)
+    row_with: dict[str, Row] = {}
+    papers = []
+    for row in _collection_rows(path, problems):
         key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
-        if key and number_of.setdefault(key, number) != number:
-            row.complain("cord_uid", f"{key!r} is already in row {number_of[key]}")
+        if key and row_with.setdefault(key, row) is not row:
+            first = row_with[key]
+            place = first.location if isinstance(first.location, str) else f"line {first.line}"
+            row.complain("cord_uid", f"{key!r} is already in {place}")
         row.require_either("title", "abstract")
         title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
         papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
-    if not papers:
+    if not papers and len(problems) == before:
         problems.add(path, None, None, "holds no papers")
+    # Every gold would be one that is not there.
+    if len(problems) > before and path.suffix == ".csv":
+        problems.raise_if_any()
     return tuple(papers)
 
 
@@ -333,6 +390,7 @@ def _read_tweets(
     split: str,
     papers: tuple[Source, ...],
     source_ids: set[str] | None,
+    collection: str,
     problems: Problems,
 ) -> Dataset:
     """Read one split; `source_ids` holds ids that golds may have, None where golds are unknown."""
@@ -348,7 +406,7 @@ def _read_tweets(
             problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
         for gold in golds:
             if source_ids is not None and gold and gold not in source_ids:
-                whys[2] = f"gold {gold!r} is not in {COLLECTION_2025}"
+                whys[2] = f"gold {gold!r} is not in {collection}"
         for column, why in zip(columns, whys, strict=True):
             if why:
                 problems.add(path, line, column, why)

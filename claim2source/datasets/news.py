@@ -26,6 +26,11 @@ def names_one(text: str, words: Iterable[str]) -> bool:
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
+def files_of_news() -> set[str]:
+    """Name all files that `read_news` knows."""
+    return {TITLES, ARTICLES, RSS, *(f"{split}.tsv" for split in SPLITS)}
+
+
 def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
     """Read the splits of the released files in the folder `source`, and note what is absent.
 

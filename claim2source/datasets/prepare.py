@@ -1,9 +1,10 @@
 """Turn a task's own files into the native data layout: `prepare.py TASK --input DIR --output DIR`.
 
-TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl, subtask4b_query_tweets_*.tsv),
-checkthat2026 (Task 1: collection_data.json, {en,de,fr}_{train,dev,test}.json), news (tweets to
-news, ADMA 2023: train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates,
-and rss.jsonl, where there are any) or mixed, which joins data sets (`--sets`) into one to train on.
+TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
+subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
+{en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
+train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates, and rss.jsonl,
+where there are any) or mixed, which joins data sets (`--sets`) into one to train on.
 """
 
 from __future__ import annotations
@@ -29,11 +30,19 @@ from claim2source.core.program import with_positionals
 from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets.beir import QRELS, check_folders, folder_of, write_beir
-from claim2source.datasets.checkthat import read_2025, read_2026, read_hub
+from claim2source.datasets.checkthat import (
+    files_2025,
+    files_2026,
+    read_2025,
+    read_2026,
+    read_hub,
+)
 from claim2source.datasets.loading import load
-from claim2source.datasets.news import read_news
+from claim2source.datasets.news import files_of_news, read_news
 
 PROGRAM = "scripts/prepare.py"
+# Names of files in a note.
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class PrepareConfig(Settings):
         revision: of the data set on the hub: a commit, branch or tag.
         translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
             "split", "translation"}.
+        splits: splits to write, each of which must be there; none: all that are.
         distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
             all of them. Val is scored over all sources, so that fewer of them save time.
     """
@@ -60,6 +70,7 @@ class PrepareConfig(Settings):
     revision: str | None = None
     translations: Path | None = None
     distractors: Annotated[int, Between(0, 10**9)] | None = None
+    splits: list[str] | None = None
     sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
     overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
 
@@ -68,6 +79,7 @@ class PrepareConfig(Settings):
         for key, task in tasks.items():
             value = getattr(self, key)
             require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
+        require(self.splits != [], "splits", self.splits, "one or more names, or none given")
         allowed = "two or more data sets with mixed, otherwise none"
         require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
         if self.task == "mixed":
@@ -88,8 +100,41 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     folders = [folder_of(name) for name in config.sets] if config.input is None else [config.input]
     check_folders(folders, config.output, config.overwrite)
     splits, notes = _read(config)
+    if config.splits is not None:
+        splits = _named_splits(splits, config.splits)
+    if config.input is not None:
+        notes = [*notes, *_unread_notes(config)]
     write_beir(splits, config.output, overwrite=config.overwrite)
     return splits, notes
+
+
+def _named_splits(splits: Sequence[Dataset], names: Sequence[str]) -> list[Dataset]:
+    """Keep the splits of these names. Raises `ConfigError` if one of them was not there."""
+    available = [part.split for part in splits]
+    for name in names:
+        allowed = f"splits that have a file; there are: {', '.join(available)}"
+        require(name in available, "splits", name, allowed)
+    return [part for part in splits if part.split in names]
+
+
+def _unread_notes(config: PrepareConfig) -> list[str]:
+    """Name what the input folder holds besides the files that are read; hidden files aside."""
+    assert config.input is not None
+    if config.task == "checkthat2025":
+        known = files_2025(config.input)
+    elif config.task == "checkthat2026":
+        known = files_2026()
+    else:
+        known = files_of_news()
+    unread = []
+    for path in sorted(config.input.iterdir()):
+        is_translations = config.translations is not None and path == config.translations
+        if path.name not in known and not path.name.startswith(".") and not is_translations:
+            unread.append(path.name)
+    if not unread:
+        return []
+    more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+    return [f"{config.input}: not read: {', '.join(unread[:MOST_NAMED])}{more}"]
 
 
 def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:

@@ -197,6 +197,50 @@ def test_missing_column_and_empty_or_hostile_collection(tmp_path: Path) -> None:
     assert "refused 'pandas.eval'" in line
 
 
+def as_csv(source: Path) -> Path:
+    """Put a CSV file, as pandas writes it, in the place of the pickle."""
+    frame = pandas.read_pickle(source / COLLECTION)
+    path = source / COLLECTION.replace(".pkl", ".csv")
+    frame.to_csv(path)
+    (source / COLLECTION).unlink()
+    return path
+
+
+def test_the_collection_may_be_csv(tmp_path: Path) -> None:
+    source = task(tmp_path / "in")
+    prepare(source, tmp_path / "pickle")
+    frame = pandas.read_pickle(source / COLLECTION)
+    path = as_csv(source)
+    prepare(source, tmp_path / "csv")
+    for split in ("train", "dev", "test"):
+        first, second = (load(tmp_path / name, split) for name in ("pickle", "csv"))
+        assert (first.claims, first.sources) == (second.claims, second.sources)
+    # Beside a pickle it is not read, and named.
+    frame.to_pickle(source / COLLECTION)
+    path.write_text("not a table")
+    config = PrepareConfig("checkthat2025", tmp_path / "both", source)
+    (note,) = prepare_task(config)[1]
+    assert path.name in note
+
+
+def test_a_csv_collection_is_checked_by_line(tmp_path: Path) -> None:
+    source = task(tmp_path / "in")
+    path = as_csv(source)
+    text = path.read_text("utf-8")
+    for wrong, field, line in (
+        (text.replace("cord_uid", "uid", 1), "cord_uid", 1),
+        (text.replace("bbb00002", "aaa00001", 1), "cord_uid", 4),
+        (text.replace("bbb00002", "", 1), "cord_uid", 4),
+        (text.splitlines()[0] + "\n", None, None),
+    ):
+        path.write_text(wrong, "utf-8")
+        with pytest.raises(InputError) as error:
+            prepare(source, tmp_path / "out")
+        problem = error.value.problems[0]
+        assert (problem.file, problem.line, problem.field) == (str(path), line, field)
+        assert not (tmp_path / "out").exists()
+
+
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     source = task(tmp_path / "data" / "in")
     before = sorted(path.name for path in source.iterdir())

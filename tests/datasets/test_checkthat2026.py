@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load, write_beir
 from claim2source.datasets.prepare import PrepareConfig
+from claim2source.datasets.prepare import main as prepare_main
 from claim2source.datasets.prepare import prepare as prepare_task
 from claim2source.io.submissions import lab_ids, lab_source_ids, write_submission
 from claim2source.io.trec import read_run
@@ -233,6 +234,45 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
     assert [part.split for part in parts] == ["test"] and len(notes) == 8
     (error,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
     assert "no claims" in error
+
+
+def test_the_final_test_is_read_and_what_is_not_read_is_named(tmp_path: Path) -> None:
+    final = {f"final_{lang}_test": CLAIMS[f"{lang}_test"] for lang in ("en", "de", "fr")}
+    absent = dict.fromkeys(("en_test", "de_test", "fr_test"))
+    source = task(tmp_path / "in", **absent, **final, final_it_test=[], en_val=[])
+    for name in (".hidden", "Read me.txt"):
+        (source / name).write_text("mine")
+    parts, (note,) = prepare(source, tmp_path / "out")
+    assert [part.split for part in parts] == ["train", "dev", "test"]
+    assert loaded(tmp_path / "out") == loaded_of_usual_names(tmp_path)
+    for name in ("Read me.txt", "en_val.json", "final_it_test.json"):
+        assert name in note
+    assert note.startswith(str(source)) and ".hidden" not in note and "final_en" not in note
+    # Two files of one test are read if they are equal.
+    task(source, en_test=CLAIMS["en_test"])
+    prepare(source, tmp_path / "equal")
+    task(source, en_test=CLAIMS["en_test"][:1])
+    (line,) = refused(source, tmp_path / "x")
+    assert line.startswith("final_en_test.json: ") and "en_test.json" in line
+
+
+def loaded_of_usual_names(folder: Path) -> dict[str, tuple[Claim, ...]]:
+    prepare(task(folder / "usual"), folder / "usual-out")
+    return loaded(folder / "usual-out")
+
+
+def test_a_named_split_must_have_a_file(tmp_path: Path) -> None:
+    source = task(tmp_path / "in", en_test=None, de_test=None, fr_test=None)
+    words = ["checkthat2026", f"--input={source}", f"--output={tmp_path / 'out'}", "--splits"]
+    with pytest.raises(ConfigError) as error:
+        prepare_main([*words, "dev", "test"])
+    assert (error.value.key, error.value.value) == ("splits", "test")
+    assert not (tmp_path / "out").exists()
+    prepare_main([*words, "dev"])
+    assert {path.name for path in (tmp_path / "out" / "qrels").iterdir()} == {"dev.tsv"}
+    assert all(c.id.startswith("dev-") for c in load(tmp_path / "out", "dev").claims)
+    with pytest.raises(UserError):
+        load(tmp_path / "out", "train")
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
