@@ -180,6 +180,26 @@ class PublishedScore:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Hold the place of a score on a leaderboard: from `best` to `worst`, as far as it is known.
+
+    `lead` is over the next score if it is the first, else negative, behind the best.
+    """
+
+    board: str
+    language: str
+    score: float
+    best: int
+    worst: int
+    teams: int
+    lead: float
+
+    @property
+    def text(self) -> str:
+        return str(self.best) if self.best == self.worst else f"{self.best} to {self.worst}"
+
+
+@dataclass(frozen=True)
 class SystemReport(Strict):
     """Describe a row: one system over one claim form, whole or up to one of its stages.
 
@@ -191,7 +211,8 @@ class SystemReport(Strict):
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
     the report's; `key` identifies all that made it; `twins` is there where golds have a source of
-    the same text; `published` are the papers' cells that stand beside its scores.
+    the same text; `published` are the papers' cells that stand beside its scores, `places` those
+    on a lab's leaderboard.
     """
 
     name: str
@@ -219,6 +240,7 @@ class SystemReport(Strict):
     twins: Twins | None = None
     stage: str = ""
     published: tuple[PublishedScore, ...] = ()
+    places: tuple[Place, ...] = ()
 
     @property
     def title(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
+from claim2source.core.report import MACRO, MAIN_METRIC, Place, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.choices import choice_text
 
@@ -29,6 +29,8 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
     if (tests := _tests(report)) is not None:
         parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first(tests)]
+    if (places := _places(report)) is not None:
+        parts += ["Places on official tests:", *_first(places)]
     if (published := _published(report)) is not None:
         parts += ["Published numbers beside ours:", *_first(published)]
     page = f"claim2source report --reports {folder} --html FILE"
@@ -105,6 +107,22 @@ def _published(report: Report) -> TextTable | None:
     columns = ["table and row", "column", "published", "ours", "inside our interval"]
     numeric = [False, False, True, True, False]
     return TextTable(columns, rows, numeric=numeric) if rows else None
+
+
+def _places(report: Report) -> TextTable | None:
+    rows: list[list[Cell]] = [
+        [_short(system.name, 44), *_place_cells(place)]
+        for system in report.systems.values()
+        for place in system.places
+    ]
+    columns = ["system", "leaderboard", "language", "ours", "place", "teams", "lead"]
+    numeric = [False, False, False, True, True, True, True]
+    return TextTable(columns, rows, numeric=numeric) if rows else None
+
+
+def _place_cells(place: Place) -> list[Cell]:
+    score, lead = f"{place.score:.4f}", f"{place.lead:+.4f}"
+    return [place.board, place.language, score, place.text, place.teams, lead]
 
 
 def _choices(report: Report) -> list[str]:

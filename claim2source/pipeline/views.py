@@ -128,10 +128,11 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
         "Twins": report.twins_table,
         **{f"Tests: {test.family}": family_table(test) for test in report.tests},
     }
-    # The one table among the paragraphs on published numbers.
-    for part in published_parts(report.systems):
+    parts = published_parts(report.systems)
+    for title, part in zip(parts, parts[1:], strict=False):
         if isinstance(part, TextTable):
-            tables["Published"] = part
+            is_places = str(title).startswith("Places")
+            tables["Places" if is_places else "Published"] = part
     return {name: table for name, table in tables.items() if table is not None}
 
 

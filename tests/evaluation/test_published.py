@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,62 @@ def test_a_stage_has_the_published_score_of_its_own_row() -> None:
     report = Report("ct26", "dev", systems)
     beside = with_published(report, systems.values()).systems
     for name, row in zip(systems, rows.values(), strict=True):
-        cells = [c for c in beside[name].published if c.table == table.id]
+        of_table = [c for c in beside[name].published if c.table == table.id]
+        cells = [c for c in of_table if c.column != "delta"]
         assert {(c.row, c.column) for c in cells} == {(row, "DE"), (row, "AVG")}
         assert {c.ours for c in cells} == {systems[name].macro["mrr@5"]}
         (german,) = [c for c in cells if c.column == "DE"]
         assert german.published == table.value(row, "DE")
+
+
+def test_a_difference_stands_beside_that_of_the_paper() -> None:
+    """Deltas of tables 3 and 4: ours less our own baseline, of the same system if it has one."""
+    stages = {"first": "none, GritLM-(F)", "second": "Qwen3-8B-IT", "": "Kimi-K2.6"}
+    means = {"first": 0.60, "second": 0.71, "": 0.74}
+    systems = {}
+    for system, shift in (("other", 0.1), ("mine", 0.0)):
+        for stage, row in stages.items():
+            table = TABLES["2026-stage3" if stage == "" else "2026-stage2"]
+            scores = {"mrr@5": means[stage] + shift, "queries": 9}
+            name = f"{system}: {stage}"
+            systems[name] = SystemReport(
+                name=name,
+                model=table.row(row).models[0],
+                system=system,
+                claims="bilingual",
+                stage=stage,
+                languages={"de": scores},
+                macro=scores,
+            )
+    systems["mine: second"] = replace(systems["mine: second"], macro={"mrr@5": 0.72, "queries": 9})
+    beside = with_published(Report("ct26", "dev", systems), systems.values()).systems
+    found = {
+        (name, cell.table, cell.row): cell
+        for name, system in beside.items()
+        for cell in system.published
+        if cell.column == "delta"
+    }
+    second = found["other: second", "2026-stage2", "Qwen3-8B-IT"]
+    third = found["other: ", "2026-stage3", "Kimi-K2.6"]
+    assert second.ours == pytest.approx(0.11) and second.published == 0.1025
+    assert third.ours == pytest.approx(0.03) and third.published == 0.0229
+    # Another report's or system's baseline is taken only where the own one is absent.
+    alone = {name: systems[name] for name in ("mine: ", "mine: second", "other: second")}
+    beside = with_published(Report("ct26", "dev", alone), alone.values()).systems
+    (cell,) = [cell for cell in beside["mine: "].published if cell.column == "delta"]
+    assert cell.ours == pytest.approx(0.02) and cell.low is None
+    only = {"mine: ": systems["mine: "]}
+    beside = with_published(Report("ct26", "dev", only), only.values()).systems
+    assert "delta" not in {cell.column for cell in beside["mine: "].published}
+
+
+def test_printed_differences_are_those_of_the_rows() -> None:
+    for name in ("2026-stage2", "2026-stage3"):
+        (delta,) = [column for column in TABLES[name].columns if column.minus]
+        for row in TABLES[name].rows:
+            if row.name != delta.minus:
+                difference = cell(name, row.name, "AVG") - cell(name, str(delta.minus), "AVG")
+                assert cell(name, row.name, "delta") == pytest.approx(difference, abs=1.01e-4)
 
 
 # --- 2025 ---------------------------------------------------------------------------------

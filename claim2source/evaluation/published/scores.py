@@ -13,12 +13,14 @@ from claim2source.core.config import require
 from claim2source.core.report import (
     COST_COLUMNS,
     MACRO,
+    Place,
     PublishedScore,
     Report,
     SystemReport,
     cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.evaluation.published.leaderboards import places, places_parts, with_places
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
@@ -52,7 +54,11 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
                 same_claims = _same_claims(column, system)
-                if (bounded := _bounded_score(column, system, same_claims)) is not None:
+                if column.minus is None:
+                    bounded = _bounded_score(column, system, same_claims)
+                else:
+                    bounded = _bounded_difference(table, column, system, systems)
+                if bounded is not None:
                     cell = _published_score(table, row.name, column, bounded, same_claims)
                     cells[row.name, column.name] = OurScore(cell, system)
                     break
@@ -79,6 +85,30 @@ def _published_score(
         ),
         digits=column.digits,
     )
+
+
+def _bounded_difference(
+    table: Table, column: Column, system: LoadedSystem, systems: Sequence[LoadedSystem]
+) -> _Bounded | None:
+    """Return a score less that of the row `minus`, of the same system and report if it is there.
+
+    It has no bounds: those of the two scores are not those of their difference.
+    """
+    base_row = table.row(str(column.minus))
+    bases = [s for s in systems if _is_row(base_row, s) and _is_cell(table, column, s)]
+    bases = [base for base in bases if base.report.queries == system.report.queries]
+
+    def distance(base: LoadedSystem) -> tuple[bool, bool]:
+        is_elsewhere = base.report_folder != system.report_folder
+        return is_elsewhere, base.report.system != system.report.system
+
+    same_claims = _same_claims(column, system)
+    ours = _bounded_score(column, system, same_claims)
+    for base in sorted(bases, key=distance):
+        theirs = _bounded_score(column, base, same_claims)
+        if ours is not None and theirs is not None:
+            return ours[0] - theirs[0], None, None
+    return None
 
 
 def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _Bounded | None:
@@ -112,11 +142,17 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
     rows = {
         name: replace(report.systems[name], published=tuple(own)) for name, own in cells.items()
     }
-    return replace(report, systems={**report.systems, **rows})
+    placed = replace(report, systems={**report.systems, **rows})
+    return with_places(placed, [placed.systems[system.name] for system in loaded])
 
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
-    """Tabulate published scores and ours, and explain the marks; nothing for none."""
+    """Tabulate places on leaderboards, then published scores and ours; nothing for none."""
+    placed = [(system.name, place) for system in systems.values() for place in system.places]
+    return [*places_parts(placed), *_beside_ours(systems)]
+
+
+def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
     cells = [(system, cell) for system in systems.values() for cell in system.published]
     if not cells:
         return []
@@ -185,6 +221,7 @@ class PublishedTables:
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
     unplaced: Sequence[LoadedSystem]
+    placed: Sequence[tuple[str, Place]] = ()
 
     @classmethod
     def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
@@ -196,7 +233,9 @@ class PublishedTables:
         tables = tuple(t for t in tables if not names or {t.id, t.paper} & set(names))
         cells = {table.id: our_scores(table, systems) for table in tables}
         used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
-        return cls(tables, cells, [system for system in systems if id(system) not in used_ids])
+        unplaced = [system for system in systems if id(system) not in used_ids]
+        placed = [(system.name, place) for system in systems for place in places(system)]
+        return cls(tables, cells, unplaced, placed)
 
     def text(self, markdown: bool) -> str:
         """Write all tables, as Markdown or for a terminal."""
@@ -205,6 +244,7 @@ class PublishedTables:
             for table in self.tables
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
+        parts += places_parts(self.placed)
         text = render(parts, "markdown" if markdown else "plain") + "\n"
         unplaced = (
             f"In no table: {s.name} of {s.report_folder} "
@@ -234,6 +274,10 @@ class PublishedTables:
                 assert isinstance(values, TextTable) and isinstance(heading, str)
                 lines = [str(source), *(part for part in rest if isinstance(part, str))]
                 rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
+        if self.placed:
+            title, values, *rest = places_parts(self.placed)
+            assert isinstance(values, TextTable)
+            rows[str(title).removesuffix(":")] = (values, "\n".join(map(str, rest)))
         return rows
 
 

@@ -35,6 +35,7 @@ class Column(Strict):
         digits: decimals the paper prints.
         unit: "", "%" or "s".
         signed: a difference, printed with its sign.
+        minus: row of the table whose score is taken off; none: the column holds scores.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Column(Strict):
     digits: int = 4
     unit: str = ""
     signed: bool = False
+    minus: str | None = None
 
     @property
     def factor(self) -> float:
@@ -119,6 +121,9 @@ class Table(Strict):
             wrong = (set(flag.rows) - rows) | (set(flag.columns) - columns)
             if wrong or not flag.rows:
                 raise ValueError(f"unreliable: no such cells: {sorted(wrong)}")
+        for column in self.columns:
+            if column.minus not in (None, *rows):
+                raise ValueError(f"columns.{column.name}: minus: no row {column.minus!r}")
         if self.relative_to not in (None, *columns):
             raise ValueError(f"relative_to: no column {self.relative_to!r}")
 

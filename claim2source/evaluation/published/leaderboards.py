@@ -1,0 +1,164 @@
+"""Place our test scores on the labs' leaderboards, which are known in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from claim2source.core.report import MACRO, Place, Report, SystemReport
+from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.core.validate import Strict, validated
+from claim2source.evaluation.published.tables import FOLDER
+from claim2source.evaluation.reports import LoadedSystem
+
+
+@dataclass(frozen=True)
+class Team(Strict):
+    """Hold what is known of one team: scores and ranks by language or `macro`.
+
+    `digits` are those that its scores were printed with.
+    """
+
+    name: str
+    scores: Mapping[str, float]
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    digits: int = 4
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Leaderboard(Strict):
+    """Hold a lab's official results, as far as they are known.
+
+    Args:
+        id: as reports name it.
+        title: of the test.
+        source: where the numbers stand.
+        splits: names that the test may have in a report of ours.
+        queries: language -> claims of the test; a report over others gets no place.
+        metric: name in our reports.
+        teams: how many took part.
+        known: teams of which something is known.
+        note: what to know of the numbers.
+    """
+
+    id: str
+    title: str
+    source: str
+    splits: tuple[str, ...]
+    queries: Mapping[str, int]
+    metric: str
+    teams: int
+    known: tuple[Team, ...]
+    note: str = ""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that have places, and `macro` if there are several."""
+        return (*self.queries, MACRO) if len(self.queries) > 1 else tuple(self.queries)
+
+    def place(self, language: str, score: float) -> Place | None:
+        """Place a score as if it had been one more submission; equal scores share a place.
+
+        The lead is over the next of the known scores if nobody is above it, else behind the best.
+        """
+        above: list[Team] = []
+        ties: list[Team] = []
+        below: list[Team] = []
+        for team in self.known:
+            if language not in team.scores:
+                continue
+            ours, theirs = round(score, team.digits), team.scores[language]
+            (ties if ours == theirs else above if theirs > ours else below).append(team)
+        if not above and not below:
+            return None
+        best = max([len(above), *_ranks(above, language)]) + 1
+        worst = min(_ranks(below, language), default=self.teams + 1)
+        if tied := _ranks(ties, language):
+            best = worst = min(tied)
+        others = above or below
+        lead = score - max(team.scores[language] for team in others)
+        return Place(self.id, language, score, best, max(best, worst), self.teams, lead)
+
+
+def _ranks(teams: Iterable[Team], language: str) -> list[int]:
+    return [team.ranks[language] for team in teams if language in team.ranks]
+
+
+@cache
+def load_leaderboards(folder: Path = FOLDER) -> tuple[Leaderboard, ...]:
+    """Read the leaderboards of every file; raises `InputError` naming file and field."""
+    boards = []
+    for path in sorted(folder.glob("*.yaml")):
+        paper = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for raw in paper.get("leaderboards", ()):
+            values = {**raw, "known": _teams(raw.get("known", {}))}
+            values["note"] = " ".join(raw.get("note", "").split())
+            boards.append(validated(Leaderboard, values, path, str(raw.get("id"))))
+    return tuple(boards)
+
+
+def _teams(known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"name": str(name), **values} for name, values in known.items()]
+
+
+def places(system: LoadedSystem) -> tuple[Place, ...]:
+    """Place a system's scores on the leaderboards of its test, in languages with all its claims."""
+    if system.report.simulated:
+        return ()
+    found = []
+    for board in load_leaderboards():
+        if system.split not in board.splits:
+            continue
+        for language in board.languages:
+            score = system.report.table.get(language, {}).get(board.metric)
+            if score is None or not _is_whole(board, system.report, language):
+                continue
+            if (place := board.place(language, float(score))) is not None:
+                found.append(place)
+    return tuple(found)
+
+
+def _is_whole(board: Leaderboard, report: SystemReport, language: str) -> bool:
+    """Whether a report scores as many claims as the test has."""
+    needed = board.queries if language == MACRO else {language: board.queries[language]}
+    same = all(report.queries.get(lang) == claims for lang, claims in needed.items())
+    return same and (language != MACRO or report.queries.keys() == needed.keys())
+
+
+def with_places(report: Report, systems: Iterable[SystemReport]) -> Report:
+    """Set places on leaderboards in every row of a report that is of a lab's test."""
+    rows = dict(report.systems)
+    for system in systems:
+        loaded = LoadedSystem(system, Path(), report.dataset, report.split)
+        if found := places(loaded):
+            rows[system.name] = replace(rows[system.name], places=found)
+    return replace(report, systems=rows)
+
+
+def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
+    """Tabulate places by system, and explain them; nothing for none."""
+    if not placed:
+        return []
+    rows: list[list[Cell]] = [
+        [
+            *(place.board, place.language, f"{place.score:.4f}", place.text),
+            *(place.teams, f"{place.lead:+.4f}", system),
+        ]
+        for system, place in placed
+    ]
+    columns = ["leaderboard", "language", "ours", "place", "teams", "lead", "system"]
+    numeric = [False, False, True, True, True, True, False]
+    used = {place.board for _, place in placed}
+    boards = [board for board in load_leaderboards() if board.id in used]
+    notes = [f"{board.id}: {board.title} ({board.source}). {board.note}" for board in boards]
+    meaning = (
+        "place: as one more submission, a range where teams between are not known; lead: over the "
+        "next known score if it is the first, else behind the best."
+    )
+    return ["Places on official tests:", TextTable(columns, rows, numeric=numeric), meaning, *notes]
