@@ -41,7 +41,7 @@ _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 # What makes spellings of a word the same before texts are cut into words.
 SPELLERS = {"ar": spelled}
 # Of each analysis; counted up when the same settings and texts would give another run.
-FORMATS = {"terms": 4, "whitespace": 3, "lemmas": 3}
+FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
@@ -54,9 +54,10 @@ class BM25Config(Settings):
 
     Args:
         analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
-            and the organisers' variant: str.split, nothing else; or `lemmas`, the news paper's
+            variant: str.split, nothing else; `spaces`, the organisers' own: split(" "), so that
+            line breaks part no words and a second space is a term; or `lemmas`, the news paper's
             released one: spaCy's lemmas, lower case, without stop words and what is not letters
-            and digits. The last two have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
+            and digits. The last three have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
             0.75 for its defaults.
         k1: saturation of term frequency, 0 or more.
         b: share of length normalisation, 0 to 1.
@@ -74,7 +75,7 @@ class BM25Config(Settings):
         pipeline: spaCy's pipeline for `lemmas`, of the sources' language: a package or a folder.
     """
 
-    analysis: Literal["terms", "whitespace", "lemmas"] = "terms"
+    analysis: Literal["terms", "whitespace", "spaces", "lemmas"] = "terms"
     k1: Annotated[float, Between(0, 1000)] = 1.2
     b: Share = 0.75
     title_weight: Annotated[int, Between(1, 100)] = 1
@@ -338,7 +339,7 @@ def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
     What it reads is `prepared`.
     """
     if config.analysis != "terms":
-        return Analysis(True, (), None)
+        return Analysis(True, (), None, at_spaces=config.analysis == "spaces")
     stop_words = stop_words_of(config, config.language)
     if language is not None:
         stop_words |= stop_words_of(config, language)
@@ -386,6 +387,8 @@ def source_text(source: Source, config: BM25Config) -> str:
         parts.append(source.abstract)
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]
+    if config.analysis == "spaces":
+        return " ".join(parts)  # the organisers join an empty title too
     return " ".join(part for part in parts if part)
 
 

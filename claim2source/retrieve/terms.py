@@ -94,7 +94,9 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 class Analysis:
     """Turn texts into the ids of the sources' terms.
 
-    `whole_words`: terms are the words between white space. Otherwise they are those of
+    `whole_words`: terms are the words between white space; with `at_spaces` what stands between
+    single spaces, as `split(" ")` parts it: line breaks do not part words, and between two spaces
+    is an empty term. Otherwise they are those of
     `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
     `speller` makes different spellings of a word the same before texts are cut into words. A
     token never spans white space, so every distinct word is analysed once: ten thousand abstracts
@@ -107,9 +109,11 @@ class Analysis:
         stop_words: Iterable[str],
         stemmer: Any | None,
         speller: Callable[[str], str] | None = None,
+        *,
+        at_spaces: bool = False,
     ) -> None:
         self._whole_words, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
-        self._speller = speller
+        self._speller, self._at_spaces = speller, at_spaces
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
@@ -151,6 +155,8 @@ class Analysis:
 
     def _tokens_of(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
         """List the distinct tokens; number each text's words, and each word's tokens."""
+        if self._at_spaces:
+            return _tokens_at_spaces(texts)
         spelled = texts if self._speller is None else map(self._speller, texts)
         words, split = _words(spelled, lower=not self._whole_words)
         number_of: dict[str, int] = {}
@@ -176,6 +182,16 @@ class Analysis:
         ids[of_single] = np.arange(len(singles))
         ids[~of_single] = _numbers(others, number_of)
         return list(number_of), split, Terms(ids, _bounds(lengths))
+
+
+def _tokens_at_spaces(texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
+    """Split texts at single spaces; every word is one token."""
+    parts = [text.split(" ") for text in texts]
+    number_of: dict[str, int] = {}
+    ids = _numbers(list(chain.from_iterable(parts)), number_of)
+    split = Terms(ids, _bounds(list(map(len, parts))))
+    each = Terms(np.arange(len(number_of), dtype=np.int32), np.arange(len(number_of) + 1))
+    return list(number_of), split, each
 
 
 def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:

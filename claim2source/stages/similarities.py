@@ -64,7 +64,7 @@ class ViewConfig(Settings):
             parts = tuple(part for part in parts if part != "metadata")
         require_one_of("part", self.part, parts)
         good = self.bm25.analysis == "terms"
-        require(good, "bm25.analysis", self.bm25.analysis, "terms: whitespace has other scores")
+        require(good, "bm25.analysis", self.bm25.analysis, "terms: the others have other scores")
         good = self.model is None or self.encodes
         require(good, "model", self.model, f"none with score {self.score}")
 

@@ -46,6 +46,32 @@ def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
     return BM25Okapi([text.split() for text in texts], **settings).get_scores(claim.split())
 
 
+spaced = st.text("ab \n", max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(spaced, min_size=1, max_size=8), spaced)
+def test_spaces_split_as_the_organisers_notebook_does(texts: list[str], claim: str) -> None:
+    """Line breaks part no words, and two spaces have an empty term between them."""
+    bm25 = BM25Okapi([f" {text}".split(" ") for text in texts], k1=1.5, b=0.75)
+    expected = bm25.get_scores(claim.split(" "))
+    # Their text is the title, a space and the abstract, whether or not there is a title.
+    scores = ranked(sources_of(*texts), claim, analysis="spaces", k1=1.5, b=0.75)
+    common = {i for i, t in enumerate(texts) if set(claim.split(" ")) & set(f" {t}".split(" "))}
+    assert set(scores) == {f"s{i:03d}" for i in common}
+    for source, score in scores.items():
+        assert score == pytest.approx(expected[int(source[1:])], rel=2e-5, abs=2e-6)
+
+
+def test_an_index_of_spaces_is_saved_and_opened(tmp_path: Path) -> None:
+    sources = sources_of("a b\nc  d", " a", "e")
+    index = BM25Index(sources, BM25Config("spaces"))
+    index.save(tmp_path / "index")
+    claims = [Claim("c", "a  b\nc")]
+    opened = load_index(tmp_path / "index").search(claims).run
+    assert list(opened) == list(index.search(claims).run)
+
+
 words = st.sampled_from("a b c d e f G".split())
 documents = st.lists(st.lists(words, max_size=9).map(" ".join), min_size=1, max_size=9)
 
