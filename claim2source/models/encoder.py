@@ -200,6 +200,13 @@ class Encoder:
         total = zeros.index_add(0, batch.owners, hidden.float() * mask)
         return total / zeros[:, :1].index_add(0, batch.owners, mask)
 
+    def with_claim_length(self, length: int) -> Encoder:
+        """Return an encoder of the same weights that cuts claims at `length` tokens."""
+        claims = copy(self)
+        claims.settings = replace(self.settings, max_length=length)
+        claims.source_encoder = self.source_encoder or self
+        return claims
+
     def key(self) -> dict[str, object] | None:
         """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:

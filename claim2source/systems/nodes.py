@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
 from claim2source.core.report import Choice
@@ -196,13 +197,15 @@ class FieldedNode(GridNode):
 class DenseNode(Node):
     """Rank by a dense model's vectors; a checkpoint has its own rendering.
 
-    `other_sources` takes the place of the sources that it was trained with.
+    `other_sources` takes the place of the sources that it was trained with. `claim_length` cuts
+    claims earlier than the model's `max_length`, which is the sources' then.
     """
 
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     other_sources: SourceForm | None = None
+    claim_length: int | None = None
 
     kind = "dense"
 
@@ -226,6 +229,12 @@ class DenseNode(Node):
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         encoder = runtime.load(self.model).encoder
+        if self.claim_length is not None:
+            allowed = f"8 to {encoder.settings.max_length}, with a model that PyTorch runs"
+            can_cut = hasattr(encoder, "with_claim_length")
+            is_shorter = self.claim_length <= encoder.settings.max_length
+            require(can_cut and is_shorter, "claim_length", self.claim_length, allowed)
+            encoder = encoder.with_claim_length(self.claim_length)
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
             encoder,

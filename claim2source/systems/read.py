@@ -112,6 +112,7 @@ class SystemEntry(Settings):
 class _DenseSettings(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
+    claim_length: Annotated[int, Between(8, 10**6)] | None = None
 
 
 Systems = dict[str, System]
@@ -362,6 +363,7 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
         sources_form=dense_settings.sources,
         rendering=dense_settings.rendering,
+        claim_length=dense_settings.claim_length,
         unsupported=NO_CHECKPOINT if missing else None,
     )
 

@@ -224,7 +224,10 @@ def _with_checkpoint(
         raise ConfigError("checkpoint", path, allowed)
     if read_as is None:
         return replace(
-            unlabelled, model=unlabelled.model.for_checkpoint(Path(path)), rendering=None
+            unlabelled,
+            model=unlabelled.model.for_checkpoint(Path(path)),
+            rendering=None,
+            claim_length=None,
         )
     return replace(
         unlabelled,

@@ -19,7 +19,13 @@ from claim2source.io.jsonl import JsonLines
 
 ClaimForm = Literal["original", "translated", "bilingual", "paired"]
 SourceForm = Literal[
-    "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled", "title"
+    "title_abstract",
+    "metadata",
+    "metadata_paper_order",
+    "released",
+    "released_unlabelled",
+    "title",
+    "organisers",
 ]
 _CLAIM_FORMS, _SOURCE_FORMS = get_args(ClaimForm), get_args(SourceForm)
 # The paper's forms; `paired` is in its released code only.
@@ -37,7 +43,8 @@ class Rendering(Settings):
             and English twice, as the 2026 paper's code has it).
         sources: title_abstract, title, metadata (ours: metadata before the abstract) or
             metadata_paper_order; released and released_unlabelled are those of the 2026 paper's
-            code, the second of its style transfer.
+            code, the second of its style transfer; organisers is their 2026 baseline's: title,
+            venue, abstract and authors.
     """
 
     claims: ClaimForm = "original"
@@ -130,7 +137,8 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
     `metadata_paper_order`: Title, Abstract, Authors, Venue as the paper lists the fields.
     `released`, as the paper's code writes it: "title abstract Venue: .. Authors: .." on one line,
     labels also where there is nothing behind them. `released_unlabelled`, as its style transfer's:
-    the same without labels.
+    the same without labels. `organisers`, as their 2026 baseline writes it: "title. venue.
+    abstract. authors", with all authors.
     """
     require_one_of("sources", form, _SOURCE_FORMS)
     if form == "released" or form == "released_unlabelled":
@@ -139,6 +147,9 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
             return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
         return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
     title, abstract = source.title.strip(), source.abstract.strip()
+    if form == "organisers":
+        texts = (title, source.venue.strip(), abstract, ", ".join(source.authors))
+        return ". ".join(text for text in texts if text)
     if form == "title":
         return title
     if form == "title_abstract":
