@@ -34,6 +34,26 @@ _FOREIGN_KEYS = tuple(
 _WITHIN = frozenset("AWS AZURE GCP GITHUB GITLAB GOOGLE HF WANDB".split())
 _SECRETS = ("PASSWORD", "PASSWD", "PASSPHRASE", "PRIVATE_KEY", "SECRET_ACCESS_KEY")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Variables that describe the machine, its user or a program: none is a key, and what they hold is
+# nobody's business. Whole names, beginnings and ends.
+_NO_KEYS = frozenset(
+    """
+    APPDATA COLORTERM COLUMNS COMPUTERNAME COMSPEC CWD DISPLAY EDITOR EMAIL ENV EUID GID HISTFILE
+    HISTSIZE HOME HOST HOSTNAME HOSTTYPE IFS INVOCATION_ID LANG LANGUAGE LINES LOCALAPPDATA
+    LOCAL_RANK LOCAL_WORLD_SIZE LOGNAME MACHTYPE MAIL MAKEFLAGS MASTER_ADDR MASTER_PORT OLDPWD OS
+    OSTYPE PAGER PPID PRINTER PROMPT PS1 PS2 PS4 PWD RANK SESSION_MANAGER SHELL SHELLOPTS SHLVL
+    SYSTEMDRIVE SYSTEMROOT TEMP TERM TERMINAL TMP TMPDIR TZ UID UMASK USER USERDOMAIN USERNAME
+    USERPROFILE VIRTUAL_ENV VISUAL WINDIR WINDOWID WORLD_SIZE
+    """.split()
+)
+_NO_KEYS_BEGIN = tuple(
+    """
+    BASH CMAKE_ CUDA_ DBUS_ DYLD_ GTK_ ITERM_ JAVA_ JOURNAL_ KRB5 LC_ LD_ LESS LS_ MALLOC_ MKL_
+    NCCL_ NVIDIA_ OMP_ OPENBLAS_ PERL5 PROGRAMFILES PYENV_ PYTEST_ PYTHON QT_ RUBY SLURM_ SYSTEMD_
+    TERM_ TORCH_ TRANSFORMERS_ VSCODE_ XAUTH XDG_ ZSH
+    """.split()
+)
+_NO_KEYS_END = ("PATH", "_PROXY", "_HOME", "_DIR", "_FOLDER", "_HOST", "_USER", "_SHELL")
 
 
 @dataclass(frozen=True)
@@ -59,7 +79,8 @@ class LLMConfig(Settings):
         retry_failed: ask once more what failed in an earlier run
     """
 
-    FLAGS: ClassVar = ("model", "url")  # the other keys stand in the file of `--llm FILE`
+    # The other keys stand in the file of `--llm FILE`.
+    FLAGS: ClassVar = ("model", "url", "retry_failed")
 
     model: str = ""
     url: str = "http://localhost:8000/v1"
@@ -115,6 +136,16 @@ def check_server(group: str, url: str, key_env: str) -> None:
     foreign |= not _WITHIN.isdisjoint(upper.split("_"))
     allowed = "a variable for this server's key, not another service's secret"
     require(not foreign, name, key_env, allowed)
+    require(not _is_no_key(upper), name, key_env, "a variable that holds this server's key")
+
+
+def _is_no_key(name: str) -> bool:
+    """Whether a variable, in capitals, is known to hold something else than a key."""
+    if not name or name in _NO_KEYS:
+        return True
+    if name.endswith(("KEY", "TOKEN")):
+        return False
+    return name.startswith(_NO_KEYS_BEGIN) or name.endswith(_NO_KEYS_END)
 
 
 def read_key(name: str, url: str) -> str:

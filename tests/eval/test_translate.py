@@ -245,3 +245,13 @@ def test_the_papers_sampling_is_a_config_and_the_default_is_greedy() -> None:
     assert (read.temperature, read.top_p, read.max_tokens, read.thinking) == (0.7, 0.8, 512, False)
     assert TranslateConfig("d").llm.temperature == 0
     assert len(read_prompt("translate_german").examples) == 3
+
+
+def test_retrying_what_failed_is_a_flag(llm_server: Start, tmp_path: Path) -> None:
+    folder, server = data_set(tmp_path / "data", QUERIES), llm_server(lambda chat: "")
+    counts = []
+    for extra in ([], [], ["--llm.retry_failed"], ["--no_llm.retry_failed"]):
+        before = server.requests
+        main(words(folder, server, tmp_path, *extra))
+        counts.append(server.requests - before)
+    assert counts == [6, 0, 3, 0]
