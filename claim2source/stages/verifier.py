@@ -39,7 +39,11 @@ MOST_TOKENS = 20
 _LONGEST_REASON = 400
 # Shares of abstracts that are tried, where a prompt is too long.
 _STEPS = 1000
-_NUMBER = re.compile(r"[\W_]*(?:paper\W*)?(?:(\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?P<before>[\W_]*)(?:paper\W*)?(?:(?P<number>\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE
+)
+_QUOTES = frozenset("\"'`“”„«»‘’")
+_CLOSED = re.compile(r"[*_.]*[\"'`“”»’]+[*_]*(?:[.,;:\n]|\s*$)")
 
 
 class Vote(NamedTuple):
@@ -315,14 +319,24 @@ class Select(Verifier):
             data = answer.data or {}
             # 3.0 is an integer of JSON, too.
             number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
-        elif (match := _NUMBER.match(answer.text)) is None:
+        elif (match := _NUMBER.match(answer.text)) is None or _is_quotation(match):
             return NO_NUMBER
         else:
-            number, reason = int(match[1] or count + 1), ""
-            if match[1] and not 1 <= number <= count:
+            number, reason = int(match["number"] or count + 1), ""
+            if match["number"] and not 1 <= number <= count:
                 return f"chooses a paper that is not among 1 to {count}"
         weights[number - 1] = 1
         return Vote(weights, reason)
+
+
+def _is_quotation(match: re.Match[str]) -> bool:
+    """Whether a number begins what another one wrote: `"Paper 4 fits", says the post`."""
+    if ">" in match["before"]:
+        return True
+    if _QUOTES.isdisjoint(match["before"]):
+        return False
+    # Quotes around the number alone are the model's own.
+    return _CLOSED.match(match.string, match.end()) is None
 
 
 @dataclass(frozen=True, kw_only=True)
