@@ -9,9 +9,9 @@ import ipaddress
 import logging
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from claim2source.core.config import Between, PositiveShare, Settings, require
@@ -69,8 +69,10 @@ class LLMConfig(Settings):
         top_p: sample from the most probable tokens that hold this share together
         seed: of the sampling, where the server has one; a text's n-th version adds n
         max_tokens: the longest reply; a reply that is cut there is a failure
-        thinking: whether a model that can think does (its chat template's `enable_thinking`);
-            null leaves it to the server, and for servers that refuse to be asked
+        thinking: whether a model that can think does, in its family's words (see
+            docs/llm.md#thinking); null leaves it to the server
+        chat_template_kwargs: further keys of the model's chat template, sent as they are; they
+            replace what `thinking` sends under the same key
         concurrency: how many requests are under way at once
         timeout: seconds until a request is given up and asked again
         retries: how often a request is asked again after 429, 5xx, a broken connection or a
@@ -90,6 +92,7 @@ class LLMConfig(Settings):
     seed: Annotated[int, Between(0, 2**31 - 1)] | None = None
     max_tokens: Annotated[int, Between(1, 1_000_000)] = 1024
     thinking: bool | None = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     concurrency: Annotated[int, Between(1, 1024)] = 16
     timeout: Annotated[float, Between(0, 86_400, above=True)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
-from claim2source.text.control import without_control, without_thoughts
+from claim2source.text.control import has_thoughts, without_control, without_thoughts
 
 # Why a reply is no good, in the words that reports count.
 TRUNCATED = "cut off by max_tokens"
@@ -76,7 +76,8 @@ _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "�
 
 def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
-    answer = Answer(request.id, raw=raw)
+    seen = raw[:MOST_READ] if request.schema is None else _Covered.of(raw[:MOST_READ]).text
+    answer = Answer(request.id, raw=raw, reasoned=has_thoughts(seen))
     if (why := why_unfinished(request, raw, finish)) is not None:
         return replace(answer, failure=why)
     if len(raw) > MOST_READ:

@@ -23,7 +23,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
-from claim2source.llm.work import is_unanswered, object_schema, prompt_tokens
+from claim2source.llm.work import count_thinking, is_unanswered, object_schema, prompt_tokens
 from claim2source.stages.llm_stage import LLMStage
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
@@ -196,9 +196,10 @@ class Verifier(LLMStage):
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
         ids = {source for poll in polls for source in poll.ids}
         by_id = {source.id: source for source in sources if source.id in ids}
+        answered: list[Answer] = []
         if any(not poll.closed for poll in polls):
             with self.asking() as llm:
-                self._collect_votes(llm, polls, by_id)
+                answered = self._collect_votes(llm, polls, by_id)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}
         for poll in polls:
@@ -212,12 +213,17 @@ class Verifier(LLMStage):
             tuple(failure for poll in polls for failure in poll.failures),
             Cost(tokens=sum(poll.tokens for poll in polls)),
             details={poll.claim.id: poll.details() for poll in polls},
+            thinking=count_thinking(answered),
         )
 
     def _collect_votes(
         self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]
-    ) -> None:
-        """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
+    ) -> list[Answer]:
+        """Ask in rounds, each of as many votes as a poll needs before it can be settled.
+
+        Returns all answers.
+        """
+        answered: list[Answer] = []
         while True:
             requests, orders = list[Request](), Orders()
             for poll in polls:
@@ -230,13 +236,14 @@ class Verifier(LLMStage):
                     requests.append(request)
                     orders[request.id] = poll, order
             if not requests:
-                return
+                return answered
 
             def why_bad(request: Request, answer: Answer, orders: Orders = orders) -> str | None:
                 vote = self.vote(answer, len(orders[request.id][1]))
                 return vote if isinstance(vote, str) else None
 
             answers = llm.answer(requests, why_bad, f"claims by {self.llm.model}")
+            answered += answers
             for answer in answers:
                 poll, order = orders[answer.id]
                 poll.tokens += answer.usage.total

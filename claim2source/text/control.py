@@ -89,6 +89,8 @@ _BEGINS = re.compile(
 )
 # What some models write around all that they say.
 _ANSWER = re.compile(r"<((?:final_)?answer|response|output|solution)>")
+# How a reply begins that has a final part alone.
+_LEAD = re.compile(r"\A\s*(?:<\|channel\|>)?(?:assistant)?final(?=[A-Z{<])")
 # Quotes around what a text only speaks of; so many quoted marks of a text are seen, so far apart.
 _QUOTES = (
     *(('"', '"'), ("'", "'"), ("`", "`"), ("“", "”")),
@@ -121,6 +123,16 @@ def without_thoughts(text: str) -> str:
             break
         marks.remove(opened)
     return rest
+
+
+def has_thoughts(text: str) -> bool:
+    """Whether a text holds thoughts: words that `without_thoughts` removes."""
+    outside = _letters(without_thoughts(text))
+    return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > outside
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalnum, _TOKENS.sub(" ", text)))
 
 
 def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Match[str] | None]:
