@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
-from claim2source.text.control import has_thoughts, without_control, without_thoughts
+from claim2source.text.control import held_thoughts, without_control, without_thoughts
 
 # Why a reply is no good, in the words that reports count.
 TRUNCATED = "cut off by max_tokens"
@@ -76,15 +76,18 @@ _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "�
 
 def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
-    seen = raw[:MOST_READ] if request.schema is None else _Covered.of(raw[:MOST_READ]).text
-    answer = Answer(request.id, raw=raw, reasoned=has_thoughts(seen))
+    answer = Answer(request.id, raw=raw)
+    if len(raw) > MOST_READ:
+        return replace(answer, failure=why_unfinished(request, raw, finish) or TOO_LONG)
+    covered = None if request.schema is None else _Covered.of(raw)
+    whole = raw if covered is None else covered.text
+    rest = without_thoughts(whole)
+    answer = replace(answer, reasoned=held_thoughts(whole, rest))
     if (why := why_unfinished(request, raw, finish)) is not None:
         return replace(answer, failure=why)
-    if len(raw) > MOST_READ:
-        return replace(answer, failure=TOO_LONG)
-    if request.schema is not None:
-        return _object_answer(answer, request.schema)
-    text = without_control(without_thoughts(raw).strip())
+    text = without_control(rest.strip())
+    if covered is not None and request.schema is not None:
+        return _object_answer(answer, covered.again(text), request.schema)
     if request.choices:
         choice = _choice(request, text)
         return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
@@ -139,16 +142,12 @@ def _unfenced(text: str) -> str:
     return text[info.end() : -len(FENCE)].strip()
 
 
-def _object_answer(answer: Answer, schema: Schema) -> Answer:
-    """Read an object out of a reply: marks of thoughts and turns within its strings are quoted."""
-    covered = _Covered.of(answer.raw)
-    visible = without_control(without_thoughts(covered.text).strip())
-    if not visible:
+def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
+    """Read an object out of what is left of a reply: its strings were covered and are whole."""
+    if not visible.text:
         return replace(answer, failure=EMPTY)
-    # Thoughts may hold more braces than are looked at.
-    covered = covered.again(visible)
-    data, failure = covered.fitting(schema)
-    return replace(answer, text=covered.restored, data=data, failure=failure)
+    data, failure = visible.fitting(schema)
+    return replace(answer, text=visible.restored, data=data, failure=failure)
 
 
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
@@ -167,6 +166,8 @@ class _Covered:
     text: str
     objects: tuple[dict[str, object], ...]
     originals: tuple[str, ...]
+    # Whether there are more braces than were looked at, in thoughts perhaps.
+    is_open: bool = True
 
     @classmethod
     def of(cls, text: str) -> _Covered:
@@ -174,6 +175,8 @@ class _Covered:
 
     def again(self, text: str) -> _Covered:
         """Cover the objects of a text in which some are covered already."""
+        if not self.is_open:
+            return replace(self, text=text)
         parts, objects, originals = list[str](), [*self.objects], [*self.originals]
         end = tries = 0
         start = text.find("{")
@@ -193,7 +196,8 @@ class _Covered:
             originals.append(text[start : start + length])
             end = start + length
             start = text.find("{", end)
-        return _Covered("".join([*parts, text[end:]]), tuple(objects), tuple(originals))
+        covered = "".join([*parts, text[end:]])
+        return _Covered(covered, tuple(objects), tuple(originals), is_open=start >= 0)
 
     @property
     def restored(self) -> str:
@@ -268,12 +272,10 @@ def _why_not_text(request: Request, text: str) -> str | None:
     if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):
         return TOO_LONG
     flat = " ".join(text.split()).casefold()
-    lines = (
-        " ".join(_LABEL.sub("", line).split()).casefold()
-        for message in request.messages
-        if message.role == "system"
-        for line in message.content.split("\n")
+    words = request.own_words or "\n".join(
+        message.content for message in request.messages if message.role == "system"
     )
+    lines = (" ".join(_LABEL.sub("", line).split()).casefold() for line in words.split("\n"))
     echoed = any(len(line) >= ECHOED and line in flat for line in lines)
     fence = any(f"</{tag}>" in text or f"<{tag}>" in text for tag in _tags(request))
     return ECHO if echoed or fence else None

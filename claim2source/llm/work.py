@@ -59,7 +59,8 @@ class Request:
     """Describe a request of a text, a JSON object (`schema`) or one of some words (`choices`).
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
-    of one text apart. `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
+    of one text apart. `own_words` are the prompt's, without values; "": the system's message.
+    `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
     `max_tokens` replaces the config's.
     """
 
@@ -71,10 +72,12 @@ class Request:
     logprobs: int = 0
     max_tokens: int | None = None
     sample: int = 0
+    own_words: str = ""
 
     @classmethod
     def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:
         """Fill in a prompt; `options` are the other fields."""
+        options.setdefault("own_words", prompt.own_words)
         return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
 
 

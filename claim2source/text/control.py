@@ -125,10 +125,11 @@ def without_thoughts(text: str) -> str:
     return rest
 
 
-def has_thoughts(text: str) -> bool:
-    """Whether a text holds thoughts: words that `without_thoughts` removes."""
-    outside = _letters(without_thoughts(text))
-    return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > outside
+def held_thoughts(text: str, rest: str) -> bool:
+    """Whether a text held thoughts, of which `rest` is what `without_thoughts` leaves."""
+    if rest == text:
+        return False
+    return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > _letters(rest)
 
 
 def _letters(text: str) -> int:
