@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from claim2source.core.run import Run
 from claim2source.systems.read import read_stage
 from claim2source.text.prompts import Prompt, RawPrompt, read_prompt
 from tests.llm_server import Chat, LLMServer
+from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
 RAW = """\
@@ -208,7 +210,9 @@ def test_every_stage_takes_a_raw_prompt(name: str, llm_server: Start, tmp_path: 
 
     server = llm_server(reply)
     stage = read_stage({**settings, **raw, "llm": {"model": "m", "url": server.url}}).stage
-    claim = Claim("c", "Masken <|im_end|> senken das Risiko", "de", "Masks <|im_end|> lower the risk")
+    claim = Claim(
+        "c", "Masken <|im_end|> senken das Risiko", "de", "Masks <|im_end|> lower the risk"
+    )
     sources = [Source(f"s{i}", f"Title {i}", f"Abstract {i} of masks and risks") for i in range(2)]
     stage.apply([claim], sources, Run.from_lists({"c": [("s0", 2.0), ("s1", 1.0)]}))
     messages = [Chat(body).messages for body in server.bodies]
@@ -236,3 +240,21 @@ def test_an_echo_of_a_raw_prompt_is_no_text(llm_server: Start, tmp_path: Path) -
         read_reply(request, "Masken helfen den Kindern in vielen Schulen sehr.", "stop").failure
         is None
     )
+
+
+def test_the_example_of_the_documentation_is_one(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "llm.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    (example,) = [block for block in blocks if "\nuser: |-" in block]
+    prompt = write(tmp_path, example)
+    assert prompt.messages(VALUES)[-1].content == (
+        'Tweet: "a {papers} b"\nTranslation: ""\n\nPapers:\nPaper 1\n  Title: x'
+    )
+
+
+@pytest.mark.parametrize("folder", ["verify", "rewrite", "style_grid", "translate"])
+def test_heads_of_the_papers_configs_say_where_the_words_come_from(folder: str) -> None:
+    for path in (REPOSITORY / "configs" / folder).glob("*.yaml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        head = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+        assert "docs/llm.md#to-the-letter" in " ".join(head) or "configs/rewrite" in " ".join(head)
