@@ -3,28 +3,42 @@
 #   scripts/serve_llm.sh Qwen/Qwen3-8B
 #   scripts/serve_llm.sh meta-llama/Llama-3.3-70B-Instruct --quantization fp8
 #   scripts/serve_llm.sh google/gemma-4-31B-it --dry-run     # prints the command, runs nothing
-# Words after the model go to `vllm serve`; the last of two equal options counts. From the
-# environment: PORT (8000), HOST (127.0.0.1: this machine alone), GPUS (all that are seen),
-# VLLM_ENVIRONMENT (.venv-vllm beside the repository's own: vLLM pins other versions of torch and
-# transformers), and VLLM_API_KEY, the key that clients must send; it is on no command line.
+#   scripts/serve_llm.sh moonshotai/Kimi-K2.6 --allow-remote-code --revision COMMIT
+# Words after the model go to `vllm serve`; the last of two equal options counts. A model whose
+# repository holds code of its own is served only with --allow-remote-code and the full commit that
+# you have read. From the environment: PORT (8000), HOST (127.0.0.1: this machine alone), GPUS (all
+# that are seen), VLLM_ENVIRONMENT (.venv-vllm beside the repository's own: vLLM pins other versions
+# of torch and transformers), and VLLM_API_KEY, the key that clients must send; it is on no command
+# line.
 set -euo pipefail
 
 VLLM='vllm>=0.33,<0.34'
 model=""
 dry=""
+allowed=""
+revision=""
+before=""
 more=()
 for word in "$@"; do
   case "$word" in
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "$0"
+      sed -n '2,13s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     --dry-run | --dry_run) dry=1 ;;
+    --allow-remote-code | --allow_remote_code) allowed=1 ;;
     *) if [ -z "$model" ] && [ "${word#-}" = "$word" ]; then model="$word"; else more+=("$word"); fi ;;
   esac
+  # vLLM's own flag is consent, too.
+  case "$word" in
+    --trust-remote-code | --trust_remote_code) allowed=1 ;;
+    --revision=*) revision="${word#*=}" ;;
+  esac
+  if [ "$before" = --revision ]; then revision="$word"; fi
+  before="$word"
 done
 if [ -z "$model" ]; then
-  echo "usage: $0 MODEL [options of vllm serve] [--dry-run]" >&2
+  echo "usage: $0 MODEL [options of vllm serve] [--allow-remote-code] [--dry-run]" >&2
   exit 2
 fi
 
@@ -47,20 +61,64 @@ options=(
   --generation-config vllm
   --structured-outputs-config '{"backend": "xgrammar", "disable_any_whitespace": true}'
 )
-case "$model" in
-  # Texts only: no memory for images.
-  *[Gg]emma*) options+=(--language-model-only) ;;
-  # 141 GB in bf16: where they are not there, half of it in fp8.
-  *[Ll]lama*70[Bb]*) if [ "$parallel" -lt 4 ]; then options+=(--quantization fp8); fi ;;
+# By family, as vLLM's recipes have it: a parser takes what the model thinks out of its reply, and
+# lets it think before its JSON. gpt-oss has its own without a flag. No tools are ever sent, so no
+# tool-call parser is set. The first pattern that fits counts.
+parser=""
+code=""
+name="$(printf %s "$model" | tr '[:upper:]' '[:lower:]')"
+case "$name" in
+  *kimi-k3*) parser=kimi_k3 code=1 ;;
+  *kimi-k2*instruct*) code=1 ;; # does not think
+  *kimi-k2*) parser=kimi_k2 code=1 ;;
+  *kimi*) code=1 ;;
+  *minimax-m3*) parser=minimax_m3 ;;
+  *minimax-m2*) parser=minimax_m2 code=1 ;;
+  *deepseek-v4*) parser=deepseek_v4; options+=(--tokenizer-mode deepseek_v4) ;;
+  *deepseek-v3.2*) parser=deepseek_v3; options+=(--tokenizer-mode deepseek_v32) ;;
+  *deepseek-v3.1*) parser=deepseek_v3 ;;
+  *deepseek-r1* | *qwq*) parser=deepseek_r1 ;;
+  *qwen3*instruct* | *qwen3*coder* | *qwen3-embedding* | *qwen3-reranker* | *qwen3guard*) ;;
+  *qwen3*) parser=qwen3 ;;
+  *glm-4.[5-9]* | *glm-5*) parser=glm45 ;;
+  *gemma-4*) parser=gemma4 ;;
 esac
+if [ -n "$parser" ]; then options+=(--reasoning-parser "$parser"); fi
+case "$name" in
+  # Texts only: no memory for images.
+  *gemma* | *kimi-k2.[5-9]* | *kimi-k3* | *qwen3.[5-9]*) options+=(--language-model-only) ;;
+  # 141 GB in bf16: where they are not there, half of it in fp8.
+  *llama*70b*) if [ "$parallel" -lt 4 ]; then options+=(--quantization fp8); fi ;;
+esac
+# Code, weights and tokenizer are those of one commit.
+missing=""
+if [ -n "$code" ] && [ -z "$allowed" ]; then
+  missing="--allow-remote-code"
+fi
+if [ -n "$code$allowed" ] && [ ! -d "$model" ]; then
+  case "$revision" in
+    *[!0-9a-f]* | '') missing="${missing:+$missing and }--revision COMMIT" ;;
+    *) [ "${#revision}" -eq 40 ] || missing="${missing:+$missing and }--revision COMMIT" ;;
+  esac
+fi
+if [ -n "$code$allowed" ]; then
+  options+=(--trust-remote-code)
+  if [ -n "$revision" ]; then
+    options+=(--code-revision "$revision" --tokenizer-revision "$revision")
+  fi
+fi
 
 folder="$(cd "$(dirname "$0")/.." && pwd)"
 venv="${VLLM_ENVIRONMENT:-$folder/.venv-vllm}"
 if [ -n "$dry" ]; then
   printf '%q ' "$venv/bin/vllm" serve "$model" "${options[@]}" ${more[@]+"${more[@]}"}
   echo
-  exit 0
 fi
+if [ -n "$missing" ]; then
+  echo "$model runs code of its own: read it, and pass $missing (40 digits)" >&2
+  [ -n "$dry" ] || exit 2
+fi
+if [ -n "$dry" ]; then exit 0; fi
 if [ ! -x "$venv/bin/vllm" ]; then
   echo "installing $VLLM in $venv" >&2
   if command -v uv >/dev/null; then

@@ -269,13 +269,52 @@ class Cost:
         return replace(self + other, items=max(self.items, other.items))
 
 
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Count a language model's replies by what their requests said about thinking.
+
+    `wanted` is the config's setting, `sent` what the requests held of it, such as
+    `enable_thinking=false`, or `nothing`. Of the `replies` so many `reasoned`.
+    """
+
+    model: str
+    wanted: bool | None
+    sent: str
+    replies: int
+    reasoned: int
+
+    @property
+    def note(self) -> str:
+        """Say that replies reasoned although thinking was off, or none although it was on."""
+        if self.wanted is False and self.reasoned:
+            state = "although thinking is off"
+        elif self.wanted is True and self.replies and not self.reasoned:
+            state = "although thinking is on"
+        else:
+            return ""
+        some = f"{self.reasoned} of {self.replies} replies hold reasoning"
+        return f"{self.model}: {some} {state} (sent: {self.sent})"
+
+
+def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
+    """Add up counts of the same model, setting and sent words."""
+    merged: dict[tuple[str, bool | None, str], Thinking] = {}
+    for count in counts:
+        key = count.model, count.wanted, count.sent
+        before = merged.get(key, replace(count, replies=0, reasoned=0))
+        replies, reasoned = before.replies + count.replies, before.reasoned + count.reasoned
+        merged[key] = replace(count, replies=replies, reasoned=reasoned)
+    return tuple(merged.values())
+
+
 @dataclass(frozen=True)
 class Result:
     """Hold a stage's run, notes by claim, failures and cost.
 
     `stored`: the run was read from the store, and the cost is what it took to make. `details` are
     a verifier's numbers by claim, such as `asks`, `tokens` and `none`. `settings` are those of the
-    stage, for a report; `parts` the named results that were fused or joined.
+    stage, for a report; `parts` the named results that were fused or joined; `thinking` says what
+    language models were sent.
 
     Example:
         >>> import claim2source as c2s
@@ -291,6 +330,7 @@ class Result:
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[tuple[str, Result], ...] = ()
+    thinking: tuple[Thinking, ...] = ()
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         return self.run.sources(claim_id, k)
@@ -322,4 +362,5 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         cost=sum((result.cost for result in results), Cost()),
         stored=bool(results) and all(result.stored for result in results),
         details={claim: detail for result in results for claim, detail in result.details.items()},
+        thinking=merged_thinking(count for result in results for count in result.thinking),
     )

@@ -26,7 +26,10 @@ _UNRECORDED_ITEMS = (
 _LATER = ("rerank ", "verify ")
 # Claim forms that hold a translation.
 _TRANSLATED = ("translated", "bilingual", "paired")
-_DECODING = ("model", "temperature", "top_p", "max_tokens", "seed", "thinking")
+# `thinking` is what was sent; `replies` and `reasoned` count replies, and those with reasoning.
+_DECODING = (
+    *("model", "temperature", "top_p", "max_tokens", "seed", "thinking", "replies", "reasoned"),
+)
 Row = list[Cell]
 
 

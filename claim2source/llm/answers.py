@@ -21,7 +21,7 @@ from claim2source.core.errors import InputError
 from claim2source.io.store import default_root
 from claim2source.llm.work import Token, Usage
 
-VERSION = 2
+VERSION = 3
 # The file in the folder of a store.
 ANSWERS = "answers.sqlite"
 # Seconds that a process waits for another one's write.
@@ -31,12 +31,17 @@ CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, id TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
     raw TEXT NOT NULL, finish TEXT, logprobs TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, tries INTEGER NOT NULL, failure TEXT, at REAL NOT NULL,
-    hash TEXT
+    hash TEXT, sent TEXT, reasoned INTEGER
 ) WITHOUT ROWID
 """
 _COLUMNS = (
     "raw, finish, prompt_tokens, completion_tokens, logprobs, tries, failure, model, version, id"
+    ", sent, reasoned"
 )
+# Columns that the stores of earlier versions lack, with their types.
+_ADDED = {"hash": "TEXT", "sent": "TEXT", "reasoned": "INTEGER"}
+# Since version 3: they are hashed only where they are filled.
+_LATER = 2
 # What SQLite says of files that hold something else than what was written.
 _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR_SHORT_READ")
 
@@ -54,6 +59,9 @@ class StoredReply:
     model: str = ""
     version: str = ""
     id: str = ""
+    # What the request said about thinking, and whether the reply reasoned; None: not recorded.
+    sent: str | None = None
+    reasoned: bool | None = None
 
 
 def default_answers() -> Path:
@@ -95,10 +103,12 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
             with self._writing():
                 # Another process may have done so meanwhile.
                 (version,) = self._base.execute("PRAGMA user_version").fetchone()
-                if version == 1:
-                    self._base.execute("ALTER TABLE answers ADD COLUMN hash TEXT")
                 if version == 0:
                     self._base.execute(_TABLE)
+                present = {row[1] for row in self._base.execute("PRAGMA table_info(answers)")}
+                for column, kind in _ADDED.items():
+                    if column not in present:
+                        self._base.execute(f"ALTER TABLE answers ADD COLUMN {column} {kind}")
                 self._base.execute(f"PRAGMA user_version = {VERSION}")
 
     def get(self, key: str) -> StoredReply | None:
@@ -123,6 +133,7 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         values = (
             *(reply.raw, reply.finish, reply.usage.prompt, reply.usage.completion, logprobs),
             *(reply.tries, reply.failure, reply.model, reply.version, reply.id),
+            *(reply.sent, None if reply.reasoned is None else int(reply.reasoned)),
         )
         row = (key, *values, time.time(), _hash(key, values))
         with self._named_errors(), self._writing():
@@ -175,6 +186,8 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
 
 
 def _hash(key: str, values: Sequence[object]) -> str:
+    later = values[-_LATER:]
+    values = values if any(value is not None for value in later) else values[:-_LATER]
     # `str`: what is damaged may be bytes.
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 
@@ -187,6 +200,10 @@ def _reply_of_row(
 
     tokens = [dict(zip(("text", "logprob", "top"), t, strict=True)) for t in json.loads(logprobs)]
     usage = {"prompt": prompt, "completion": completion}
+    *rest, reasoned = rest
+    if reasoned not in (None, 0, 1):
+        raise ValueError("reasoned is neither 0 nor 1")
     names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
-    values = dict(zip(names, (raw, finish, usage, tokens, *rest), strict=True))
+    values = dict(zip((*names, "sent"), (raw, finish, usage, tokens, *rest), strict=True))
+    values["reasoned"] = None if reasoned is None else bool(reasoned)
     return TypeAdapter(StoredReply).validate_json(json.dumps(values), strict=True)

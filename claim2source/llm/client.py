@@ -15,6 +15,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
+from claim2source.core.run import Thinking
 from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.parse import read_reply, why_unfinished
@@ -25,6 +26,7 @@ from claim2source.llm.server import (
     UnusableServer,
     refused_part,
 )
+from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import (
     NO_REPLY,
     NOT_ASKED,
@@ -33,6 +35,7 @@ from claim2source.llm.work import (
     Plan,
     Request,
     Usage,
+    count_thinking,
     key_of,
     prompt_tokens,
     reasons,
@@ -130,11 +133,18 @@ class LLM:
                 "%s: %d of %d failed: %s (%s%s)",
                 *(subject, len(failed), len(answers), reasons(failed), names, ellipsis),
             )
+        for count in count_thinking(answers):
+            if count.note:
+                log.warning("%s: %s", subject, count.note)
         return answers
 
     def _judge(self, request: Request, reply: StoredReply, check: Check | None) -> Answer:
         answer = read_reply(request, reply.raw, reply.finish)
-        answer = replace(answer, usage=reply.usage, logprobs=reply.logprobs)
+        # Replies of older stores do not say what was sent: it is what their key says.
+        sent = reply.sent or sent_text(thinking_parts(self.config))
+        reasoned = int(reply.reasoned or answer.reasoned)
+        thinking = Thinking(self.config.model, self.config.thinking, sent, 1, reasoned)
+        answer = replace(answer, usage=reply.usage, logprobs=reply.logprobs, thinking=thinking)
         if answer.failure is None and check is not None:
             answer = replace(answer, failure=check(request, answer))
         return answer

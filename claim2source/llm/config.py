@@ -9,9 +9,9 @@ import ipaddress
 import logging
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from claim2source.core.config import Between, PositiveShare, Settings, require
@@ -34,6 +34,26 @@ _FOREIGN_KEYS = tuple(
 _WITHIN = frozenset("AWS AZURE GCP GITHUB GITLAB GOOGLE HF WANDB".split())
 _SECRETS = ("PASSWORD", "PASSWD", "PASSPHRASE", "PRIVATE_KEY", "SECRET_ACCESS_KEY")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Variables that describe the machine, its user or a program: none is a key, and what they hold is
+# nobody's business. Whole names, beginnings and ends.
+_NO_KEYS = frozenset(
+    """
+    APPDATA COLORTERM COLUMNS COMPUTERNAME COMSPEC CWD DISPLAY EDITOR EMAIL ENV EUID GID HISTFILE
+    HISTSIZE HOME HOST HOSTNAME HOSTTYPE IFS INVOCATION_ID LANG LANGUAGE LINES LOCALAPPDATA
+    LOCAL_RANK LOCAL_WORLD_SIZE LOGNAME MACHTYPE MAIL MAKEFLAGS MASTER_ADDR MASTER_PORT OLDPWD OS
+    OSTYPE PAGER PPID PRINTER PROMPT PS1 PS2 PS4 PWD RANK SESSION_MANAGER SHELL SHELLOPTS SHLVL
+    SYSTEMDRIVE SYSTEMROOT TEMP TERM TERMINAL TMP TMPDIR TZ UID UMASK USER USERDOMAIN USERNAME
+    USERPROFILE VIRTUAL_ENV VISUAL WINDIR WINDOWID WORLD_SIZE
+    """.split()
+)
+_NO_KEYS_BEGIN = tuple(
+    """
+    BASH CMAKE_ CUDA_ DBUS_ DYLD_ GTK_ ITERM_ JAVA_ JOURNAL_ KRB5 LC_ LD_ LESS LS_ MALLOC_ MKL_
+    NCCL_ NVIDIA_ OMP_ OPENBLAS_ PERL5 PROGRAMFILES PYENV_ PYTEST_ PYTHON QT_ RUBY SLURM_ SYSTEMD_
+    TERM_ TORCH_ TRANSFORMERS_ VSCODE_ XAUTH XDG_ ZSH
+    """.split()
+)
+_NO_KEYS_END = ("PATH", "_PROXY", "_HOME", "_DIR", "_FOLDER", "_HOST", "_USER", "_SHELL")
 
 
 @dataclass(frozen=True)
@@ -49,8 +69,10 @@ class LLMConfig(Settings):
         top_p: sample from the most probable tokens that hold this share together
         seed: of the sampling, where the server has one; a text's n-th version adds n
         max_tokens: the longest reply; a reply that is cut there is a failure
-        thinking: whether a model that can think does (its chat template's `enable_thinking`);
-            null leaves it to the server, and for servers that refuse to be asked
+        thinking: whether a model that can think does, in its family's words (see
+            docs/llm.md#thinking); null leaves it to the server
+        chat_template_kwargs: further keys of the model's chat template, sent as they are; they
+            replace what `thinking` sends under the same key
         concurrency: how many requests are under way at once
         timeout: seconds until a request is given up and asked again
         retries: how often a request is asked again after 429, 5xx, a broken connection or a
@@ -59,7 +81,8 @@ class LLMConfig(Settings):
         retry_failed: ask once more what failed in an earlier run
     """
 
-    FLAGS: ClassVar = ("model", "url")  # the other keys stand in the file of `--llm FILE`
+    # The other keys stand in the file of `--llm FILE`.
+    FLAGS: ClassVar = ("model", "url", "retry_failed")
 
     model: str = ""
     url: str = "http://localhost:8000/v1"
@@ -69,6 +92,7 @@ class LLMConfig(Settings):
     seed: Annotated[int, Between(0, 2**31 - 1)] | None = None
     max_tokens: Annotated[int, Between(1, 1_000_000)] = 1024
     thinking: bool | None = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     concurrency: Annotated[int, Between(1, 1024)] = 16
     timeout: Annotated[float, Between(0, 86_400, above=True)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6
@@ -115,6 +139,16 @@ def check_server(group: str, url: str, key_env: str) -> None:
     foreign |= not _WITHIN.isdisjoint(upper.split("_"))
     allowed = "a variable for this server's key, not another service's secret"
     require(not foreign, name, key_env, allowed)
+    require(not _is_no_key(upper), name, key_env, "a variable that holds this server's key")
+
+
+def _is_no_key(name: str) -> bool:
+    """Whether a variable, in capitals, is known to hold something else than a key."""
+    if not name or name in _NO_KEYS:
+        return True
+    if name.endswith(("KEY", "TOKEN")):
+        return False
+    return name.startswith(_NO_KEYS_BEGIN) or name.endswith(_NO_KEYS_END)
 
 
 def read_key(name: str, url: str) -> str:

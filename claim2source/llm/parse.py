@@ -6,11 +6,11 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
-from claim2source.text.control import without_control, without_thoughts
+from claim2source.text.control import held_thoughts, without_control, without_thoughts
 
 # Why a reply is no good, in the words that reports count.
 TRUNCATED = "cut off by max_tokens"
@@ -20,6 +20,7 @@ TOO_LONG = "far too long"
 NOT_JSON = "not JSON"
 NOT_A_CHOICE = "not one of the choices"
 NO_FIT = "does not fit the schema"
+SEVERAL = "several objects that differ"
 REFUSED = "refused by the server's filter"
 UNFINISHED = "not ended by itself: finish_reason"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
@@ -34,6 +35,13 @@ _LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 MOST_LAYERS = 8
 # Characters of a reply that is read at all, and of an object that stands within other text.
 MOST_READ, MOST_WITHIN = 2**20, 2**16
+# So many braces are tried as the beginning of an object of any length.
+MOST_WHOLE = 16
+# Stand for an object that is covered while thoughts and control tokens are taken out.
+_OPEN, _CLOSE = "{\ue000", "\ue001}"
+_COVER = re.compile("[\ue000\ue001]")
+_COVERED = re.compile(f"{re.escape(_OPEN)}(\\d+){re.escape(_CLOSE)}")
+_BRACE = re.compile("[{}]")
 _INFO = re.compile(r"[ \t]*+\w*+[ \t]*+\n")
 _NOUN = (
     r"(?:translat(?:ion|ed)|rewrit(?:e|ten|ing)|pre-?processed|cleaned|formal|scientific|"
@@ -69,23 +77,22 @@ _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "�
 def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
     answer = Answer(request.id, raw=raw)
+    if len(raw) > MOST_READ:
+        return replace(answer, failure=why_unfinished(request, raw, finish) or TOO_LONG)
+    covered = None if request.schema is None else _Covered.of(raw)
+    whole = raw if covered is None else covered.text
+    rest = without_thoughts(whole)
+    answer = replace(answer, reasoned=held_thoughts(whole, rest))
     if (why := why_unfinished(request, raw, finish)) is not None:
         return replace(answer, failure=why)
-    if len(raw) > MOST_READ:
-        return replace(answer, failure=TOO_LONG)
-    reply = without_thoughts(raw).strip()
-    text = without_control(reply)
+    text = without_control(rest.strip())
+    if covered is not None and request.schema is not None:
+        return _object_answer(answer, covered.again(text), request.schema)
     if request.choices:
         choice = _choice(request, text)
         return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
     if not text:
         return replace(answer, failure=EMPTY)
-    if request.schema is not None:
-        data, failure = json_object(text, request.schema)
-        if data is None and text != reply:
-            # A token within a string of the object is no end.
-            data, failure = json_object(reply, request.schema)
-        return replace(answer, text=text, data=data, failure=failure)
     text = cleaned(text, _tags(request))
     return replace(answer, text=text, failure=_why_not_text(request, text))
 
@@ -135,51 +142,105 @@ def _unfenced(text: str) -> str:
     return text[info.end() : -len(FENCE)].strip()
 
 
+def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
+    """Read an object out of what is left of a reply: its strings were covered and are whole."""
+    if not visible.text:
+        return replace(answer, failure=EMPTY)
+    data, failure = visible.fitting(schema)
+    return replace(answer, text=visible.restored, data=data, failure=failure)
+
+
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
-    """Find the object in a reply that fits the schema: all of it, a fenced one, the last one.
+    """Find the object in a reply that fits the schema, whatever text stands around it.
 
-    Returns it, or why there is none.
+    Returns it, or why there is none. Several objects that differ are no answer: one of them may be
+    quoted. Neither is one within braces that do not make an object, such as a spoilt outer one.
     """
-    from jsonschema import validators
-
-    kind: Any = validators.validator_for(dict(schema))
-    checker = kind(dict(schema))
-    failure = NOT_JSON
-    for candidate in _json_objects(text):
-        if checker.is_valid(candidate):
-            return candidate, None
-        failure = NO_FIT
-    return None, failure
+    return _Covered.of(text).fitting(schema)
 
 
-def _json_objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the JSON objects of a reply, the most credible first."""
-    fenced = [part for part in text.split(FENCE)[1:-1] if "{" in part and _INFO.match(part)]
-    candidates = [_INFO.sub("", part, count=1) for part in fenced[: -MOST_BRACES - 1 : -1]]
-    candidates.insert(0, text)
-    for candidate in candidates:
-        try:
-            value = _DECODER.decode(candidate.strip())
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value
-    yield from reversed(_balanced(text))
+@dataclass(frozen=True)
+class _Covered:
+    """Hold a reply whose JSON objects are covered: `{` and their number in signs it has not."""
 
+    text: str
+    objects: tuple[dict[str, object], ...]
+    originals: tuple[str, ...]
+    # Whether there are more braces than were looked at, in thoughts perhaps.
+    is_open: bool = True
 
-def _balanced(text: str) -> list[dict[str, object]]:
-    objects, start = [], text.find("{")
-    for _ in range(MOST_BRACES):
-        if start < 0:
-            break
-        try:
-            value, length = _DECODER.raw_decode(text[start : start + MOST_WITHIN])
+    @classmethod
+    def of(cls, text: str) -> _Covered:
+        return cls("", (), ()).again(_COVER.sub("\ufffd", text))
+
+    def again(self, text: str) -> _Covered:
+        """Cover the objects of a text in which some are covered already."""
+        if not self.is_open:
+            return replace(self, text=text)
+        parts, objects, originals = list[str](), [*self.objects], [*self.originals]
+        end = tries = 0
+        start = text.find("{")
+        while start >= 0 and tries < MOST_BRACES:
+            if text.startswith(_OPEN, start):
+                start = text.find("{", start + 1)
+                continue
+            window = MOST_READ if tries < MOST_WHOLE else MOST_WITHIN
+            value, length = _decoded(text[start : start + window])
+            tries += 1
+            # Covering an inner object may have mended a spoilt outer one.
+            if value is None or _OPEN in text[start : start + length]:
+                start = text.find("{", start + 1)
+                continue
+            parts += [text[end:start], f"{_OPEN}{len(objects)}{_CLOSE}"]
             objects.append(value)
+            originals.append(text[start : start + length])
             end = start + length
-        except (ValueError, RecursionError):
-            end = start + 1
-        start = text.find("{", end)
-    return objects
+            start = text.find("{", end)
+        covered = "".join([*parts, text[end:]])
+        return _Covered(covered, tuple(objects), tuple(originals), is_open=start >= 0)
+
+    @property
+    def restored(self) -> str:
+        return _COVERED.sub(lambda match: self.originals[int(match[1])], self.text)
+
+    def fitting(self, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
+        """Return the one object that fits, or why there is none."""
+        from jsonschema import validators
+
+        kind: Any = validators.validator_for(dict(schema))
+        checker = kind(dict(schema))
+        answer: dict[str, object] | None = None
+        failure = NOT_JSON
+        for number in self._outermost():
+            candidate = self.objects[number]
+            if not checker.is_valid(candidate):
+                failure = NO_FIT
+            elif answer is None:
+                answer = candidate
+            elif answer != candidate:
+                return None, SEVERAL
+        return answer, failure if answer is None else None
+
+    def _outermost(self) -> Iterator[int]:
+        """Yield the numbers of the objects that stand within no other brace."""
+        depth = end = 0
+        for match in _COVERED.finditer(self.text):
+            # Braces right before it are the object's own, doubled.
+            before = self.text[end : match.start()].rstrip("{ \n\t\r")
+            for brace in _BRACE.findall(before):
+                depth = max(depth + (1 if brace == "{" else -1), 0)
+            if not depth:
+                yield int(match[1])
+            end = match.end()
+
+
+def _decoded(text: str) -> tuple[dict[str, object] | None, int]:
+    """Decode the object at the beginning of a text; None if there is none."""
+    try:
+        value, length = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None, 0
+    return value, length
 
 
 def _finite(text: str) -> float:
@@ -211,12 +272,10 @@ def _why_not_text(request: Request, text: str) -> str | None:
     if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):
         return TOO_LONG
     flat = " ".join(text.split()).casefold()
-    lines = (
-        " ".join(_LABEL.sub("", line).split()).casefold()
-        for message in request.messages
-        if message.role == "system"
-        for line in message.content.split("\n")
+    words = request.own_words or "\n".join(
+        message.content for message in request.messages if message.role == "system"
     )
+    lines = (" ".join(_LABEL.sub("", line).split()).casefold() for line in words.split("\n"))
     echoed = any(len(line) >= ECHOED and line in flat for line in lines)
     fence = any(f"</{tag}>" in text or f"<{tag}>" in text for tag in _tags(request))
     return ECHO if echoed or fence else None

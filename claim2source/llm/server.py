@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,14 @@ from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.answers import StoredReply
 from claim2source.llm.config import LLMConfig, may_use_proxy, state_of
+from claim2source.llm.thinking import (
+    EFFORT,
+    SWITCH,
+    TEMPLATE,
+    holds_reasoning,
+    sent_text,
+    thinking_parts,
+)
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 
 if TYPE_CHECKING:
@@ -57,7 +66,9 @@ OPTIONAL = {
     "temperature": r"temperature",
     "top_p": r"top_p",
     "seed": r"seed",
-    "chat_template_kwargs": r"chat_template(?:_kwargs)?|enable_thinking",
+    EFFORT: r"reasoning_effort|reasoning\.effort",
+    TEMPLATE: r"chat_template(?:_kwargs)?|(?:enable_)?thinking(?:_mode)?|reasoning_effort",
+    SWITCH: r"thinking",
 }
 # Of a content's parts; others are thoughts, pictures or refusals.
 _TEXTS = ("text", "output_text")
@@ -77,6 +88,8 @@ class Refusal(Exception):
 
     def __init__(self, status: int, why: str, codes: str = "") -> None:
         self.status, self.why, self.codes = status, why, codes
+        # What the refused request held.
+        self.parts: frozenset[str] = frozenset(OPTIONAL)
         super().__init__(why)
 
     @property
@@ -264,16 +277,16 @@ class Server:
         `strict` has the server keep to schema or choices. `retry` says that an earlier reply
         failed. `left_out` names those of `OPTIONAL` that the model refuses.
         """
+        body = self._body(request, strict, retry, left_out)
         try:
-            reply, content = await self.send(
-                "/chat/completions", self._body(request, strict, retry, left_out)
-            )
+            reply, content = await self.send("/chat/completions", body)
         except Refusal as error:
             if error.is_lasting:
                 raise self.unusable(error) from None
+            error.parts = frozenset(body)
             raise
         try:
-            return self._reply(request, reply)
+            return replace(self._reply(request, reply), sent=sent_text(body))
         except _BROKEN:
             raise self._redacted(other_shape(content, "no chat completion")) from None
 
@@ -350,8 +363,7 @@ class Server:
             body["seed"] = (seed + request.sample + retry * SECOND_SEED) % 2**31
         if request.logprobs:
             body |= {"logprobs": True, "top_logprobs": request.logprobs}
-        if config.thinking is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": config.thinking}
+        body |= thinking_parts(config)
         if strict and request.choices:
             body["structured_outputs"] = {"choice": list(request.choices)}
         elif strict and request.schema is not None:
@@ -365,8 +377,8 @@ class Server:
 
     def _reply(self, request: Request, reply: Any) -> StoredReply:
         choice = reply["choices"][0]
-        text = _text(choice["message"].get("content"))
-        text = self._without_key(_without_surrogates(text))
+        message = choice["message"]
+        text = self._without_key(_without_surrogates(_text(message.get("content"))))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is not text")
@@ -388,7 +400,8 @@ class Server:
             for token in logprobs
         )
         finish = finish and short_line(self._without_key(finish))
-        return StoredReply(text, finish, Usage(prompt, completion), tokens)
+        reasoned = holds_reasoning(message, usage)
+        return StoredReply(text, finish, Usage(prompt, completion), tokens, reasoned=reasoned)
 
     def _without_key(self, text: str) -> str:
         """Take the key out of a text: a server may echo it."""
@@ -403,7 +416,8 @@ def refused_part(error: Refusal, refused_names: Collection[str]) -> str | None:
     if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():
-        if name not in refused_names and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
+        is_sent = name in error.parts and name not in refused_names
+        if is_sent and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
             return name
     return None
 

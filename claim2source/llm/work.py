@@ -9,7 +9,9 @@ from typing import Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
+from claim2source.core.run import Thinking, merged_thinking
 from claim2source.llm.config import LLMConfig
+from claim2source.llm.thinking import key_part
 from claim2source.text.prompts import Message, Prompt
 
 Schema = Mapping[str, object]
@@ -57,7 +59,8 @@ class Request:
     """Describe a request of a text, a JSON object (`schema`) or one of some words (`choices`).
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
-    of one text apart. `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
+    of one text apart. `own_words` are the prompt's, without values; "": the system's message.
+    `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
     `max_tokens` replaces the config's.
     """
 
@@ -69,10 +72,12 @@ class Request:
     logprobs: int = 0
     max_tokens: int | None = None
     sample: int = 0
+    own_words: str = ""
 
     @classmethod
     def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:
         """Fill in a prompt; `options` are the other fields."""
+        options.setdefault("own_words", prompt.own_words)
         return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
 
 
@@ -81,7 +86,9 @@ class Answer:
     """Hold the answer to a request; `failure` says why it is no good, None that it is.
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
-    reply as it came. `stored` says that nothing was asked for it now.
+    reply as it came. `stored` says that nothing was asked for it now. `reasoned` says
+    that the raw text holds reasoning, `thinking` what the request said about it, and whether the
+    reply holds some, there or elsewhere.
     """
 
     id: str
@@ -92,6 +99,8 @@ class Answer:
     usage: Usage = Usage()
     stored: bool = False
     logprobs: tuple[Token, ...] = ()
+    reasoned: bool = False
+    thinking: Thinking | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -152,6 +161,11 @@ def is_unanswered(failure: str) -> bool:
     return failure.startswith((NOT_ASKED, NO_REPLY))
 
 
+def count_thinking(answers: Sequence[Answer]) -> tuple[Thinking, ...]:
+    """Count the answers by model and what was sent about thinking, and those that reasoned."""
+    return merged_thinking(answer.thinking for answer in answers if answer.thinking is not None)
+
+
 def key_of(request: Request, config: LLMConfig) -> str:
     """Hash everything that makes an answer: model, messages, sampling, schema, prompt version."""
     return content_hash(
@@ -167,7 +181,7 @@ def key_of(request: Request, config: LLMConfig) -> str:
             "temperature": float(config.temperature),
             "top_p": float(config.top_p),
             "seed": config.seed,
-            "thinking": config.thinking,
+            "thinking": key_part(config),
         }
     )
 

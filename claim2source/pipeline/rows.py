@@ -211,6 +211,7 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
     if failed:
         kind = "unusable answers" if result.details else "pairs without a score"
         lines.append(f"{name}: {kind}: {'; '.join(failed[:3])}.")
+    lines += [f"{name}: {count.note}." for count in result.thinking if count.note]
     share = share_asked(result)
     if share < 1:
         lines.append(

@@ -8,7 +8,7 @@ from typing import Any
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result
+from claim2source.core.run import Cost, Failure, Result, Thinking
 from claim2source.io.store import Store
 
 # Counted up when a stored result would hold something else.
@@ -56,7 +56,8 @@ def read_or_search(
         failures = tuple(Failure(claim, why) for claim, why in about["failures"])
         cost = Cost(**about["cost"])
         notes, details = about.get("notes", {}), about.get("details", {})
-        return Result(run.run, notes, failures, cost, True, details)
+        thinking = tuple(Thinking(**count) for count in about.get("thinking", ()))
+        return Result(run.run, notes, failures, cost, True, details, thinking=thinking)
     result = search()
     if is_done is not None and not is_done(result):
         return result
@@ -68,5 +69,7 @@ def read_or_search(
         values["notes"] = dict(result.notes)
     if result.details:
         values["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
+    if result.thinking:
+        values["thinking"] = [asdict(count) for count in result.thinking]
     store.put_run(key, result.run, values)
     return result

@@ -19,7 +19,7 @@ from claim2source.core.config import Between, Share, require
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.work import TEXTS, Answer, Request, object_schema
+from claim2source.llm.work import TEXTS, Answer, Request, count_thinking, object_schema
 from claim2source.stages.llm_stage import (
     MOST_VERSIONS,
     LLMStage,
@@ -100,7 +100,8 @@ class LLMScores(LLMStage, ABC):
         failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
         notes = {entry.claim.id: entry.note for entry in lists if entry.note}
         run = Run.from_lists(ranked, pool=run.pool)
-        return Result(run, notes, tuple(failures), cost_of(answered))
+        thinking = count_thinking(answered)
+        return Result(run, notes, tuple(failures), cost_of(answered), thinking=thinking)
 
 
 @dataclass(frozen=True, kw_only=True)

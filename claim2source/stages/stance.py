@@ -15,9 +15,9 @@ import numpy as np
 
 from claim2source.core.config import Between, require
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Cost, Failure, Result, Run, Thinking
 from claim2source.datasets.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
-from claim2source.llm.work import Request
+from claim2source.llm.work import Request, count_thinking
 from claim2source.stages.facts import means, score_of, score_schema
 from claim2source.stages.llm_stage import RewritingStage, Task, cost_of
 from claim2source.stages.max_sim import Cosine
@@ -41,6 +41,7 @@ class Stances:
     values: np.ndarray
     why: Mapping[int, Sequence[str]] = field(default_factory=dict)
     cost: Cost = Cost()
+    thinking: tuple[Thinking, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,9 @@ class Stance(RewritingStage):
                 for claim in run.claim_ids
             }
             run = Run.from_lists(lists, pool=run.pool)
-        return Result(run, notes, tuple(failures), judged.cost, details=details)
+        return Result(
+            run, notes, tuple(failures), judged.cost, details=details, thinking=judged.thinking
+        )
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
         if self.scorer is None:
@@ -165,7 +168,7 @@ class Stance(RewritingStage):
         for scores, answer in self.good(tasks, answered, "stances"):
             scores.append(score_of(answer))
         failed = {row: reasons for row, reasons in why.items() if reasons}
-        return Stances(means(answers), failed, cost_of(answered))
+        return Stances(means(answers), failed, cost_of(answered), count_thinking(answered))
 
 
 def verdict_of(mean: float | None, threshold: float) -> Label:

@@ -23,7 +23,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
-from claim2source.llm.work import is_unanswered, object_schema, prompt_tokens
+from claim2source.llm.work import count_thinking, is_unanswered, object_schema, prompt_tokens
 from claim2source.stages.llm_stage import LLMStage
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
@@ -39,7 +39,11 @@ MOST_TOKENS = 20
 _LONGEST_REASON = 400
 # Shares of abstracts that are tried, where a prompt is too long.
 _STEPS = 1000
-_NUMBER = re.compile(r"[\W_]*(?:paper\W*)?(?:(\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?P<before>[\W_]*)(?:paper\W*)?(?:(?P<number>\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE
+)
+_QUOTES = frozenset("\"'`“”„«»‘’")
+_CLOSED = re.compile(r"[*_.]*[\"'`“”»’]+[*_]*(?:[.,;:\n]|\s*$)")
 
 
 class Vote(NamedTuple):
@@ -192,9 +196,10 @@ class Verifier(LLMStage):
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
         ids = {source for poll in polls for source in poll.ids}
         by_id = {source.id: source for source in sources if source.id in ids}
+        answered: list[Answer] = []
         if any(not poll.closed for poll in polls):
             with self.asking() as llm:
-                self._collect_votes(llm, polls, by_id)
+                answered = self._collect_votes(llm, polls, by_id)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}
         for poll in polls:
@@ -208,12 +213,17 @@ class Verifier(LLMStage):
             tuple(failure for poll in polls for failure in poll.failures),
             Cost(tokens=sum(poll.tokens for poll in polls)),
             details={poll.claim.id: poll.details() for poll in polls},
+            thinking=count_thinking(answered),
         )
 
     def _collect_votes(
         self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]
-    ) -> None:
-        """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
+    ) -> list[Answer]:
+        """Ask in rounds, each of as many votes as a poll needs before it can be settled.
+
+        Returns all answers.
+        """
+        answered: list[Answer] = []
         while True:
             requests, orders = list[Request](), Orders()
             for poll in polls:
@@ -226,13 +236,14 @@ class Verifier(LLMStage):
                     requests.append(request)
                     orders[request.id] = poll, order
             if not requests:
-                return
+                return answered
 
             def why_bad(request: Request, answer: Answer, orders: Orders = orders) -> str | None:
                 vote = self.vote(answer, len(orders[request.id][1]))
                 return vote if isinstance(vote, str) else None
 
             answers = llm.answer(requests, why_bad, f"claims by {self.llm.model}")
+            answered += answers
             for answer in answers:
                 poll, order = orders[answer.id]
                 poll.tokens += answer.usage.total
@@ -315,14 +326,24 @@ class Select(Verifier):
             data = answer.data or {}
             # 3.0 is an integer of JSON, too.
             number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
-        elif (match := _NUMBER.match(answer.text)) is None:
+        elif (match := _NUMBER.match(answer.text)) is None or _is_quotation(match):
             return NO_NUMBER
         else:
-            number, reason = int(match[1] or count + 1), ""
-            if match[1] and not 1 <= number <= count:
+            number, reason = int(match["number"] or count + 1), ""
+            if match["number"] and not 1 <= number <= count:
                 return f"chooses a paper that is not among 1 to {count}"
         weights[number - 1] = 1
         return Vote(weights, reason)
+
+
+def _is_quotation(match: re.Match[str]) -> bool:
+    """Whether a number begins what another one wrote: `"Paper 4 fits", says the post`."""
+    if ">" in match["before"]:
+        return True
+    if _QUOTES.isdisjoint(match["before"]):
+        return False
+    # Quotes around the number alone are the model's own.
+    return _CLOSED.match(match.string, match.end()) is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,11 @@ from claim2source.core.files import content_hash, file_hash
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
-from claim2source.core.run import Result, Run
+from claim2source.core.run import Result, Run, Thinking
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
+from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages.learned import Learned
@@ -35,7 +36,9 @@ from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
 
 # What a report says of a language model, and what it does not say of a server.
-_DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
+_DECODING = ("model", "temperature", "top_p", "seed", "max_tokens")
+# The key of a setting as it was wanted, until it is known what was sent.
+WANTED = "wanted"
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
 # Settings of stages that say how they are run: they change no score.
@@ -121,7 +124,8 @@ class SystemStage:
         earlier = before[-2].result.run if len(before) > 1 else None
         result = self.when.apply(claims, run, earlier, apply)
         when = {key: value for key, value in asdict(self.when).items() if value}
-        return replace(result, settings={**stage_settings(self.stage), "when": when})
+        settings = with_thinking(stage_settings(self.stage), result.thinking)
+        return replace(result, settings={**settings, "when": when})
 
 
 def with_runtime(
@@ -190,7 +194,8 @@ def apply_stage(
         cost = replace(result.cost, seconds=seconds, items=len(claims), peak_memory=memory)
         return replace(result, cost=cost)
 
-    return replace(read_or_search(store, key, apply, is_answered), settings=settings)
+    result = read_or_search(store, key, apply, is_answered)
+    return replace(result, settings=with_thinking(settings, result.thinking))
 
 
 def stage_settings(stage: Stage) -> dict[str, Any]:
@@ -204,6 +209,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
             settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
+            settings[spec.name] |= {"thinking": sent_text(thinking_parts(value))}
+            settings[spec.name] |= {WANTED: value.thinking}
         elif spec.name.endswith("prompt") and isinstance(value, str):
             prompt = read_prompt(value)
             origin = {"version": prompt.version, "sha256": file_hash(prompt.path)}
@@ -211,6 +218,36 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
         elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
             settings[spec.name] = value
     return settings
+
+
+def with_thinking(settings: Mapping[str, Any], counts: Sequence[Thinking]) -> dict[str, Any]:
+    """State what language models were sent about thinking, and how many replies reasoned.
+
+    A server may have refused what was to be sent. What was wanted is left out.
+    """
+    stated: dict[str, Any] = {}
+    for name, value in settings.items():
+        if not isinstance(value, Mapping) or WANTED not in value:
+            stated[name] = value
+            continue
+        decoding = {key: item for key, item in value.items() if key != WANTED}
+        own = [
+            count
+            for count in counts
+            if (count.model, count.wanted) == (value["model"], value[WANTED])
+        ]
+        if own:
+            decoding["thinking"] = _sent_by_replies(own)
+            decoding["replies"] = sum(count.replies for count in own)
+            decoding["reasoned"] = sum(count.reasoned for count in own)
+        stated[name] = decoding
+    return stated
+
+
+def _sent_by_replies(counts: Sequence[Thinking]) -> str:
+    if len(counts) == 1:
+        return counts[0].sent
+    return "; ".join(f"{count.sent} ({count.replies} replies)" for count in counts)
 
 
 def apply_stages(

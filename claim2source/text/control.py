@@ -89,6 +89,14 @@ _BEGINS = re.compile(
 )
 # What some models write around all that they say.
 _ANSWER = re.compile(r"<((?:final_)?answer|response|output|solution)>")
+# How a reply begins that has a final part alone.
+_LEAD = re.compile(r"\A\s*(?:<\|channel\|>)?(?:assistant)?final(?=[A-Z{<])")
+# Quotes around what a text only speaks of; so many quoted marks of a text are seen, so far apart.
+_QUOTES = (
+    *(('"', '"'), ("'", "'"), ("`", "`"), ("“", "”")),
+    *(("„", "“"), ("„", "”"), ("«", "»"), ("‘", "’")),
+)
+_MOST_QUOTED, _LONGEST_QUOTE = 20, 500
 _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
@@ -102,25 +110,78 @@ def without_thoughts(text: str) -> str:
     """Remove a model's thoughts; nothing is left where a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
+    A mark that the text only quotes begins and ends no thought.
     """
     for begins, end in _WITHOUT_TEXT:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
+    marks = [mark for mark in _MARK.finditer(text) if not _is_enclosed(text, mark)]
+    for _ in range(_MOST_QUOTED):
+        rest, opened = _outside_thoughts(text, marks)
+        if opened is None or not _is_within_quotes(text, opened):
+            break
+        marks.remove(opened)
+    return rest
+
+
+def held_thoughts(text: str, rest: str) -> bool:
+    """Whether a text held thoughts, of which `rest` is what `without_thoughts` leaves."""
+    if rest == text:
+        return False
+    return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > _letters(rest)
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalnum, _TOKENS.sub(" ", text)))
+
+
+def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Match[str] | None]:
+    """Return what stands outside of thoughts, and the mark of one that does not end."""
     parts, start, open_tag = list[str](), 0, ""
-    for mark in _MARK.finditer(text):
+    opened: re.Match[str] | None = None
+    for mark in marks:
         kind, closes = _thought_kind(mark)
         if not open_tag and closes:
             parts.clear()
         elif not open_tag:
             parts.append(text[start : mark.start()])
             open_tag = "" if mark["empty"] else kind
+            opened = mark
         elif closes and kind == open_tag:
             open_tag = ""
         else:
             continue
         start = mark.end()
-    return "" if open_tag else "".join([*parts, text[start:]])
+    if open_tag:
+        return "", opened
+    return "".join([*parts, text[start:]]), None
+
+
+def _is_enclosed(text: str, mark: re.Match[str]) -> bool:
+    """Whether quotes stand right around a mark: the text speaks of it."""
+    before = text[mark.start() - 1 : mark.start()]
+    after = text[mark.end() : mark.end() + 1]
+    return (before, after) in _QUOTES
+
+
+def _is_within_quotes(text: str, mark: re.Match[str]) -> bool:
+    """Whether a mark stands within a quotation on its line, which text precedes."""
+    start = text.rfind("\n", 0, mark.start()) + 1
+    end = text.find("\n", mark.end())
+    line = text[max(start, mark.start() - _LONGEST_QUOTE) : mark.start()]
+    rest = text[mark.end() : end if end >= 0 else None][:_LONGEST_QUOTE]
+    for left, right in _QUOTES:
+        # An apostrophe is no sign of a quotation.
+        if left in "'‘" or right not in rest:
+            continue
+        if left == right:
+            is_open = line.count(left) % 2 == 1
+        else:
+            is_open = line.rfind(left) > line.rfind(right)
+        if is_open and text[: mark.start()].strip(left + " \n"):
+            return True
+    return False
 
 
 def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
@@ -140,7 +201,8 @@ def without_control(text: str) -> str:
         if not _BEGINS.search(before[1]) or _ENDS.search(before[1]):
             break
         start = before.end()
-    after = _TOKENS.search(text, start)
+    tokens = _TOKENS.finditer(text, start)
+    after = next((token for token in tokens if not _is_enclosed(text, token)), None)
     text = text[start : after.start() if after else None].strip()
     tag = _ANSWER.match(text)
     end = f"</{tag[1]}>" if tag else ""

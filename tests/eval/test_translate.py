@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.datasets import load
 from claim2source.text.prompts import read_prompt
 from claim2source.text.translate import foreign_claims, foreign_sources
@@ -245,3 +245,28 @@ def test_the_papers_sampling_is_a_config_and_the_default_is_greedy() -> None:
     assert (read.temperature, read.top_p, read.max_tokens, read.thinking) == (0.7, 0.8, 512, False)
     assert TranslateConfig("d").llm.temperature == 0
     assert len(read_prompt("translate_german").examples) == 3
+
+
+def test_retrying_what_failed_is_a_flag(llm_server: Start, tmp_path: Path) -> None:
+    folder, server = data_set(tmp_path / "data", QUERIES), llm_server(lambda chat: "")
+    counts = []
+    for extra in ([], [], ["--llm.retry_failed"], ["--no_llm.retry_failed"]):
+        before = server.requests
+        main(words(folder, server, tmp_path, *extra))
+        counts.append(server.requests - before)
+    assert counts == [6, 0, 3, 0]
+
+
+def test_a_prompt_of_ones_own_is_used_to_the_letter(llm_server: Start, tmp_path: Path) -> None:
+    folder = data_set(tmp_path / "data", QUERIES)
+    prompt = tmp_path / "theirs.yaml"
+    prompt.write_text('version: "1"\nuser: "Translate from {language}: {text}"\n')
+    server = llm_server(lambda chat: E2)
+    main(words(folder, server, tmp_path, "--prompt", str(prompt), "--languages", "de"))
+    asked = sorted(Chat(body).messages for body in server.bodies if body["temperature"] == 0)
+    assert [("user", f"Translate from German: {D2}")] in asked and len(asked) == 2
+    assert rows(folder)["d2"]["metadata"]["translation"] == E2
+    prompt.write_text('version: "1"\nuser: "Translate: {post}"\n')
+    with pytest.raises(InputError) as error:
+        main(words(folder, server, tmp_path, "--prompt", str(prompt), "--overwrite"))
+    assert error.value.problems[0].field == "user"

@@ -19,7 +19,7 @@ from claim2source.io.store import Store
 from claim2source.systems.system import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
 from eval.report import main
-from tests.llm_server import LLMServer
+from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
 
 
@@ -71,10 +71,10 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
     assert tables["Prompts"] == [
         ["Checked.original", "verify select: prompt", prompt.name, prompt.version, sha256]
     ]
-    decoding = ["m", "0.25", "1.0", "1024", "11", "False"]
-    assert tables["Decoding of language models"] == [
-        ["Checked.original", "verify select", *decoding]
-    ]
+    decoding = ["m", "0.25", "1.0", "1024", "11", "enable_thinking=false"]
+    (row,) = tables["Decoding of language models"]
+    assert row[:-2] == ["Checked.original", "verify select", *decoding]
+    assert int(row[-2]) > 0 and row[-1] == "0"
     seeds = dict(tables["Seeds"])  # type: ignore[arg-type]
     assert seeds == {"bootstrap of intervals": "3", "Checked.original, verify select": "5"}
     report = Report.read(folder)
@@ -154,3 +154,43 @@ def test_the_checklist_is_written_alone_and_replaces_nothing_of_others(
     assert notes.read_text(encoding="utf-8") == "my own" and not (tmp_path / "c.md").exists()
     for _ in range(2):  # its own file is replaced
         main([f"--reports={folder}", f"--checklist={tmp_path / 'c.md'}"])
+
+
+def test_thinking_is_reported_as_it_was_sent(
+    llm_server: Callable[..., LLMServer], tmp_path: Path
+) -> None:
+    """Kimi's key is another one, a server refuses it, and a model reasons although it is off."""
+    play_verifier = play.Verifier(lambda question: 1)
+
+    def reasons(chat: Chat) -> str:
+        return f"<think>The first?</think>{play_verifier(chat)}"
+
+    kimi = "moonshotai/Kimi-K2.6"
+    servers = {
+        "Refused": llm_server(play_verifier, model=kimi, refuses=("chat_template_kwargs",)),
+        "Reasons": llm_server(reasons, model=kimi),
+    }
+    files = tmp_path / "systems.yaml"
+    files.write_text(
+        "".join(
+            f"{name}:\n  retrieve: {{bm25: {{}}}}\n  stages:\n"
+            "    - verify: select\n      depth: 3\n"
+            f"      llm: {{model: {kimi}, url: '{server.url}', seed: {len(name)}{number}}}\n"
+            for number, (name, server) in enumerate(servers.items())
+        )
+    )
+    dev = c2s.load("demo", "dev").in_languages(["en"])
+    dev = dev.with_claims(dev.claims[:4])
+    for _ in range(2):
+        settings = RunSettings(store=Store(tmp_path / "store"), progress=False)
+        report = c2s.evaluate_systems(files, dev, settings=settings, repeats=50)
+        stages = {s.system: s.stages[-1] for s in report.systems.values() if not s.stage}
+        stated = {
+            name: [stage.settings["llm"][key] for key in ("thinking", "replies", "reasoned")]
+            for name, stage in stages.items()
+        }
+        assert stated == {"Refused": ["nothing", 4, 0], "Reasons": ["thinking=false", 4, 4]}
+    noted = [note for note in report.notes if "4 of 4" in note and "thinking=false" in note]
+    assert len(noted) == 1
+    rows = sections(checklist({"r": report}))["Decoding of language models"]
+    assert [row[-3:] for row in rows] == [["nothing", "4", "0"], ["thinking=false", "4", "4"]]

@@ -59,7 +59,11 @@ def test_a_key_is_sent_over_https_and_to_this_machine(
     " GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN CI_JOB_TOKEN HUGGING_FACE_HUB_TOKEN HUGGINGFACE_TOKEN"
     " NPM_TOKEN TWINE_PASSWORD DOCKER_AUTH_CONFIG SSH_AUTH_SOCK PGPASSWORD MYSQL_PWD DATABASE_URL"
     " S3_SECRET_KEY CLAIM2SOURCE_TOKEN _AWS_KEY azure_openai_api_key PROD_AWS_KEY".split()
-    + ["", "A B", "A=B", "9A", "A\0"],
+    + ["", "A B", "A=B", "9A", "A\0"]
+    # What is no key at all.
+    + "PATH HOME USER SHELL PWD LOGNAME HOSTNAME LD_PRELOAD LD_LIBRARY_PATH PYTHONPATH MANPATH _"
+    " PYTHONSTARTUP LANG LC_ALL TMPDIR XDG_CACHE_HOME JAVA_HOME VIRTUAL_ENV path SSH_TTY TERM"
+    " https_proxy ALL_PROXY CUDA_VISIBLE_DEVICES OLDPWD USERPROFILE EDITOR".split(),
 )  # fmt: skip
 def test_other_services_secrets_are_refused_and_keys_of_servers_allowed(name: str) -> None:
     for make, key in (
@@ -69,7 +73,7 @@ def test_other_services_secrets_are_refused_and_keys_of_servers_allowed(name: st
         with pytest.raises(ConfigError) as error:
             make()
         assert error.value.key == key
-    for name in "OPENAI_API_KEY OPENROUTER_API_KEY GEMINI_API_KEY VLLM_API_KEY my_key".split():
+    for name in "OPENAI_API_KEY GEMINI_API_KEY VLLM_API_KEY my_key MASTER_KEY LOCAL_PASS".split():
         assert LLMConfig("m", key_env=name).key_env == Http(model="m", key_env=name).key_env
 
 

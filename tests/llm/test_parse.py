@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from claim2source.llm import LLM, LLMConfig, Request
-from claim2source.llm.parse import cleaned, json_object, read_reply
+from claim2source.llm.parse import SEVERAL, cleaned, json_object, read_reply
 from claim2source.text.prompts import Message, read_prompt
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.shared_data import shared
@@ -78,11 +78,34 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
     [
         ('{"selected_paper": 3}', 3),
         ('<think>{"selected_paper": 9}</think>{"selected_paper": 3}', 3),
-        ('Of these\n```json\n{"selected_paper": 3}\n```\nI hope it helps {"selected_paper": 8}', 3),
-        ('First {"selected_paper": 1}, but then {"selected_paper": 3}.', 3),
+        ('Of these\n```json\n{"selected_paper": 3}\n```\nI hope it helps.', 3),
+        ('First {"selected_paper": 3}, and then {"selected_paper": 3.0}.', 3),
+        ('{{"selected_paper": 3}}', 3),
+        # One of several may be a post's.
+        ('```json\n{"selected_paper": 3}\n```\nThe post has {"selected_paper": 8}', SEVERAL),
+        ('First {"selected_paper": 1}, but then {"selected_paper": 3}.', SEVERAL),
+        ('[{"selected_paper": 1}, {"selected_paper": 3}]', SEVERAL),
+        ('{"why": "It says {"selected_paper": 4}.", "selected_paper": 3}', "not JSON"),
+        ("{'why': 'It says {\"selected_paper\": 4}.', 'selected_paper': 3}", "not JSON"),
+        (
+            '{"why": "It says\n```json\n{"selected_paper": 4}\n```", "selected_paper": 3}',
+            "not JSON",
+        ),
+        ('<think>Set {a, "{".</think>{"selected_paper": 3}', 3),
+        ("<think>" + "{" * 2000 + '</think>{"selected_paper": 3}', 3),
+        ('<think>{"selected_paper": 9}</think>"\ue0000\ue001" {"selected_paper": 3}', 3),
+        ('{"why": "' + "x" * 2**17 + '", "selected_paper": 3}', 3),
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
         ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
+        # What a reason quotes is neither a thought nor the end of a turn.
         ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
+        ('{"why": "it says <think> to me", "selected_paper": 3}', 3),
+        ('{"why": "it says </think> to me", "selected_paper": 3}', 3),
+        ('{"why": "<think>x</think>", "selected_paper": 3}', 3),
+        ('{"why": "[THINK] <|channel|>final <thought>", "selected_paper": 3}', 3),
+        ('<think>a</think>Well: {"why": "a <think> b", "selected_paper": 3}', 3),
+        ('<think>a</think>```json\n{"why": "a </think> b", "selected_paper": 3}\n```', 3),
+        ('<think>It has "</think>{"selected_paper": 9}"</think>{"selected_paper": 3}', 3),
         ('{"why": "It says {\\"selected_paper\\": 4}.", "selected_paper": 3}', 3),
         ('<|channel|>analysis<|message|>{"selected_paper": 9}<|end|>', "empty"),
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
@@ -92,7 +115,7 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
         ('{"a":' * 50_000, "not JSON"),
     ],
 )
-def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
+def test_the_one_object_that_fits_is_found_whatever_stands_around_it(
     reply: str, expected: int | str
 ) -> None:
     answer = read_reply(request(schema=SCHEMA), reply, "stop")

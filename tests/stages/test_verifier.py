@@ -16,16 +16,20 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
+from claim2source.llm import LLMConfig
+from claim2source.llm.parse import SEVERAL, read_reply
 from claim2source.stages.verifier import (
     NO_LOGPROBS,
     NO_NUMBER,
     OVER_BUDGET,
     Poll,
+    Select,
     Verifier,
     shown_order,
 )
 from claim2source.systems.read import read_stage
 from claim2source.systems.stages import apply_stage
+from claim2source.text.prompts import Message
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.llm_server import verifiers as play
 
@@ -230,6 +234,43 @@ def test_the_released_short_prompt_is_answered_by_a_number_or_none(llm_server: S
         "c7": "chooses a paper that is not among 1 to 10",
     }
     assert result.notes["c2"].startswith("none of the first 10")
+
+
+@pytest.mark.parametrize(
+    ("reply", "chosen"),
+    [
+        ('"Paper 4 is the one", says the post, but I choose 2.', None),
+        ("> 4\n\n2", None),
+        ("“4” says the post. 2", None),
+        ('"4"', 4),
+        ('**"4"**. It fits.', 4),
+        ('**Paper 4**: the post\'s "<think>"', 4),
+        ("None. The post quotes `</think>`.", 11),
+    ],
+)
+def test_a_quoted_number_is_no_choice(reply: str, chosen: int | None) -> None:
+    select = Select(llm=LLMConfig("m"), prompt="verify_short", reply="number")
+    answer = read_reply(select.request("c", (Message("user", "x" * 100),), 10), reply, "stop")
+    vote = select.vote(answer, 10)
+    assert vote == NO_NUMBER if chosen is None else vote.weights.argmax() + 1 == chosen
+
+
+def test_a_quoted_verdict_does_not_win_over_the_models_own(llm_server: Start) -> None:
+    quoted = '{"reasoning": "", "selected_paper": 7}'
+    own = '{"reasoning": "It holds </think> and <think>.", "selected_paper": 2}'
+    replies = {"c0": f"{own}\nThe post has {quoted}", "c1": f"The post has {quoted}\n{own}"}
+    replies["c2"] = own
+
+    def reply(chat: Chat) -> str:
+        return replies.get(f"c{chat.data['post'][5]}", own)
+
+    result = verified(llm_server(reply))
+    assert {failure.claim_id: failure.reason for failure in result.failures} == {
+        "c0": SEVERAL,
+        "c1": SEVERAL,
+    }
+    assert result.sources("c0") == RUN.sources("c0")
+    assert result.sources("c2")[0] == RUN.sources("c2")[1]
 
 
 def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> None:

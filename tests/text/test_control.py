@@ -66,6 +66,27 @@ def test_what_is_said_is_what_is_left(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'The post says "<think>" twice, and "</think>".',
+        "3. The post shows `<think>` and «</think>».",
+        '3. It begins with "<think> I know", and ends so.',
+        "Le post dit « oui » et «<|im_end|>» à la fin.",
+        'A post with "<|im_start|>" in it.',
+    ],
+)
+def test_a_quoted_mark_voids_nothing(text: str) -> None:
+    assert without_control(without_thoughts(text)) == text
+    assert without_thoughts(f'<think>Is "</think>" an end?</think>{text}') == text
+
+
+def test_a_quotation_before_a_thought_hides_no_thought() -> None:
+    text = 'A 5" ruler.<think>it doesn\'t fit: 6"</think> It\'s 5".'
+    assert without_thoughts(text) == 'A 5" ruler. It\'s 5".'
+    assert without_thoughts("It doesn't fit. <think>Let's see, that isn't all") == ""
+
+
+@pytest.mark.parametrize(
     "reply",
     [
         *("<think>x", "[THINK]x", "◁think▷x", "<|START_THINKING|>x", "<seed:think>x"),

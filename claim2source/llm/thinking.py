@@ -1,0 +1,129 @@
+"""Switch a model's thinking on or off, in the words that its template or its server reads.
+
+A chat template ignores a key that it does not know: what is sent must be the model's own key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from claim2source.llm.config import LLMConfig
+
+TEMPLATE, EFFORT, SWITCH = "chat_template_kwargs", "reasoning_effort", "thinking"
+# The parts of a request that say whether a model thinks.
+PARTS = (TEMPLATE, EFFORT, SWITCH)
+NOTHING = "nothing"
+# Where servers put what a model thought.
+_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
+_THOUGHT_PARTS = ("thinking", "reasoning", "reasoning_content", "redacted_thinking")
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Hold a chat template's key, and its values for off and on."""
+
+    key: str
+    off: object = False
+    on: object = True
+
+
+# By a part of the model's name. The first that matches counts.
+_FAMILIES = (
+    (re.compile(r"kimi"), _Family("thinking")),
+    (re.compile(r"deepseek[-_ ]?v(?:3[._p][1-9]|[4-9]|[1-9]\d)"), _Family("thinking")),
+    (re.compile(r"granite-?[34]|holo-?2"), _Family("thinking")),
+    # It cannot be switched off: low is the least.
+    (re.compile(r"gpt-?oss"), _Family(EFFORT, "low", "medium")),
+    (re.compile(r"minimax-?m3"), _Family("thinking_mode", "disabled", "enabled")),
+)
+# Qwen3, GLM, Gemma, Hunyuan, and the key that most other templates read.
+_OTHERS = _Family("enable_thinking")
+# Makers' own servers take {"thinking": {"type": ..}} in place of a template's key.
+_HOSTS = (
+    "moonshot.ai",
+    "moonshot.cn",
+    "kimi.com",
+    "kimi.ai",
+    "deepseek.com",
+    "z.ai",
+    "bigmodel.cn",
+)
+
+
+def thinking_parts(config: LLMConfig) -> dict[str, object]:
+    """Return the parts of a request that say whether the model thinks, and its template's keys."""
+    parts: dict[str, object] = {}
+    keys: dict[str, object] = {}
+    if config.thinking is not None and _is_makers_server(config.url):
+        parts[SWITCH] = {"type": "enabled" if config.thinking else "disabled"}
+    elif config.thinking is not None:
+        family = family_for(config.model)
+        keys[family.key] = family.on if config.thinking else family.off
+    keys |= config.chat_template_kwargs
+    if keys:
+        parts[TEMPLATE] = keys
+    # vLLM takes gpt-oss' effort beside the template's keys, llama.cpp among them.
+    if EFFORT in keys and family_for(config.model).key == EFFORT:
+        parts[EFFORT] = keys[EFFORT]
+    return parts
+
+
+def family_for(model: str) -> _Family:
+    name = model.casefold()
+    return next((family for pattern, family in _FAMILIES if pattern.search(name)), _OTHERS)
+
+
+def _is_makers_server(url: str) -> bool:
+    host = (urlsplit(url.strip()).hostname or "").removesuffix(".")
+    return any(host == name or host.endswith(f".{name}") for name in _HOSTS)
+
+
+def sent_text(body: Mapping[str, object]) -> str:
+    """Say what a request holds about thinking: `enable_thinking=false`, or `nothing`."""
+    pairs: dict[str, str] = {}
+    for part in PARTS:
+        value = body.get(part)
+        if part == TEMPLATE and isinstance(value, Mapping):
+            pairs |= {str(key): _value_text(item) for key, item in value.items()}
+        elif isinstance(value, Mapping):
+            pairs |= {f"{part}.{key}": _value_text(item) for key, item in value.items()}
+        elif value is not None:
+            pairs[part] = _value_text(value)
+    return ", ".join(f"{key}={value}" for key, value in pairs.items()) or NOTHING
+
+
+def _value_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def key_part(config: LLMConfig) -> object:
+    """Return what a stored answer's key says of thinking.
+
+    While `enable_thinking` is all that is sent, it is the setting itself, as in older stores.
+    """
+    parts = thinking_parts(config)
+    plain = {} if config.thinking is None else {TEMPLATE: {_OTHERS.key: config.thinking}}
+    return config.thinking if json.dumps(parts) == json.dumps(plain) else parts
+
+
+def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) -> bool:
+    """Whether a reply holds what the model thought beside its text, or counts its tokens."""
+    if any(_is_filled(message.get(field)) for field in _FIELDS):
+        return True
+    content = message.get("content")
+    for part in content if isinstance(content, list) else []:
+        if isinstance(part, Mapping) and (
+            part.get("type") in _THOUGHT_PARTS or part.get("thought")
+        ):
+            return True
+    details = usage.get("completion_tokens_details")
+    counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+    return isinstance(counted, int | float) and counted > 0
+
+
+def _is_filled(value: object) -> bool:
+    return bool(value.strip() if isinstance(value, str) else value)

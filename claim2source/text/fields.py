@@ -1,0 +1,173 @@
+"""Put values in the fields of a text, so that none can close what stands around its field.
+
+`{post}` is a field, `{{post}}` the word `{post}` itself; the rest of a text is used to the letter.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from claim2source.text.control import defused
+
+# Signs that a reader takes for those of a tag, and letters that are not seen.
+_LOOK_ALIKES = str.maketrans(
+    "\u2039\u3008\u27e8\u276e\u276c\u02c2\u227a\u300a\u27ea\u00ab\u1438\u29fc"
+    "\u2044\u2215\u2571\u29f8\\\u2212",
+    "<<<<<<<<<<<</////-",
+    "\u115f\u1160\u17b4\u17b5\u2800",
+)
+# Stands for a letter or digit of another script.
+WILDCARD = "\ufffd"
+
+_FIELD = re.compile(r"\{\{([a-z_]+)\}\}|\{([a-z_]+)\}")
+_TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)[^<>\n]*>")
+# After what may be read as the beginning of a tag.
+_TAG_BEGINS = re.compile(
+    f"(?<=[<\uff1c\ufe64{''.join(chr(c) for c, to in _LOOK_ALIKES.items() if to == ord('<'))}])"
+    "|(?<=&lt;)|(?<=&LT;)|(?<=&lt)(?!;)|(?<=&#60;)|(?<=&#x3c;)|(?<=&#x3C;)"
+)
+_TAG_NAME = re.compile(r"\s*/*\s*([\w.:\ufffd-]+)")
+# Characters of a value that are read for the name of a tag.
+_LONGEST_TAG = 200
+# Three or more of these fence a part of a prompt.
+_FENCE = re.compile(r"([\"'`=#*~+|-])\1{2,}")
+_FULL_WIDTH = 0xFEE0
+_LABEL = re.compile(r"[^:{}]{1,60}:")
+# Marks a line of a value that begins as one of the prompt's does.
+_MARK = "> "
+_QUOTES = {'"': '"', "`": "`", "“": "”", "„": "“", "«": "»"}
+# These count only where they stand right around a field.
+_BRACKETS = {"'": "'", "‘": "’", "[": "]", "(": ")", "<": ">"}
+
+
+def field_names(text: str) -> list[str]:
+    """List the fields of a text, once each."""
+    return list(dict.fromkeys(match[2] for match in _FIELD.finditer(text) if match[2]))
+
+
+def without_fields(text: str) -> str:
+    return _FIELD.sub(lambda match: f"{{{match[1]}}}" if match[1] else " ", text)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Hold what a prompt marks its parts by: tags, fences, labels and whole lines.
+
+    A value in which such a part is found is marked there; any other value stays as it is.
+    """
+
+    tags: frozenset[str]
+    fences: frozenset[str]
+    labels: tuple[str, ...]
+    lines: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> Guard:
+        labels, lines = set[str](), set[str]()
+        for line in text.splitlines():
+            if label := _LABEL.match(line):
+                labels.add(_letters(label[0]))
+            elif not field_names(line) and any(map(str.isalnum, line)):
+                lines.add(_letters(line))
+        tags = frozenset(normalised(name) for name in _TAG.findall(text))
+        fences = frozenset(match[1] for match in _FENCE.finditer(text))
+        return cls(tags, fences, tuple(sorted(labels - {":"})), frozenset(lines))
+
+    def fill(self, text: str, values: Mapping[str, str]) -> str:
+        """Put values in the fields of a text of the prompt."""
+
+        def filled(match: re.Match[str]) -> str:
+            if match[1]:
+                return f"{{{match[1]}}}"
+            value = self._guarded(
+                defused(values[match[2]].strip()), not _line_before(match).strip()
+            )
+            return _escaped(match, value)
+
+        return _FIELD.sub(filled, text)
+
+    def _guarded(self, value: str, begins_line: bool) -> str:
+        if self.tags:
+            value = self._without_tags(value)
+        for sign in self.fences:
+            signs = f"[{re.escape(sign)}{chr(ord(sign) + _FULL_WIDTH)}]"
+            # Of three in a row no two stay together.
+            value = re.sub(f"{signs}{{3,}}", lambda match: " ".join(match[0]), value)
+        lines = value.splitlines(keepends=True)
+        marked = [
+            self._marked(line) if number or begins_line else line
+            for number, line in enumerate(lines)
+        ]
+        return "".join(marked)
+
+    def _without_tags(self, value: str) -> str:
+        """Part every sign that opens a tag of the prompt, whatever its letters look like."""
+        first, *rest = _TAG_BEGINS.split(value)
+        parts = [first]
+        for part in rest:
+            name = _TAG_NAME.match(normalised(part[:_LONGEST_TAG]))
+            is_forged = name is not None and any(_is_read_as(name[1], tag) for tag in self.tags)
+            parts.append(f" {part}" if is_forged else part)
+        return "".join(parts)
+
+    def _marked(self, line: str) -> str:
+        letters = _letters(line)
+        is_forged = letters in self.lines or letters.startswith(self.labels)
+        return f"{_MARK}{line}" if is_forged else line
+
+
+def _is_read_as(name: str, tag: str) -> bool:
+    """Whether a name may be read as a tag's: a letter of another script stands for any."""
+    pairs = zip(name, tag, strict=False)
+    return len(name) == len(tag) and all(a == b or a == WILDCARD for a, b in pairs)
+
+
+def _letters(line: str) -> str:
+    return re.sub(r"[\s*_#>]+", "", normalised(line))
+
+
+def _line_before(match: re.Match[str]) -> str:
+    return match.string[: match.start()].rpartition("\n")[2]
+
+
+def _escaped(match: re.Match[str], value: str) -> str:
+    """Escape within a value the sign that closes the quotes or brackets around its field."""
+    before, after = _line_before(match), match.string[match.end() :].partition("\n")[0]
+    for left, right in _QUOTES.items():
+        if left == right:
+            is_open = before.count(left) % 2 == 1
+        else:
+            is_open = before.rfind(left) > before.rfind(right)
+        if is_open and right in after and not before.endswith(left * 3):
+            return _with_escapes(value, right)
+    for left, right in _BRACKETS.items():
+        if before.endswith(left) and after.startswith(right):
+            return _with_escapes(value, right)
+    return value
+
+
+def _with_escapes(value: str, sign: str) -> str:
+    return value.replace("\\", "\\\\").replace(sign, f"\\{sign}")
+
+
+def normalised(text: str) -> str:
+    """Normalise a text so that look-alikes of `<` and invisible marks cannot hide a tag."""
+    unescaped = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
+    unseen = ("Cf", "Mn", "Me", "Cc")
+    visible = (c for c in unescaped if c.isspace() or unicodedata.category(c) not in unseen)
+    mapped = "".join(visible).translate(_LOOK_ALIKES)
+    return "".join(_ascii(c) for c in mapped)
+
+
+def _ascii(c: str) -> str:
+    """Map a letter of another script to a wildcard; digits and dashes to ours."""
+    if c.isascii():
+        return c
+    digit = unicodedata.decimal(c, -1)
+    if digit >= 0 or unicodedata.category(c) == "Pd":
+        return str(digit) if digit >= 0 else "-"
+    return WILDCARD if c.isalnum() else c
