@@ -33,7 +33,7 @@ PACKAGED = {
 }
 # Models of the hub -> the packaged copy that is used where the hub does not give them.
 _COPIES = {me5.ORIGINAL: me5.NAME}
-ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_CONFIG_FILE, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]

@@ -21,6 +21,7 @@ from claim2source.models.hub import (
     uses_bin,
 )
 from claim2source.models.sentence_transformers import load_dense
+from claim2source.models.weights import require_weights
 
 # Encoder-decoder models whose encoder alone is the retriever (GTR, sentence-T5).
 _ENCODER_HALF = ("t5", "mt5")
@@ -68,10 +69,8 @@ def load(
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     # transformers makes up a pooler where the weights have none; nothing here reads it.
-    absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
-    if absent:
-        why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
-        raise InputError(folder, why=why)
+    read = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
+    require_weights(folder, read)
     rows = model.get_input_embeddings().num_embeddings
     if max(tokenizer.all_special_ids, default=0) >= rows:
         why = f"its special tokens go beyond the {rows} that the model knows"
@@ -165,11 +164,16 @@ def _sees_ahead(encoder: Encoder) -> bool:
 
 
 def positions_of(model: Any) -> int | None:
-    """Count the tokens a model has positions for; RoBERTa reserves some for padding."""
+    """Count the tokens a model has positions for, None without a limit.
+
+    RoBERTa reserves some for padding.
+    """
     positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is None or positions < 1:  # XLNet, whose positions are relative, has -1
+        return None
     # A classifier's embeddings lie in the model beneath its head.
     embeddings = getattr(model, "embeddings", None)
     embeddings = embeddings or getattr(getattr(model, "base_model", None), "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return positions if positions is None or padding is None else positions - padding - 1
+    return positions if padding is None else positions - padding - 1

@@ -23,10 +23,10 @@ from claim2source.models.config import (
 )
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
     base_files,
     check_code,
     dense_hash,
-    one_line,
     packaged_files,
     require_files,
     tokenizer_hash,
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder
 
 log = logging.getLogger(__name__)
-
-ADAPTER_FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -215,10 +213,12 @@ def _checkpoint(
         return Resolved(encoder, base, folder, manifest)
     encoder, files = load_base(base, file, settings, config, device)
     if weights.kind == "lora":
+        from claim2source.models.weights import with_adapter
+
         untrained = encoder.weights or {}
         check_hash(folder / ADAPTER_FILE, weights.sha256)
         check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
-        encoder.model = _with_adapter(encoder.model, folder)
+        encoder.model = with_adapter(encoder.model, folder)
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = weights.identity(untrained)
         if weights.trained == "query_only" and manifest.source_model is None:
@@ -325,16 +325,6 @@ def load_base(
 def _identity(base: Base, files: Path) -> Identity:
     parts = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
     return {part: value for part, value in parts.items() if value is not None}
-
-
-def _with_adapter(model: Any, folder: Path) -> Any:
-    from peft import PeftModel
-
-    try:
-        return PeftModel.from_pretrained(model, str(folder)).eval()
-    except Exception as error:  # libraries raise anything for files that are damaged
-        why = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
