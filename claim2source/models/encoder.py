@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +29,9 @@ from claim2source.models.identity import config_hash, vector_key
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 
+if TYPE_CHECKING:
+    from claim2source.models.own_modules import OwnModules
+
 # Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
 # Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
@@ -36,6 +42,8 @@ _EXTRA_GPU = 2048
 _FORWARD_TOKENS = 2048
 # Tokens in a row of packed texts in bfloat16 on a CPU: its products are fast, calls weigh more.
 _BFLOAT16_ROW = 8192
+# Parts of an identity that no training changes.
+_UNTRAINED = {"base", "tokenizer", "dense", "modules", "types"}
 # The store is written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
 
@@ -65,6 +73,7 @@ class Encoder:
         self.name = ""
         self.source_encoder: Encoder | None = None
         self.dense: Module | None = None
+        self.own_modules: OwnModules | None = None
 
     @property
     def device(self) -> torch.device:
@@ -73,11 +82,20 @@ class Encoder:
     @property
     def packs(self) -> bool:
         """Tell whether `batch` packs texts without padding."""
+        if self.own_modules is not None or self.reads_types:
+            return False
         return can_pack(self.model, self.settings.max_length)
+
+    @cached_property
+    def reads_types(self) -> bool:
+        """Whether the tokenizer gives tokens of a single text types other than 0 (XLNet's)."""
+        encoded = self.tokenizer("a")
+        return any(encoded.get("token_type_ids") or ()) and takes_types(self.model)
 
     @property
     def dimensions(self) -> int:
-        width = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
+        last = self.dense if self.own_modules is None else self.own_modules
+        width = self.width if last is None else int(last.out_features)  # type: ignore[arg-type]
         return min(width, self.settings.truncate_dim or width)
 
     @property
@@ -87,7 +105,8 @@ class Encoder:
 
     @property
     def parameters(self) -> int:
-        parts = [self.model] if self.dense is None else [self.model, self.dense]
+        behind = (self.dense, self.own_modules)
+        parts = [self.model, *(part for part in behind if part is not None)]
         # A projection in training is a part of the model too.
         return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
@@ -119,16 +138,25 @@ class Encoder:
             padding=False,
             split_special_tokens=self.reads_plainly(prefix),
             return_attention_mask=False,
-            return_token_type_ids=False,
+            return_token_type_ids=self.reads_types,
             return_offsets_mapping=masked,
         )
         # A tokenizer without special tokens has no token for an empty text.
         empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
         ids = [(*row, *end) or (empty,) for row in encoded["input_ids"]]
-        if not masked:
-            return [Tokens(row) for row in ids]
-        skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
-        return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
+        skips = [0] * len(ids)
+        if masked:
+            skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
+        types: list[tuple[int, ...]] = [()] * len(ids)
+        if self.reads_types:
+            # An appended end has the type of the token before it.
+            given = encoded["token_type_ids"]
+            types = [
+                (*row, *(row[-1:] or [0]) * (len(text) - len(row)))
+                for row, text in zip(given, ids, strict=True)
+            ]
+        rows = zip(ids, skips, types, strict=True)
+        return [Tokens(row, min(skip, len(row) - 1), kinds) for row, skip, kinds in rows]
 
     def reads_plainly(self, prefix: str) -> bool:
         """Tell whether special tokens' names are plain text: a post must not end itself with one.
@@ -156,7 +184,18 @@ class Encoder:
         positions = torch.arange(ids.shape[1])
         attend = positions < torch.tensor([[len(text.ids)] for text in tokens])
         pool = attend & (positions >= torch.tensor([[text.skip] for text in tokens]))
-        return TokenBatch(ids, attend.long(), pool.long())
+        types = None
+        if self.reads_types:
+            types = pad_sequence([torch.tensor(text.types) for text in tokens], True, 0)
+        return TokenBatch(ids, attend.long(), pool.long(), types)
+
+    def hidden(self, batch: TokenBatch) -> Tensor:
+        """Compute the last layer's output [n, longest, width]."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if batch.token_types is not None:
+            inputs["token_type_ids"] = batch.token_types
+        output: Tensor = self.model(**inputs).last_hidden_state
+        return output
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
         """Pack texts without padding where the model allows it, else pad them."""
@@ -170,16 +209,16 @@ class Encoder:
         if isinstance(batch, PackedBatch):
             pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
         else:
-            hidden = self.model(
-                input_ids=batch.input_ids, attention_mask=batch.attention_mask
-            ).last_hidden_state
-            pooled = self._pool(hidden, batch)
+            pooled = self._pool(self.hidden(batch), batch)
         if self.dense is not None:
             pooled = self.dense({"sentence_embedding": pooled})["sentence_embedding"]
         pooled = pooled[:, : self.settings.truncate_dim]
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        if self.own_modules is not None:
+            pooled: Tensor = self.own_modules(hidden, batch)
+            return pooled
         rows = torch.arange(len(hidden), device=hidden.device)
         # By the mask, not by position: a batch may be padded on either side.
         if self.settings.pooling == "cls":
@@ -293,7 +332,7 @@ class Encoder:
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
         if store is None or (key := self.key()) is None:
             return None
-        trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
+        trained = (self.weights or {}).keys() - _UNTRAINED
         return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)
 
     def _make(
@@ -384,9 +423,7 @@ class Encoder:
         with torch.autocast(self.device.type, enabled=False):
             for rows in grouped(tokens, *self._forward_costs()):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
-                hidden = self.model(
-                    input_ids=batch.input_ids, attention_mask=batch.attention_mask
-                ).last_hidden_state.float()
+                hidden = self.hidden(batch).float()
                 if self.dense is not None and self.source_encoder is not None:
                     # Claims' tokens are compared with those of another model.
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
@@ -427,6 +464,12 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
     A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
     """
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+
+
+def takes_types(model: Module) -> bool:
+    """Whether a model computes with the types of tokens."""
+    forward = getattr(model, "get_base_model", lambda: model)().forward
+    return "token_type_ids" in inspect.signature(forward).parameters
 
 
 def computes_fast() -> bool:

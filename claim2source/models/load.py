@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTo
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.models.config import Attention, EncoderSettings
-from claim2source.models.encoder import Encoder
+from claim2source.models.encoder import Encoder, takes_types
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
     one_line,
@@ -20,6 +20,7 @@ from claim2source.models.hub import (
     tokenizer_files,
     uses_bin,
 )
+from claim2source.models.own_modules import add_own_modules
 from claim2source.models.sentence_transformers import load_dense
 from claim2source.models.weights import require_weights
 
@@ -75,6 +76,7 @@ def load(
     if max(tokenizer.all_special_ids, default=0) >= rows:
         why = f"its special tokens go beyond the {rows} that the model knows"
         raise InputError(folder / "tokenizer_config.json", why=why)
+    _check_types(folder, tokenizer, model)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.
@@ -92,10 +94,20 @@ def load(
     encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
     dense = load_dense(folder, encoder.width)
     encoder.dense = None if dense is None else dense.to(target)
+    add_own_modules(encoder, folder, target)
     if settings.bidirectional and not _sees_ahead(encoder):
         kind = model.config.model_type
         raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
     return encoder
+
+
+def _check_types(folder: Path, tokenizer: Any, model: Any) -> None:
+    """Raise `InputError` for types of tokens that the model has no vectors for."""
+    given = max(tokenizer("a").get("token_type_ids") or (0,))
+    known = getattr(model.config, "type_vocab_size", None)
+    if given and takes_types(model) and known is not None and given >= known:
+        reason = f"gives a token of a text the type {given}, and the model knows {known}"
+        raise InputError(folder / "tokenizer.json", why=reason)
 
 
 def _lower_case(tokenizer: Any, folder: Path) -> None:

@@ -34,6 +34,9 @@ class WithoutAdapter(torch.nn.Module):
     def config(self) -> Any:
         return self.tuned.config
 
+    def get_base_model(self) -> Any:
+        return self.tuned.get_base_model()
+
     def forward(self, **inputs: Any) -> Any:
         with self.tuned.disable_adapter():
             return self.tuned(**inputs)
@@ -82,7 +85,7 @@ class LateEncoder(Encoder):
         return late
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("model", "tokenizer", "dense"):
+        if name not in ("model", "tokenizer", "dense", "own_modules"):
             raise AttributeError(name)
         return getattr(self.loaded, name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +27,7 @@ from claim2source.models.hub import (
     base_files,
     check_code,
     dense_hash,
+    own_modules_hash,
     packaged_files,
     require_files,
     tokenizer_hash,
@@ -141,7 +142,7 @@ def resolve(
     if export is not None and export.weights.trained == "query_only":
         device = PLAIN_BERT.get(device, device)  # such a model has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
-    encoder.weights, encoder.name = _identity(base, files), base.name
+    encoder.weights, encoder.name = _identity(base, files, encoder), base.name
     if export is None:
         return Resolved(encoder, base, files)
     if export.weights.trained == "query_only":
@@ -204,7 +205,8 @@ def _checkpoint(
         if settings.own_code:
             raise InputError(file, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
-        encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
+        read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
+        encoder.weights = weights.identity(_present(read))
         encoder.name = base.name
         if manifest.source_model is not None:
             _add_projection(encoder, folder, manifest, config, device)
@@ -318,12 +320,27 @@ def load_base(
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError(file, field="base.sha256", why=why)
     encoder = _load(files, settings, device, config.attention)
-    encoder.weights, encoder.name = _identity(base, files), recorded.name
+    encoder.weights, encoder.name = _identity(base, files, encoder), recorded.name
     return encoder, files
 
 
-def _identity(base: Base, files: Path) -> Identity:
-    parts = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
+def _identity(base: Base, files: Path, encoder: Encoder) -> Identity:
+    parts = {
+        "base": base.sha256,
+        "tokenizer": tokenizer_hash(files),
+        "dense": dense_hash(files),
+        "modules": own_modules_hash(files),
+        "types": _types(encoder),
+    }
+    return _present(parts)
+
+
+def _types(encoder: Encoder) -> str | None:
+    """Name the types of tokens, without which vectors were stored before; None if all are 0."""
+    return "read" if getattr(encoder, "reads_types", False) else None
+
+
+def _present(parts: Mapping[str, str | None]) -> Identity:
     return {part: value for part, value in parts.items() if value is not None}
 
 

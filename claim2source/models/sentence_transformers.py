@@ -113,6 +113,12 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
             length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
+        elif kind.startswith("(") and path == folder:
+            # A Transformer of the author's own: `own_modules` compares what it reads.
+            config = _transformer_config(path)
+            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
+        elif kind.startswith("("):
+            pooling = pooling or "mean"  # the author's own code pools, in `own_modules`
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
@@ -275,7 +281,7 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
 def _read_dense(folder: Path) -> tuple[Path, object] | None:
     modules = module_folders(folder)
     kinds = [kind for kind, _ in modules]
-    if "Dense" not in kinds:
+    if "Dense" not in kinds or any(kind.startswith("(") for kind in kinds):
         return None
     if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
         why = "a Dense module is supported once, right behind the pooling"
