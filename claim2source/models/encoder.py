@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +25,6 @@ from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.identity import config_hash, vector_key
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
-
-if TYPE_CHECKING:
-    from claim2source.models.own_modules import OwnModules
 
 # Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
@@ -55,7 +49,9 @@ class Encoder:
     scale; None while weights are trained, and then nothing is stored. Where only the claims' side
     was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
     `dense` is a Dense layer behind the pooling: one that sentence-transformers declares (GTR's),
-    or the projection into the teacher's space.
+    or the projection into the teacher's space. `own_modules` are all modules behind the transformer
+    if one is of the author's own class. `reads_types`: the tokenizer gives the tokens of a single
+    text types other than 0, which the model reads (XLNet).
     `name` is how the store calls its vectors.
     """
 
@@ -73,7 +69,8 @@ class Encoder:
         self.name = ""
         self.source_encoder: Encoder | None = None
         self.dense: Module | None = None
-        self.own_modules: OwnModules | None = None
+        self.own_modules: Module | None = None
+        self.reads_types = False
 
     @property
     def device(self) -> torch.device:
@@ -85,12 +82,6 @@ class Encoder:
         if self.own_modules is not None or self.reads_types:
             return False
         return can_pack(self.model, self.settings.max_length)
-
-    @cached_property
-    def reads_types(self) -> bool:
-        """Whether the tokenizer gives tokens of a single text types other than 0 (XLNet's)."""
-        encoded = self.tokenizer("a")
-        return any(encoded.get("token_type_ids") or ()) and takes_types(self.model)
 
     @property
     def dimensions(self) -> int:
@@ -464,12 +455,6 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
     A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
     """
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
-
-
-def takes_types(model: Module) -> bool:
-    """Whether a model computes with the types of tokens."""
-    forward = getattr(model, "get_base_model", lambda: model)().forward
-    return "token_type_ids" in inspect.signature(forward).parameters
 
 
 def computes_fast() -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
 from claim2source.core.progress import waiting
-from claim2source.core.validate import read_json
+from claim2source.core.validate import read_json, require_size
 from claim2source.models import me5
 from claim2source.models.config import ModelConfig
 from claim2source.models.local import local_model
@@ -108,6 +108,7 @@ class _NotGivenError(UserError):
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
+    require_files(folder)
     if _needs_bin(folder) and _is_allowed(config, "allow_bin"):
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
@@ -175,10 +176,12 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
 
 
 def require_files(folder: Path) -> None:
-    """Raise `InputError` where a pipe or device stands for a model's file: it may never end."""
+    """Raise `InputError` for a pipe or device, which may never end, and for a huge JSON file."""
     for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
         if path.exists() and not path.is_dir() and (why := why_not_file(path)):
             raise InputError(path, why=why)
+        if path.suffix == ".json":
+            require_size(path)
 
 
 def _is_allowed(config: ModelConfig, key: _Permission) -> bool:

@@ -68,6 +68,7 @@ class NumpyEncoder:
     """
 
     source_encoder: Any = None
+    reads_types = False
 
     def __init__(
         self,

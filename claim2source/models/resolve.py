@@ -337,7 +337,7 @@ def _identity(base: Base, files: Path, encoder: Encoder) -> Identity:
 
 def _types(encoder: Encoder) -> str | None:
     """Name the types of tokens, without which vectors were stored before; None if all are 0."""
-    return "read" if getattr(encoder, "reads_types", False) else None
+    return "read" if encoder.reads_types else None
 
 
 def _present(parts: Mapping[str, str | None]) -> Identity:
