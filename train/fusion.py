@@ -226,7 +226,7 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     require(len(views) > 1, "views", str(path), "a file with two views or more")
     model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)
     return {
-        name: replace(view, model=model) if view.encodes and view.model is None else view
+        name: replace(view, model=view.encoder_over(model)) if view.encodes else view
         for name, view in views.items()
     }
 

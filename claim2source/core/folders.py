@@ -15,6 +15,7 @@ import yaml
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
+from claim2source.core.validate import MOST_BYTES
 
 MARKER = ".claim2source-run"
 CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
@@ -78,6 +79,8 @@ def run_settings(folder: Path) -> dict[str, object]:
 
 def _read_mapping(path: Path, parse: Callable[[str], object]) -> dict[str, object]:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            return {}
         values = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}

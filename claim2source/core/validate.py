@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Kind = TypeVar("Kind")
+# Of a JSON file that is read whole: the largest tokenizers have a tenth of it.
+MOST_BYTES = 2**28
 
 
 class Strict:
@@ -32,11 +34,29 @@ def read_json(path: Path, *, ours: bool = True) -> object:
     """
     if why := why_not_file(path):
         raise InputError(path, why=why)
+    require_size(path)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(path, why=(error.strerror or str(error)).lower()) from None
     return parsed_json(data, path, ours=ours)
+
+
+def require_size(path: Path) -> None:
+    """Raise `InputError` for a file that is too large to be read whole."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return
+    if reason := size_error(size):
+        raise InputError(path, why=reason)
+
+
+def size_error(size: int) -> str:
+    """Explain why a file of this many bytes is not read whole; "" if it is."""
+    if size <= MOST_BYTES:
+        return ""
+    return f"is too large: {size} bytes; at most {MOST_BYTES} of a JSON file are read"
 
 
 def parsed_json(data: bytes, path: str | Path, *, ours: bool = True) -> object:

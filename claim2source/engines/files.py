@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
 from claim2source.core.lock import LOCK_FILE, STALE, TOUCH, FolderLock, Holder
+from claim2source.core.validate import require_size, size_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,7 @@ class Folder:
         """Read a file; None where there is none."""
         path = self.path / name
         if path.is_file():
+            require_size(path)
             return path.read_bytes()
         if os.path.lexists(path):  # reading it may never end
             raise InputError(path, why=_NO_FILE)
@@ -175,7 +177,10 @@ class Bucket:
 
     def read(self, name: str) -> bytes | None:
         with self._named_errors(), suppress(FileNotFoundError):
-            return bytes(self.store.get(name).bytes())
+            entry = self.store.get(name)
+            if reason := size_error(int(entry.meta["size"])):
+                raise InputError(f"{self.uri}/{name}", why=reason)
+            return bytes(entry.bytes())
         return None
 
     def write(self, name: str, data: bytes) -> None:

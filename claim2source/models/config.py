@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from claim2source.core.config import Between, Settings, require
 
@@ -123,6 +123,35 @@ class ModelConfig(Settings):
         """Return the config of a checkpoint trained from this model, without its fixed settings."""
         default = ModelConfig(name=str(folder))
         return replace(self, name=default.name, **{key: getattr(default, key) for key in TRAINED})
+
+
+@dataclass(frozen=True)
+class ModelChanges(ModelConfig):
+    """Change keys of a model that is chosen elsewhere.
+
+    Args:
+        name: a model, as in any config; empty: the one that is chosen elsewhere.
+    """
+
+    name: str = ""
+
+    def check(self) -> None:
+        """Allow an empty name: only keys are changed then."""
+
+    def over(self, model: ModelConfig) -> ModelConfig:
+        """Return a model with the keys changed that differ from their defaults, and no others."""
+        values = {key.name: getattr(model, key.name) for key in fields(ModelConfig)}
+        changes = _changed(self, ModelChanges())
+        if "template" in changes:
+            changes["template"] = replace(model.template, **_changed(self.template, Template()))
+        if changes.get("name", model.name) != model.name:
+            values["revision"] = None  # a commit of another repository
+        return ModelConfig(**values | changes)
+
+
+def _changed(settings: ModelConfig | Template, default: ModelConfig | Template) -> dict[str, Any]:
+    pairs = ((key.name, getattr(settings, key.name)) for key in fields(default))
+    return {key: value for key, value in pairs if value != getattr(default, key)}
 
 
 # Settings that a checkpoint's manifest fixes.

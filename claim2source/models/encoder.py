@@ -36,6 +36,8 @@ _EXTRA_GPU = 2048
 _FORWARD_TOKENS = 2048
 # Tokens in a row of packed texts in bfloat16 on a CPU: its products are fast, calls weigh more.
 _BFLOAT16_ROW = 8192
+# Parts of an identity that no training changes.
+_UNTRAINED = {"base", "tokenizer", "dense", "modules", "types"}
 # The store is written in shards of this many texts, so that a stopped run resumes.
 SHARD_TEXTS = 2048
 
@@ -47,7 +49,9 @@ class Encoder:
     scale; None while weights are trained, and then nothing is stored. Where only the claims' side
     was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
     `dense` is a Dense layer behind the pooling: one that sentence-transformers declares (GTR's),
-    or the projection into the teacher's space.
+    or the projection into the teacher's space. `own_modules` are all modules behind the transformer
+    if one is of the author's own class. `reads_types`: the tokenizer gives the tokens of a single
+    text types other than 0, which the model reads (XLNet).
     `name` is how the store calls its vectors.
     """
 
@@ -65,6 +69,8 @@ class Encoder:
         self.name = ""
         self.source_encoder: Encoder | None = None
         self.dense: Module | None = None
+        self.own_modules: Module | None = None
+        self.reads_types = False
 
     @property
     def device(self) -> torch.device:
@@ -73,11 +79,14 @@ class Encoder:
     @property
     def packs(self) -> bool:
         """Tell whether `batch` packs texts without padding."""
+        if self.own_modules is not None or self.reads_types:
+            return False
         return can_pack(self.model, self.settings.max_length)
 
     @property
     def dimensions(self) -> int:
-        width = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
+        last = self.dense if self.own_modules is None else self.own_modules
+        width = self.width if last is None else int(last.out_features)  # type: ignore[arg-type]
         return min(width, self.settings.truncate_dim or width)
 
     @property
@@ -87,7 +96,8 @@ class Encoder:
 
     @property
     def parameters(self) -> int:
-        parts = [self.model] if self.dense is None else [self.model, self.dense]
+        behind = (self.dense, self.own_modules)
+        parts = [self.model, *(part for part in behind if part is not None)]
         # A projection in training is a part of the model too.
         return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
@@ -119,16 +129,25 @@ class Encoder:
             padding=False,
             split_special_tokens=self.reads_plainly(prefix),
             return_attention_mask=False,
-            return_token_type_ids=False,
+            return_token_type_ids=self.reads_types,
             return_offsets_mapping=masked,
         )
         # A tokenizer without special tokens has no token for an empty text.
         empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
         ids = [(*row, *end) or (empty,) for row in encoded["input_ids"]]
-        if not masked:
-            return [Tokens(row) for row in ids]
-        skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
-        return [Tokens(row, min(skip, len(row) - 1)) for row, skip in zip(ids, skips, strict=True)]
+        skips = [0] * len(ids)
+        if masked:
+            skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
+        types: list[tuple[int, ...]] = [()] * len(ids)
+        if self.reads_types:
+            # An appended end has the type of the token before it.
+            given = encoded["token_type_ids"]
+            types = [
+                (*row, *(row[-1:] or [0]) * (len(text) - len(row)))
+                for row, text in zip(given, ids, strict=True)
+            ]
+        rows = zip(ids, skips, types, strict=True)
+        return [Tokens(row, min(skip, len(row) - 1), kinds) for row, skip, kinds in rows]
 
     def reads_plainly(self, prefix: str) -> bool:
         """Tell whether special tokens' names are plain text: a post must not end itself with one.
@@ -156,7 +175,18 @@ class Encoder:
         positions = torch.arange(ids.shape[1])
         attend = positions < torch.tensor([[len(text.ids)] for text in tokens])
         pool = attend & (positions >= torch.tensor([[text.skip] for text in tokens]))
-        return TokenBatch(ids, attend.long(), pool.long())
+        types = None
+        if self.reads_types:
+            types = pad_sequence([torch.tensor(text.types) for text in tokens], True, 0)
+        return TokenBatch(ids, attend.long(), pool.long(), types)
+
+    def hidden(self, batch: TokenBatch) -> Tensor:
+        """Compute the last layer's output [n, longest, width]."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if batch.token_types is not None:
+            inputs["token_type_ids"] = batch.token_types
+        output: Tensor = self.model(**inputs).last_hidden_state
+        return output
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
         """Pack texts without padding where the model allows it, else pad them."""
@@ -170,16 +200,16 @@ class Encoder:
         if isinstance(batch, PackedBatch):
             pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
         else:
-            hidden = self.model(
-                input_ids=batch.input_ids, attention_mask=batch.attention_mask
-            ).last_hidden_state
-            pooled = self._pool(hidden, batch)
+            pooled = self._pool(self.hidden(batch), batch)
         if self.dense is not None:
             pooled = self.dense({"sentence_embedding": pooled})["sentence_embedding"]
         pooled = pooled[:, : self.settings.truncate_dim]
         return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        if self.own_modules is not None:
+            pooled: Tensor = self.own_modules(hidden, batch)
+            return pooled
         rows = torch.arange(len(hidden), device=hidden.device)
         # By the mask, not by position: a batch may be padded on either side.
         if self.settings.pooling == "cls":
@@ -300,7 +330,7 @@ class Encoder:
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
         if store is None or (key := self.key()) is None:
             return None
-        trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
+        trained = (self.weights or {}).keys() - _UNTRAINED
         return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)
 
     def _make(
@@ -391,9 +421,7 @@ class Encoder:
         with torch.autocast(self.device.type, enabled=False):
             for rows in grouped(tokens, *self._forward_costs()):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
-                hidden = self.model(
-                    input_ids=batch.input_ids, attention_mask=batch.attention_mask
-                ).last_hidden_state.float()
+                hidden = self.hidden(batch).float()
                 if self.dense is not None and self.source_encoder is not None:
                     # Claims' tokens are compared with those of another model.
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]

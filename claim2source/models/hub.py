@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
 from claim2source.core.progress import waiting
-from claim2source.core.validate import read_json
+from claim2source.core.validate import read_json, require_size
 from claim2source.models import me5
 from claim2source.models.config import ModelConfig
 from claim2source.models.local import local_model
@@ -33,7 +33,7 @@ PACKAGED = {
 }
 # Models of the hub -> the packaged copy that is used where the hub does not give them.
 _COPIES = {me5.ORIGINAL: me5.NAME}
-ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_CONFIG_FILE, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 # Code and .bin weights are downloaded only where they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
@@ -43,6 +43,8 @@ _TOKENIZER = (
 )
 # Modules of sentence-transformers that choose a model by what a text is; `Asym` until version 5.
 _ROUTERS = ("Router", "Asym")
+MODULES = "modules.json"
+_LIBRARY = "sentence_transformers."
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _Permission = Literal["allow_remote_code", "allow_bin"]
 
@@ -106,6 +108,7 @@ class _NotGivenError(UserError):
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
+    require_files(folder)
     if _needs_bin(folder) and _is_allowed(config, "allow_bin"):
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
@@ -173,10 +176,12 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
 
 
 def require_files(folder: Path) -> None:
-    """Raise `InputError` where a pipe or device stands for a model's file: it may never end."""
+    """Raise `InputError` for a pipe or device, which may never end, and for a huge JSON file."""
     for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
         if path.exists() and not path.is_dir() and (why := why_not_file(path)):
             raise InputError(path, why=why)
+        if path.suffix == ".json":
+            require_size(path)
 
 
 def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
@@ -205,10 +210,11 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     """
     model = _own_classes(folder / "config.json", ("AutoConfig", "AutoModel"))
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
-    if not model and not tokenizer:
+    modules = [kind for kind, _ in module_types(folder) if is_own_class(kind)]
+    if not model and not tokenizer and not modules:
         return False
     if _is_allowed(config, "allow_remote_code"):
-        for value in (*model, *tokenizer):
+        for value in (*model, *tokenizer, *modules):
             if "--" in value:
                 raise UserError(
                     f"model {config.name!r}: its code lies in another repository "
@@ -216,6 +222,12 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
                     "such code is not run"
                 )
         return True
+    if modules:
+        raise UserError(
+            f"model {config.name!r}: its module {modules[0]} is not a class of "
+            "sentence-transformers, and code of its own is not trusted by itself; to run it write "
+            f"{_how_to_allow(config, 'allow_remote_code')}"
+        )
     if not tokenizer and _is_native(folder):
         if config.bidirectional is not None:
             return False
@@ -272,8 +284,26 @@ def _dense_folders(folder: Path) -> list[Path]:
 
 
 def module_folders(folder: Path) -> list[tuple[str, Path]]:
-    """List class and folder of a sentence-transformers model's modules, in order."""
-    file = folder / "modules.json"
+    """List kind and folder of a sentence-transformers model's modules, in order.
+
+    A kind is the name of the library's class, in its old or new path; of any other class it is
+    the whole path in brackets.
+    """
+    kinds = []
+    for kind, path in module_types(folder):
+        name = f"({kind})" if is_own_class(kind) else kind.rsplit(".", 1)[-1]
+        kinds.append((name, path))
+    return kinds
+
+
+def is_own_class(kind: str) -> bool:
+    """Whether a module's class is not one of sentence-transformers, but the author's own."""
+    return not kind.startswith(_LIBRARY)
+
+
+def module_types(folder: Path) -> list[tuple[str, Path]]:
+    """List class path and folder of a sentence-transformers model's modules, in order."""
+    file = folder / MODULES
     if not file.is_file():
         return []
     entries = read_json(file, ours=False)
@@ -284,7 +314,7 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
         path = Path(str(entry.get("path", "")))
         if path.is_absolute() or ".." in path.parts:
             raise InputError(file, field="path", why="outside the model's folder")
-        modules.append((str(entry.get("type", "")).rsplit(".", 1)[-1], folder / path))
+        modules.append((str(entry.get("type", "")), folder / path))
     return modules
 
 
@@ -307,12 +337,24 @@ def dense_hash(folder: Path) -> str | None:
     return content_hash(hashes) if hashes else None
 
 
+def own_modules_hash(folder: Path) -> str | None:
+    """Hash modules with classes of the author's own, and their code; None without any."""
+    types = module_types(folder)
+    if not any(is_own_class(kind) for kind, _ in types):
+        return None
+    files = {folder / MODULES, *folder.rglob("*.py")}
+    for _, path in types:
+        if path != folder:
+            files |= {file for file in path.rglob("*") if file.is_file()}
+    return content_hash({str(file.relative_to(folder)): file_hash(file) for file in files})
+
+
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
     for kind, _ in module_folders(folder):
         if kind in _ROUTERS:
             # Its weights lie in the folders of its routes.
             why = f"module {kind} is not supported: it has a model for each side"
-            raise InputError(folder / "modules.json", field="type", why=why)
+            raise InputError(folder / MODULES, field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
         why = "no *.safetensors here, or none of a layer behind the pooling"
         if any(folder.rglob("pytorch_model*.bin")):

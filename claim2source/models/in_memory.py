@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
+from weakref import WeakSet
 
 import numpy as np
 
@@ -12,6 +15,12 @@ from claim2source.core.config import require_one_of
 from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.models.config import EncoderSettings, Side
+from claim2source.models.sentence_transformers import (
+    choose_prompts,
+    declared_prompts,
+    library_prompts,
+    prompt_differences,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -19,10 +28,26 @@ if TYPE_CHECKING:
     from claim2source.io.store import Store
 
 
+log = logging.getLogger(__name__)
+
+# Models that were warned of: a training evaluates one many times.
+_warned: WeakSet[SentenceTransformer] = WeakSet()
+
+
 def is_sentence_transformer(value: object) -> TypeGuard[SentenceTransformer]:
     """Tell whether a value is a `SentenceTransformer`, without importing the library."""
     library = sys.modules.get("sentence_transformers")
     return library is not None and isinstance(value, library.SentenceTransformer)
+
+
+def _differences(model: SentenceTransformer) -> list[str]:
+    """Describe what `Dense` would put before texts if it were given the model's folder."""
+    prompts, default = dict(model.prompts), model.default_prompt_name
+    folder = Path(str(getattr(model.transformers_model, "name_or_path", "")))
+    if (folder / "config_sentence_transformers.json").is_file():
+        declared, default = declared_prompts(folder)
+        prompts = dict(declared)
+    return prompt_differences(choose_prompts(prompts, default), library_prompts(model.prompts))
 
 
 class InMemoryEncoder:
@@ -38,6 +63,10 @@ class InMemoryEncoder:
         kind = model.similarity_fn_name
         require_one_of("similarity_fn_name", kind, ("cosine", "dot"))
         self._model = model
+        if model not in _warned:
+            _warned.add(model)
+            for difference in _differences(model):
+                log.warning("this SentenceTransformer is used as it is: %s", difference)
         self.settings = EncoderSettings(normalize=kind == "cosine")
 
     def encode(

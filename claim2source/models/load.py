@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +16,20 @@ from claim2source.models.config import Attention, EncoderSettings
 from claim2source.models.encoder import Encoder
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
+    is_own_class,
+    module_types,
     one_line,
     read_object,
     tokenizer_files,
     uses_bin,
 )
+from claim2source.models.own_modules import (
+    OwnModules,
+    require_pooled_prompts,
+    require_same_transformer,
+)
 from claim2source.models.sentence_transformers import load_dense
+from claim2source.models.weights import require_weights
 
 # Encoder-decoder models whose encoder alone is the retriever (GTR, sentence-T5).
 _ENCODER_HALF = ("t5", "mt5")
@@ -68,14 +77,13 @@ def load(
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     # transformers makes up a pooler where the weights have none; nothing here reads it.
-    absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
-    if absent:
-        why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
-        raise InputError(folder, why=why)
+    read = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
+    require_weights(folder, read)
     rows = model.get_input_embeddings().num_embeddings
     if max(tokenizer.all_special_ids, default=0) >= rows:
         why = f"its special tokens go beyond the {rows} that the model knows"
         raise InputError(folder / "tokenizer_config.json", why=why)
+    reads_types = _reads_types(folder, tokenizer, model)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.
@@ -91,12 +99,83 @@ def load(
     if settings.quantization is None:
         model = model.to(target)
     encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
+    encoder.reads_types = reads_types
     dense = load_dense(folder, encoder.width)
     encoder.dense = None if dense is None else dense.to(target)
+    _add_own_modules(encoder, folder)
     if settings.bidirectional and not _sees_ahead(encoder):
         kind = model.config.model_type
         raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
     return encoder
+
+
+def _add_own_modules(encoder: Encoder, folder: Path) -> None:
+    """Have an encoder run the modules of a folder that has classes of its own among them.
+
+    Raises `UserError` if they cannot be loaded, or do what is not done here.
+    """
+    types = module_types(folder)
+    if not any(is_own_class(kind) for kind, _ in types):
+        return
+    (first, _), *_ = types
+    try:
+        parts = [
+            _load_module(kind, path, folder, encoder.settings)
+            for kind, path in types
+            if path != folder or is_own_class(kind)
+        ]
+        if is_own_class(first):
+            require_same_transformer(encoder, parts.pop(0), first, folder)
+        modules = OwnModules(parts).eval().requires_grad_(False).to(encoder.device)
+        modules.measure(encoder)
+    except UserError:
+        raise
+    except Exception as error:  # code of its own raises anything
+        raise UserError(f"model {folder}: {one_line(error)}") from None
+    require_pooled_prompts(encoder.settings, parts, folder)
+    encoder.own_modules = modules
+
+
+def _load_module(kind: str, path: Path, folder: Path, settings: EncoderSettings) -> Any:
+    """Load a module as sentence-transformers does."""
+    from sentence_transformers.util import import_module_class
+
+    code: Any = import_module_class(
+        kind,
+        model_name_or_path=str(folder),
+        trust_remote_code=settings.own_code,
+        local_files_only=True,
+    )
+    if len(inspect.signature(code.load).parameters) == 1:
+        return code.load(str(path))
+    return code.load(
+        str(folder),
+        subfolder=str(path.relative_to(folder)) if path != folder else "",
+        token=None,
+        cache_folder=None,
+        revision=None,
+        local_files_only=True,
+        trust_remote_code=settings.own_code,
+        model_kwargs={"use_safetensors": True},
+        processor_kwargs=None,
+        config_kwargs=None,
+        backend="torch",
+    )
+
+
+def _reads_types(folder: Path, tokenizer: Any, model: Any) -> bool:
+    """Whether the tokens of a single text have types other than 0 that the model reads.
+
+    Raises `InputError` for types that it has no vectors for.
+    """
+    given = max(tokenizer("a").get("token_type_ids") or (0,))
+    if not given or "token_type_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    known = getattr(model.config, "type_vocab_size", None)
+    if known is not None and given >= known:
+        reason = f"gives a token of a text the type {given}, and the model knows {known}"
+        raise InputError(folder / "tokenizer.json", why=reason)
+    return True
 
 
 def _lower_case(tokenizer: Any, folder: Path) -> None:
@@ -165,11 +244,16 @@ def _sees_ahead(encoder: Encoder) -> bool:
 
 
 def positions_of(model: Any) -> int | None:
-    """Count the tokens a model has positions for; RoBERTa reserves some for padding."""
+    """Count the tokens a model has positions for, None without a limit.
+
+    RoBERTa reserves some for padding.
+    """
     positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is None or positions < 1:  # XLNet, whose positions are relative, has -1
+        return None
     # A classifier's embeddings lie in the model beneath its head.
     embeddings = getattr(model, "embeddings", None)
     embeddings = embeddings or getattr(getattr(model, "base_model", None), "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return positions if positions is None or padding is None else positions - padding - 1
+    return positions if padding is None else positions - padding - 1

@@ -68,6 +68,7 @@ class NumpyEncoder:
     """
 
     source_encoder: Any = None
+    reads_types = False
 
     def __init__(
         self,
@@ -269,6 +270,8 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
     special = tokenizer.get_added_tokens_decoder().values()
     if any(token.content in prefixes for token in special) or not tokenizer.encode("").ids:
         return None
+    if any(tokenizer.encode("a").type_ids):
+        return None  # types other than 0, which an `Encoder` reads
     tokenizer.no_padding()
     tokenizer.enable_truncation(settings.max_length)
     # A special token's name in a text is plain text.

@@ -44,6 +44,7 @@ def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
     model: Any = WithoutAdapter(encoder.model)
     base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
     base.name = encoder.name
+    base.own_modules, base.reads_types = encoder.own_modules, encoder.reads_types
     return base
 
 
@@ -82,7 +83,7 @@ class LateEncoder(Encoder):
         return late
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("model", "tokenizer", "dense"):
+        if name not in ("model", "tokenizer", "dense", "own_modules", "reads_types"):
             raise AttributeError(name)
         return getattr(self.loaded, name)
 

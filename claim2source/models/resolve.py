@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,10 +23,11 @@ from claim2source.models.config import (
 )
 from claim2source.models.hub import (
     ADAPTER_CONFIG_FILE,
+    ADAPTER_FILE,
     base_files,
     check_code,
     dense_hash,
-    one_line,
+    own_modules_hash,
     packaged_files,
     require_files,
     tokenizer_hash,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from claim2source.models.encoder import Encoder
 
 log = logging.getLogger(__name__)
-
-ADAPTER_FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def resolve(
     if export is not None and export.weights.trained == "query_only":
         device = PLAIN_BERT.get(device, device)  # such a model has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
-    encoder.weights, encoder.name = _identity(base, files), base.name
+    encoder.weights, encoder.name = _identity(base, files, encoder), base.name
     if export is None:
         return Resolved(encoder, base, files)
     if export.weights.trained == "query_only":
@@ -206,7 +205,8 @@ def _checkpoint(
         if settings.own_code:
             raise InputError(file, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
-        encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
+        read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
+        encoder.weights = weights.identity(_present(read))
         encoder.name = base.name
         if manifest.source_model is not None:
             _add_projection(encoder, folder, manifest, config, device)
@@ -215,10 +215,12 @@ def _checkpoint(
         return Resolved(encoder, base, folder, manifest)
     encoder, files = load_base(base, file, settings, config, device)
     if weights.kind == "lora":
+        from claim2source.models.weights import with_adapter
+
         untrained = encoder.weights or {}
         check_hash(folder / ADAPTER_FILE, weights.sha256)
         check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
-        encoder.model = _with_adapter(encoder.model, folder)
+        encoder.model = with_adapter(encoder.model, folder)
         set_adapter_scale(encoder.model, weights.scale)
         encoder.weights = weights.identity(untrained)
         if weights.trained == "query_only" and manifest.source_model is None:
@@ -318,23 +320,28 @@ def load_base(
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError(file, field="base.sha256", why=why)
     encoder = _load(files, settings, device, config.attention)
-    encoder.weights, encoder.name = _identity(base, files), recorded.name
+    encoder.weights, encoder.name = _identity(base, files, encoder), recorded.name
     return encoder, files
 
 
-def _identity(base: Base, files: Path) -> Identity:
-    parts = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
+def _identity(base: Base, files: Path, encoder: Encoder) -> Identity:
+    parts = {
+        "base": base.sha256,
+        "tokenizer": tokenizer_hash(files),
+        "dense": dense_hash(files),
+        "modules": own_modules_hash(files),
+        "types": _types(encoder),
+    }
+    return _present(parts)
+
+
+def _types(encoder: Encoder) -> str | None:
+    """Name the types of tokens, without which vectors were stored before; None if all are 0."""
+    return "read" if encoder.reads_types else None
+
+
+def _present(parts: Mapping[str, str | None]) -> Identity:
     return {part: value for part, value in parts.items() if value is not None}
-
-
-def _with_adapter(model: Any, folder: Path) -> Any:
-    from peft import PeftModel
-
-    try:
-        return PeftModel.from_pretrained(model, str(folder)).eval()
-    except Exception as error:  # libraries raise anything for files that are damaged
-        why = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -65,6 +66,7 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     template = config.template
     if template == Template() and config.prompts:
         template = prompts
+        _warn_of_prompts(folder)
         if pooling == "cls" and not template.pool_prefix:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
             raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
@@ -113,6 +115,12 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
             length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
+        elif kind.startswith("(") and path == folder:
+            # A Transformer of the author's own: `own_modules` compares what it reads.
+            config = _transformer_config(path)
+            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
+        elif kind.startswith("("):
+            pooling = pooling or "mean"  # the author's own code pools, in `own_modules`
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
@@ -246,6 +254,7 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
 def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     """Read the prompts of claims and sources as a template.
 
+    Claims have `query`, sources the first of `document`, `passage` and `corpus` that is not empty.
     A side without a prompt of its own has that of `default_prompt_name`, as `encode` gives it,
     unless that is the other side's.
     """
@@ -260,6 +269,13 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
         why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
         raise InputError(file, field="default_prompt_name", why=why)
 
+    claim, source = choose_prompts(prompts, default)
+    return Template(claim, source, include_prompt or not (claim or source))
+
+
+def choose_prompts(prompts: Mapping[str, str], default: str | None) -> tuple[str, str]:
+    """Choose the prompts of claims and of sources among those that a model declares."""
+
     def prompt(names: tuple[str, ...], other_names: tuple[str, ...]) -> str:
         own = [prompts[name] for name in names if name in prompts]
         if own or default is None or default in other_names:
@@ -267,15 +283,48 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
             return next(filter(None, own), "")
         return str(prompts[default])
 
-    claim = prompt(_CLAIM_PROMPTS, _SOURCE_PROMPTS)
-    source = prompt(_SOURCE_PROMPTS, _CLAIM_PROMPTS)
-    return Template(claim, source, include_prompt or not (claim or source))
+    return prompt(_CLAIM_PROMPTS, _SOURCE_PROMPTS), prompt(_SOURCE_PROMPTS, _CLAIM_PROMPTS)
+
+
+def library_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Return what `encode_query` and `encode_document` of sentence-transformers 6.2 put first.
+
+    A model has an empty `query` and an empty `document` there if its files declare none: no other
+    prompt takes their place.
+    """
+    return prompts.get("query", ""), prompts.get("document", "")
+
+
+def prompt_differences(ours: tuple[str, str], theirs: tuple[str, str]) -> list[str]:
+    """Describe each side whose prompt is another one here than in sentence-transformers."""
+    sides = zip(("claims", "sources"), ours, theirs, strict=True)
+    return [
+        f"{side} have the prompt {own!r} by its folder, and {other!r} in sentence-transformers"
+        for side, own, other in sides
+        if own != other
+    ]
+
+
+def declared_prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
+    """Read the prompts that a folder declares, and the name of the default one."""
+    file = folder / _SETTINGS
+    config: dict[str, Any] = read_object(file) if file.is_file() else {}
+    return config.get("prompts") or {}, config.get("default_prompt_name")
+
+
+def _warn_of_prompts(folder: Path) -> None:
+    """Warn of prompts that sentence-transformers would choose otherwise."""
+    prompts, default = declared_prompts(folder)
+    for difference in prompt_differences(
+        choose_prompts(prompts, default), library_prompts(prompts)
+    ):
+        log.warning("%s: %s; model.template sets others", folder / _SETTINGS, difference)
 
 
 def _read_dense(folder: Path) -> tuple[Path, object] | None:
     modules = module_folders(folder)
     kinds = [kind for kind, _ in modules]
-    if "Dense" not in kinds:
+    if "Dense" not in kinds or any(kind.startswith("(") for kind in kinds):
         return None
     if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
         why = "a Dense module is supported once, right behind the pooling"

@@ -77,6 +77,7 @@ class Seq2Seq:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
         from claim2source.models.hub import base_files, one_line, uses_bin
+        from claim2source.models.weights import require_weights
 
         self.config, self.language = config, language
         name = (config.name or "").replace(FIELD, language)
@@ -89,15 +90,19 @@ class Seq2Seq:
             raise ConfigError("seq2seq.device", "cuda", "cpu: this machine has no GPU")
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            model: Any = AutoModelForSeq2SeqLM.from_pretrained(
+            model, loading = AutoModelForSeq2SeqLM.from_pretrained(
                 folder,
                 trust_remote_code=False,
                 use_safetensors=not uses_bin(folder),
                 weights_only=True,
+                output_loading_info=True,
             )
         except Exception as error:  # libraries raise anything for files that are damaged
             raise UserError(f"model {name}: {one_line(error)}") from None
-        self.model = model.to(self.device).eval()
+        require_weights(folder, loading["missing_keys"])
+        # Many of these models count positions from a row's start, padding included.
+        self.tokenizer.padding_side = "right"
+        self.model: Any = model.to(self.device).eval()
         self.forced = self._set_languages(name)
 
     def _set_languages(self, name: str) -> int | None:

@@ -19,19 +19,27 @@ Part = TypeVar("Part", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Hold the token ids of one text; the first `skip` are not pooled."""
+    """Hold the token ids of one text; the first `skip` are not pooled.
+
+    `types` are the tokens' types; empty if the tokenizer gives every token of a text the type 0.
+    """
 
     ids: tuple[int, ...]
     skip: int = 0
+    types: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Hold padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens."""
+    """Hold padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens.
+
+    `token_types` are None if all are 0.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
     pool_mask: Tensor
+    token_types: Tensor | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenBatch:
         return changed(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))

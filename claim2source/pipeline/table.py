@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -126,6 +126,13 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(is_one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
+        if none:
+            allowed = "nothing without --checkpoint: a file of systems says how its models are read"
+            default = ModelConfig()
+            for spec in fields(ModelConfig):
+                value = getattr(self.model, spec.name)
+                is_unset = value == getattr(default, spec.name)
+                require(is_unset, f"model.{spec.name}", value, allowed)
         has_both = self.styles is not None and self.rewrites is not None
         require(
             not has_both, "rewrites", str(self.rewrites), "none with styles, which are other texts"

@@ -52,9 +52,10 @@ def write_folder(
 
 def _is_index(folder: Path) -> bool:
     try:
-        return "index" in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
+        values = read_json(folder / MANIFEST, ours=False)
+    except InputError:
         return False
+    return isinstance(values, dict) and "index" in values
 
 
 def write_strings(path: Path, strings: Iterable[str]) -> None:

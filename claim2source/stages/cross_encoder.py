@@ -12,6 +12,7 @@ import numpy as np
 
 from claim2source.models.manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_cross_encoder
+from claim2source.stages.pair_padding import changed_padding, counted_positions
 from claim2source.stages.pairs import CHUNK, Pair, RawScores, scored_alone, token_budget
 
 if TYPE_CHECKING:
@@ -47,12 +48,15 @@ class CrossEncoder(LocalReranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
+        folder, model, settings = self.files
+        padding = None if settings.own_code else changed_padding(folder)
         return {
             "reranker": "cross_encoder",
             "format": _FORMAT,
             "instruction": self.instruction,
             "sentence-transformers": version("sentence-transformers"),
-            **self.files[1],
+            **model,
+            **({} if padding is None else {"padding": padding}),
         }
 
     @cached_property
@@ -63,7 +67,9 @@ class CrossEncoder(LocalReranker):
     def features(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         """Make the tensors of some pairs, on the CPU."""
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        return self.network.preprocess(texts, prompt=self.prompt_settings[1])
+        features: dict[str, Any] = self.network.preprocess(texts, prompt=self.prompt_settings[1])
+        positions = counted_positions(self.network, features["attention_mask"])
+        return features if positions is None else {**features, "position_ids": positions}
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
         """Compute the logits of pairs, [pairs] or [pairs, labels], float32."""

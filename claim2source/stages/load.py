@@ -19,6 +19,7 @@ from claim2source.models.hub import (
     base_files,
     check_code,
     one_line,
+    read_object,
     uses_bin,
 )
 from claim2source.models.local import local_model
@@ -31,6 +32,13 @@ from claim2source.models.manifest import (
     trained_reranker,
 )
 from claim2source.models.resolve import ADAPTER_FILE, check_hash
+from claim2source.models.weights import (
+    is_of_head,
+    missing_weights,
+    require_weights,
+    with_adapter,
+)
+from claim2source.stages.pair_padding import set_padding_side
 from claim2source.stages.pairs import Reranker
 from claim2source.text import Rendering
 
@@ -45,6 +53,13 @@ _FIRST_TOKEN = (
     "BertForSequenceClassification",
     "RobertaForSequenceClassification",
     "XLMRobertaForSequenceClassification",
+)
+# Ends of the names of classes whose heads re-rank.
+_HEADS = (
+    "ForSequenceClassification",
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForConditionalGeneration",
 )
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -163,11 +178,25 @@ class LocalReranker(Reranker):
             "max_length": self.max_length,
             "libraries": {name: version(name) for name in ("tokenizers", "transformers")},
         }
+        architecture = self._other_architecture(folder, own_code)
+        if architecture is not None:
+            identity["architecture"] = architecture
         if self.trained is not None:
             _, manifest = self.trained
             identity |= {"trained": asdict(manifest.weights), "reads": asdict(manifest.reranker)}
             identity |= {"writes": asdict(manifest.rendering)}
         return folder, identity, settings
+
+    def _other_architecture(self, folder: Path, own_code: bool) -> str | None:
+        """Name a model that its config says is of another class; None if it has this head.
+
+        Scores that were stored for one without a head were random.
+        """
+        if own_code or (folder / "modules.json").is_file():
+            return None
+        names = read_object(folder / "config.json").get("architectures")
+        name = str(names[0]) if isinstance(names, list) and names else "none"
+        return None if name.endswith(_HEADS) else name
 
 
 def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
@@ -213,12 +242,14 @@ def load_cross_encoder(
     labels: int | None = None,
     *,
     trains: bool = False,
+    new_head: bool = False,
 ) -> CrossEncoder:
     """Load a cross-encoder that returns raw logits. Raises `UserError` for any other model.
 
-    `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
-    `trains` may begin without a head: that is random then. The activation that its files name is
-    left as `model.named_activation`.
+    `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. `trains`
+    leaves every layer as it is written. Only with `new_head` may the files lack the head, which is
+    random then: `model.headless`. The activation that its files name is left as
+    `model.named_activation`.
     """
     import torch
     from sentence_transformers import CrossEncoder
@@ -226,7 +257,7 @@ def load_cross_encoder(
     from claim2source.models.load import positions_of
 
     labels = settings.labels if labels is None else labels
-    options: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
+    options: dict[str, Any] = {"ignore_mismatched_sizes": True} if new_head else {}
     try:
         model = CrossEncoder(
             str(folder),
@@ -244,7 +275,11 @@ def load_cross_encoder(
         if labels == 1:
             raise UserError(f"{found_scores} scores for a pair; a re-ranker has 1")
         raise UserError(f"{found_scores} scores for a pair; {labels} are needed")
+    missing = missing_weights(folder, model[0].model)
+    head = [key for key in missing if new_head and is_of_head(key, model[0].model)]
+    require_weights(folder, set(missing).difference(head))
     _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
+    set_padding_side(model)
     positions = positions_of(model[0].model)
     if positions is not None:
         if max_length is not None and max_length > positions:
@@ -255,6 +290,7 @@ def load_cross_encoder(
         with_adapter(model[0].model, settings.adapter)
     # Beside the modules: an activation is one, and no part of the network.
     object.__setattr__(model, "named_activation", model.activation_fn)
+    object.__setattr__(model, "headless", bool(head))
     model.activation_fn = torch.nn.Identity()
     if settings.dtype != "float32":
         keep_head(model)
@@ -289,17 +325,6 @@ def keep_head(model: CrossEncoder) -> None:
     model.set_keep_in_fp32_modules(heads)
 
 
-def with_adapter(model: Any, folder: Path) -> None:
-    """Add a trained adapter to a model, in place."""
-    from peft import PeftModel
-
-    try:
-        PeftModel.from_pretrained(model, str(folder)).eval()
-    except Exception as error:  # libraries raise anything for files that are damaged
-        why = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why) from None
-
-
 def first_token_alone(model: Any) -> None:
     """Compute no more of the last layer than its first token: BERT's heads read no other.
 
@@ -332,28 +357,42 @@ def first_token_alone(model: Any) -> None:
     layer.forward = forward
 
 
-def load_causal(
-    folder: Path, settings: LoadSettings
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a generative model and its tokenizer. Raises `UserError` for any other model."""
+def load_tokenizer(folder: Path, settings: LoadSettings) -> PreTrainedTokenizerBase:
+    """Load a generative model's tokenizer. Raises `UserError` if it cannot be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=settings.own_code
+        )
+    except Exception as error:  # libraries raise anything for files that are damaged
+        raise UserError(f"model {folder}: {one_line(error)}") from None
+    return tokenizer
+
+
+def load_causal(folder: Path, settings: LoadSettings) -> PreTrainedModel:
+    """Load a generative model. Raises `UserError` for any other model."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     from claim2source.models.fused import prepare_for_gpu
 
+    model: Any
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             trust_remote_code=settings.own_code,
             use_safetensors=True,
             dtype=getattr(torch, settings.dtype),
+            output_loading_info=True,
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
+    require_weights(folder, loading["missing_keys"])
     if settings.adapter is not None:
         with_adapter(model, settings.adapter)
-    return prepare_for_gpu(model.to(_device(settings.device)).eval()), tokenizer
+    prepared: PreTrainedModel = prepare_for_gpu(model.to(_device(settings.device)).eval())
+    return prepared
 
 
 def _device(device: str | None) -> str:

@@ -15,6 +15,7 @@ from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.papers import first_day
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models.config import ModelChanges
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model, unit_vectors
@@ -43,7 +44,8 @@ class ViewConfig(Settings):
         terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
             `characters` (pieces of words of 4 letters).
         bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
-        model: the encoder; none: the one that the program is given.
+        model: the encoder; none: the one that the program is given. Keys without a name change
+            that one.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
         sources: how sources are written for an encoder; a checkpoint has its own.
     """
@@ -52,7 +54,7 @@ class ViewConfig(Settings):
     part: PartOfSource = "all"
     terms: TermKind = "words"
     bm25: BM25Config = field(default_factory=BM25Config)
-    model: ModelConfig | None = None
+    model: ModelChanges | ModelConfig | None = None
     claims: ClaimForm = "bilingual"
     sources: SourceForm = "title_abstract"
 
@@ -71,6 +73,11 @@ class ViewConfig(Settings):
     @property
     def encodes(self) -> bool:
         return self.score in ("cosine", "best_sentence")
+
+    def encoder_over(self, default: ModelConfig) -> ModelConfig:
+        """Return the encoder, which is `default` as far as no other is named."""
+        model = self.model or default
+        return model.over(default) if isinstance(model, ModelChanges) else model
 
     @property
     def is_similarity(self) -> bool:
@@ -116,7 +123,7 @@ class Scorer:
         return scorer
 
     def resolved(self, view: ViewConfig) -> Resolved:
-        model = view.model or ModelConfig()
+        model = view.encoder_over(ModelConfig())
         if model not in self._encoders:
             if not self._several:
                 self._encoders.clear()  # before the next one is read: two may not fit

@@ -19,7 +19,12 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.manifest import RerankerKind
-from claim2source.stages.load import LocalReranker, checkpoint_setting, load_causal
+from claim2source.stages.load import (
+    LocalReranker,
+    checkpoint_setting,
+    load_causal,
+    load_tokenizer,
+)
 from claim2source.stages.pairs import (
     CHUNK,
     Pair,
@@ -115,7 +120,13 @@ class YesNo(LocalReranker):
     @cached_property
     def network(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         folder, _, settings = self.files
-        return load_causal(folder, settings)
+        _ = self.answers  # a tokenizer without them is refused before weights are read
+        return load_causal(folder, settings), self.tokenizer
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        folder, _, settings = self.files
+        return load_tokenizer(folder, settings)
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
         """Write a pair's prompt: head before the instruction, body with the texts, end."""
@@ -155,7 +166,8 @@ class YesNo(LocalReranker):
 
     @cached_property
     def answers(self) -> tuple[int, int]:
-        tokenizer: Any = self.network[1]
+        """Return the ids of yes and no. Raises `ConfigError` if the tokenizer lacks one."""
+        tokenizer: Any = self.tokenizer
         ids = []
         for word in ("yes", "no"):
             token = tokenizer.get_vocab().get(word)

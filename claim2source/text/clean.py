@@ -146,6 +146,7 @@ STOP_WORDS = frozenset(spelled(word) for word in _WORDS.split())
 
 
 SPACY_MODEL = "en_core_web_sm"
+_LEMMA = "token.lemma"
 # What lemmas do not need is not computed.
 _UNUSED = ("parser", "ner", "senter", "entity_ruler", "entity_linker")
 
@@ -180,15 +181,19 @@ def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
 def load_pipeline(model: str) -> Any:
     """Load a spaCy pipeline by its package's name, or from a folder.
 
-    Raises `UserError` where spaCy or the pipeline is missing.
+    Raises `UserError` if spaCy or the pipeline is missing, or no part of it gives lemmas.
     """
     try:
         import spacy
     except ImportError:
         raise UserError("spaCy is not installed: pip install 'claim2source[spacy]'") from None
     try:
-        return spacy.load(model)
+        pipeline = spacy.load(model)
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         advice = f"python -m spacy download {model}, or name the folder of a pipeline"
         raise UserError(f"spaCy has no pipeline {model!r} here: {advice} ({why[:120]})") from None
+    for name in pipeline.pipe_names:
+        if _LEMMA in pipeline.get_pipe_meta(name).assigns:
+            return pipeline
+    raise UserError(f"spaCy's pipeline {model!r} has no part that gives lemmas")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +134,6 @@ def load_to_train(
         reranker = _cross_encoder(recipe, base, stage)
     else:
         causal: Any = stage.network[0]
-        _ = stage.answers  # a tokenizer without yes or no is told before anything is written
         causal.config.use_cache = False
         reranker = TrainedReranker(recipe, base, stage, causal, causal)
     check_layers(reranker.model, recipe, own_code=loading.own_code)
@@ -154,18 +152,10 @@ def _cross_encoder(recipe: RerankerRecipe, base: Base, stage: CrossEncoder) -> T
     pl.seed_everything(recipe.optimisation.seed, verbose=False)
     # Cut to all that the files allow, where no length is set.
     length = recipe.model.max_length
-    network: Any = load_cross_encoder(folder, settings, length, labels, trains=True)
-    headless = not _has_head(folder, labels)
+    network: Any = load_cross_encoder(folder, settings, length, labels, trains=True, new_head=True)
+    headless: bool = network.headless
     allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
     require(tuning == "full" or not headless, "tuning", tuning, allowed)
     stage.__dict__["network"], transformer = network, network[0].model
     model = transformer if tuning == "lora" else network
     return TrainedReranker(recipe, base, stage, model, transformer, headless)
-
-
-def _has_head(folder: Path, labels: int) -> bool:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architectures = config.get("architectures") or [""]
-    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
-    # transformers leaves the names of two out.
-    return classifies and len(config.get("id2label") or "01") == labels

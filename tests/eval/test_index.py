@@ -17,6 +17,7 @@ from claim2source.datasets.beir import write_beir
 from claim2source.engines import Engine, open_index
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of
+from eval.find import main as find
 from eval.index import main
 from tests.engines.engines import manifest_of
 from tests.training.small import say_pooling
@@ -39,6 +40,29 @@ def papers(tmp_path: Path) -> Path:
 
 def output(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
+
+
+def test_keys_of_a_model_change_the_indexs_own(
+    tmp_path: Path, tiny_folder: Path, papers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Path(shutil.copytree(tiny_folder, tmp_path / "own"))
+    model = ["--model", str(own), "--model.pooling", "mean", "--model.max_length", "32"]
+    out = str(tmp_path / "idx")
+    words = [str(papers), "--columns", "id=pmid", "abstract=summary", "--out", out]
+    main([*words, *model])
+    # The attention's kernel changes no vector: the index's own model takes it.
+    main([*words, "--model.attention", "eager"])
+    assert "0 added, 0 changed, 30 unchanged" in output(capsys)
+    # Another length is another model, of the index's own name.
+    with pytest.raises(UserError, match="another model") as error:
+        main([*words, "--model.max_length", "16"])
+    assert str(own) in error.value.lines[0]
+    # Its folder has moved: what else the index says of its model holds.
+    moved = own.rename(tmp_path / "moved")
+    main([*words, "--model", str(moved)])
+    assert "30 unchanged" in output(capsys)
+    find(["claim a", "--index", out, "--model", str(moved)])
+    assert "vaccine works" in output(capsys)
 
 
 def test_an_index_is_made_grows_and_shrinks(

@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer import modules
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import Manifest, ModelConfig, Template, Weights, resolve
+from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 
 TEXTS = ["vaccine works .", "a b c " * 9, "claim", ""]
@@ -105,6 +106,50 @@ def test_each_side_has_the_prompt_that_sentence_transformers_gives_it(
         prompt_options = {"prompt_name": "passage"} if how == "passage" else {}
         expected = getattr(model, "encode" if prompt_options else how)(TEXTS, **prompt_options)
         assert np.abs(vectors(folder, side) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "declared", "differs"),
+    [
+        (PROMPTS, None, True, ()),
+        ({}, None, False, ()),
+        ({"query": "query : "}, "query", False, ()),
+        # An empty prompt "document" wins over the others in sentence-transformers.
+        ({"query": "query : ", "passage": "passage : "}, None, True, ("sources",)),
+        ({"query": "query : ", "corpus": "passage : "}, None, False, ("sources",)),
+        ({"sts": "a b : "}, "sts", False, ("claims", "sources")),
+        ({"sts": "a b : "}, "sts", True, ()),
+    ],
+)
+def test_one_model_by_its_folder_and_in_memory_gives_one_result_or_says_so(
+    save: Save,
+    caplog: pytest.LogCaptureFixture,
+    prompts: dict[str, str],
+    default: str | None,
+    declared: bool,
+    differs: tuple[str, ...],
+) -> None:
+    """Without `declared` the file holds the author's prompts alone, as older versions wrote it."""
+    folder = save(prompts, default)
+    if not declared:
+        declare(folder, prompts=prompts)
+    warned = []
+    for model in (str(folder), oracle(folder)):
+        caplog.clear()
+        dense = Dense(model, device="cpu") if isinstance(model, str) else Dense(model)
+        lines = [record.getMessage() for record in caplog.records]
+        warned.append([side for side in ("claims", "sources") if any(side in x for x in lines)])
+        if not isinstance(model, str):
+            Dense(model)  # a training evaluates it many times
+            assert len([x for x in caplog.records if "prompt" in x.getMessage()]) == len(differs)
+            in_memory = dense.encoder
+        else:
+            by_folder = dense.encoder
+    assert warned == [[*differs], [*differs]]
+    for side, name in (("claim", "claims"), ("source", "sources")):
+        options: dict[str, Any] = {"store": None, "progress": None}
+        ours, theirs = (e.encode(TEXTS, side, **options)[0] for e in (by_folder, in_memory))
+        assert (np.abs(ours - theirs).max() > 1e-3) == (name in differs)
 
 
 def test_a_template_replaces_the_prompts_and_they_can_be_turned_off(save: Save) -> None:

@@ -107,6 +107,15 @@ def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None
         lemma_texts(["a"], str(tmp_path / "empty"))
 
 
+def test_a_pipeline_that_gives_no_lemmas_is_refused(tmp_path: Path) -> None:
+    """Every text would be empty."""
+    spacy = pytest.importorskip("spacy")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(UserError, match="blank") as error:
+        lemma_texts(["masks work"], str(tmp_path / "blank"))
+    assert len(error.value.lines) == 1
+
+
 def test_without_spacy_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['spacy'] = None\n"

@@ -15,6 +15,7 @@ from claim2source.core.files import file_hash
 from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import tokenizer_files, weights_hash
 from claim2source.models.manifest import RerankerManifest, base_record
+from claim2source.models.weights import with_adapter
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
@@ -88,7 +89,7 @@ def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
 
     base, _, settings = stage.files
     length, *_ = stage.prompt_settings
-    causal, _ = load_causal(base, replace(settings, adapter=None))
+    causal = load_causal(base, replace(settings, adapter=None))
     # A template drops the line ends that its last tags need; a string in it does not.
     text = "".join(stage.prompt(Pair(*_ROLES)))
     for role in _ROLES:
@@ -107,10 +108,9 @@ def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
 
 def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
     import torch
-    from peft import PeftModel
 
     if adapter is not None:
-        model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        model = with_adapter(model, adapter).merge_and_unload()
     return model.to(getattr(torch, dtype))
 
 

@@ -1,0 +1,86 @@
+"""Run module classes that a sentence-transformers folder ships itself, if they are allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import InputError
+from claim2source.models.config import EncoderSettings
+from claim2source.models.encoder import Encoder
+from claim2source.models.hub import MODULES
+from claim2source.models.tokens import TokenBatch
+
+# Read by a module of the author's own and by ours: they must give the same.
+_PROBES = ("a claim", "Masks in schools. A trial of 31 schools.")
+# Most that two vectors of a token may differ by, as a share of the largest number.
+_ROUNDING, _IN_16_BITS = 1e-4, 0.05
+
+
+class OwnModules(torch.nn.Module):
+    """Turn token vectors into a text's vector by all modules behind the transformer."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(parts)
+        self.out_features = 0
+
+    @torch.inference_mode()
+    def measure(self, encoder: Encoder) -> None:
+        """Set the length of a vector."""
+        batch = encoder.collate(encoder.tokenize(_PROBES[:1], "claim")).to(encoder.device)
+        self.out_features = int(self(encoder.hidden(batch), batch).shape[1])
+
+    def forward(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute vectors [n, dimensions] of token vectors [n, tokens, width], in float32."""
+        features: dict[str, Any] = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "token_embeddings": hidden.float(),
+        }
+        for part in self.parts:
+            features = part(features)
+        vectors: Tensor = features["sentence_embedding"]
+        return vectors.float()
+
+
+def require_same_transformer(encoder: Encoder, part: Any, kind: str, folder: Path) -> None:
+    """Raise `InputError` if a Transformer of the author's own reads texts otherwise than this."""
+    part = part.eval().to(encoder.device)
+    tokenize = getattr(part, "preprocess", None) or part.tokenize
+    plain, settings = copy(encoder), encoder.settings
+    plain.settings = replace(settings, template=replace(settings.template, claim=""))
+    for text in _PROBES:
+        tokens, features = plain.tokenize([text], "claim"), tokenize([text])
+        same = features["input_ids"].tolist() == [list(row.ids) for row in tokens]
+        if same:
+            with torch.inference_mode():
+                ours = plain.hidden(plain.collate(tokens).to(encoder.device)).float()
+                moved = {key: _moved(value, encoder.device) for key, value in features.items()}
+                theirs = part(moved)["token_embeddings"].float()
+            largest = _ROUNDING if settings.dtype == "float32" else _IN_16_BITS
+            same = float((ours - theirs).abs().max()) <= largest * float(theirs.abs().max())
+        if not same:
+            reason = f"{kind} reads texts otherwise than sentence-transformers' Transformer"
+            raise InputError(folder / MODULES, field="type", why=f"{reason}: not supported")
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def require_pooled_prompts(settings: EncoderSettings, parts: Sequence[Any], folder: Path) -> None:
+    """Raise `InputError` for a prompt that is left out of what modules of an author's own pool."""
+    template = settings.template
+    if not (template.claim or template.source):
+        return
+    left_out = any(getattr(part, "include_prompt", True) is False for part in parts)
+    if left_out or template.pool_prefix is not True:
+        reason = "modules of the author's own cannot leave a prompt out: model.prompts: false"
+        raise InputError(folder / MODULES, field="type", why=reason)

@@ -1,0 +1,109 @@
+"""Pad pairs so that a pair's score does not depend on its batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from claim2source.models.hub import read_object
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+    from torch import Tensor
+
+PaddingSide = Literal["left", "right"]
+# Tables of positions that are counted from a row's start, padding included.
+_TABLES = ("wpe", "position_embeddings", "embed_positions")
+_CAUSAL = "ForCausalLM"
+
+
+def set_padding_side(model: CrossEncoder) -> None:
+    """Have a cross-encoder's tokenizer pad on the side that its head can read."""
+    network: Any = model[0].model
+    side = required_side(type(network), network.config)
+    if side is not None:
+        model.tokenizer.padding_side = side
+
+
+def required_side(kind: type, config: Any) -> PaddingSide | None:
+    """Return the side on which a classifier's pairs are padded; None if either will do.
+
+    A head that reads the first token, and positions that are counted from a row's start, want
+    padding on the right; a head that reads a row's last token wants it on the left.
+    """
+    from transformers.modeling_layers import GenericForSequenceClassification
+
+    if kind.__name__.endswith(_CAUSAL) or getattr(config, "summary_type", None) == "last":
+        return "left"
+    if not kind.__module__.startswith("transformers."):
+        return None  # code of a model's own knows what it reads
+    # Decoders' heads find a text's last token, and rotations tell distances alone.
+    rotates = getattr(config.get_text_config(), "rope_parameters", None) is not None
+    if issubclass(kind, GenericForSequenceClassification) and rotates:
+        return None
+    return "right"
+
+
+def changed_padding(folder: Path) -> str | None:
+    """Name what is padded otherwise than a folder's files say; None if nothing is.
+
+    Scores that were stored as the files say depended on their batch.
+    """
+    shape = read_object(folder / "config.json")
+    names = shape.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith(_CAUSAL):
+        return None if any(key.startswith("rope") for key in shape) else "positions"
+    declared = _declared_side(folder)
+    if declared is None or (declared == "right" and shape.get("model_type") != "xlnet"):
+        return None
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        return None  # whoever loads the model says so
+    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    required = required_side(kind, config)
+    return required if required not in (None, declared) else None
+
+
+def _declared_side(folder: Path) -> str | None:
+    """Read the side on which a tokenizer's files pad; None if they do not say."""
+    values: list[object] = []
+    for name in ("sentence_bert_config.json", "tokenizer_config.json", "tokenizer.json"):
+        file = folder / name
+        content = read_object(file) if file.is_file() and not values else {}
+        for key in ("processor_kwargs", "tokenizer_args"):
+            options = content.get(key)
+            if isinstance(options, Mapping):
+                values.append(options.get("padding_side"))
+        values.append(content.get("padding_side"))
+        padding = content.get("padding")
+        if isinstance(padding, Mapping):
+            values.append(str(padding.get("direction")).lower())
+        values = [value for value in values if isinstance(value, str)]
+    return str(values[0]) if values else None
+
+
+def counted_positions(model: CrossEncoder, mask: Tensor) -> Tensor | None:
+    """Count positions from each text's first token, where padding stands before it.
+
+    `mask` is [pairs, tokens]. None for a model that has no table of positions, or takes none.
+    """
+    network: Any = model[0].model
+    if bool(mask[:, 0].all()) or not _has_position_table(network):
+        return None
+    if "position_ids" not in inspect.signature(network.forward).parameters:
+        return None
+    return (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _has_position_table(network: Any) -> bool:
+    from torch.nn import Embedding
+
+    for name, part in network.named_modules():
+        if isinstance(part, Embedding) and name.rpartition(".")[2] in _TABLES:
+            return True
+    return False
