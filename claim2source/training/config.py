@@ -232,6 +232,11 @@ class TrainingRecipe(Settings):
         """Name the strategies to take where this training cannot be sharded; None where it can."""
         return None
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Name what is logged at every step beside the loss, for this training alone."""
+        return ()
+
 
 Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
@@ -340,6 +345,11 @@ class RetrieverRecipe(TrainingRecipe):
         if self.teacher is not None:
             return "auto or ddp with a `teacher`: a small encoder is not sharded"
         return None
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Name the terms of the loss."""
+        return tuple(f"loss/{name}" for name in self.losses.terms)
 
 
 @dataclass(frozen=True)
