@@ -535,7 +535,7 @@ def fit(
 def _train(
     trainer: pl.Trainer, module: TrainingModule, loader: BatchLoader, state: Path | None
 ) -> None:
-    """Train in Lightning's loop. Raises `ConfigError` where one of the config's callbacks refuses."""
+    """Train in Lightning's loop. Raises `ConfigError` if one of the config's callbacks refuses."""
     try:
         trainer.fit(module, train_dataloaders=loader, ckpt_path=state, weights_only=True)
     except MisconfigurationException as error:

@@ -15,7 +15,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC
 from claim2source.metrics.metrics import judged_claims, language_masks
 from claim2source.pipeline.evaluate import METRICS
 
-KEY = "trainer.callbacks"
+MONITORS = "trainer.callbacks"
 # What is logged after every optimizer step of any training; a recipe's `measures` come beside it.
 LOSS = "loss"
 STEP_VALUES = (
@@ -78,7 +78,7 @@ def monitor_error(callback: object, monitor: str, logged: Sequence[str]) -> Conf
         others.append(f"{_VAL}[{' '.join(languages)}]/[{' '.join(METRICS)}]")
     advice = did_you_mean(monitor, logged)
     allowed = f"what is logged; {advice}there are: {', '.join(others)}"
-    return ConfigError(KEY, f"{type(callback).__name__} with monitor {monitor}", allowed)
+    return ConfigError(MONITORS, f"{type(callback).__name__} with monitor {monitor}", allowed)
 
 
 def _check_early_stopping(callback: EarlyStopping, monitor: str) -> None:
@@ -88,13 +88,13 @@ def _check_early_stopping(callback: EarlyStopping, monitor: str) -> None:
             f"mode: max, since a higher {monitor} is better; by min, Lightning's default, the run "
             "would end while it improves"
         )
-        raise ConfigError(KEY, name, allowed)
+        raise ConfigError(MONITORS, name, allowed)
     if (monitor == LOSS or monitor.startswith(f"{LOSS}/")) and callback.mode == "max":
         allowed = f"mode: min, since a lower {monitor} is better; the run would end as it improves"
-        raise ConfigError(KEY, name, allowed)
+        raise ConfigError(MONITORS, name, allowed)
     if callback._check_on_train_epoch_end is False:
         allowed = "true, or leave it out: val is not run in batches, so nothing would be checked"
-        raise ConfigError(KEY, "EarlyStopping with check_on_train_epoch_end false", allowed)
+        raise ConfigError(MONITORS, "EarlyStopping with check_on_train_epoch_end false", allowed)
 
 
 def _logs_values(callback: object) -> bool:
