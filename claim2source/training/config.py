@@ -101,6 +101,8 @@ class StepsConfig(Settings):
             falls as a cosine.
         warmup_from_zero: begin the rise at 0, as before version 0.3: the first step moves nothing.
             false: at 1 / (steps of the rise + 1).
+        warmup_rounding: how warmup_ratio is turned into steps: to the `nearest` number, or `up`, as
+            transformers does.
         weight_decay: of AdamW; biases and norms are left out.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
@@ -120,6 +122,7 @@ class StepsConfig(Settings):
     learning_rate: Positive = 5e-5
     warmup_ratio: PartialShare = 0.05
     warmup_from_zero: bool = False
+    warmup_rounding: Literal["nearest", "up"] = "nearest"
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
     dropout: PartialShare | None = None

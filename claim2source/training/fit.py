@@ -64,7 +64,7 @@ from claim2source.training.monitors import (
     STEP_VALUES,
     check_monitors,
     logged_scores,
-    part_name,
+    part_score_name,
     score_name,
 )
 from claim2source.training.negatives import log_negatives, mine_pairs, mined_rows, mines_after
@@ -196,7 +196,7 @@ class EvaluateOnVal(pl.Callback, ABC):
                 # The logs have them already, at the step.
                 module.log_dict(values, logger=False)
             for part, table in shared.parts.items():
-                module.log(part_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
+                module.log(part_score_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
 
     def _save_and_score(self, epoch: int) -> Epoch | None:
         folder, manifest = self.run.checkpoint(epoch), self.manifest
@@ -424,6 +424,7 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
         mined_sha256=session.run.mined_sha256,
         val_seen_share=settings.val_seen_share,
         seen_share_expected=data.selection.seen_share,
+        train_languages=data.train.languages,
     )
     return {
         "data": record,

@@ -41,7 +41,7 @@ def score_name(language: str, metric: str) -> str:
     return f"{_VAL}{language}/{metric}"
 
 
-def part_name(part: str) -> str:
+def part_score_name(part: str) -> str:
     """Name the macro MRR@5 of val's claims of seen, or of unseen, papers as it is logged."""
     return f"{_VAL}{part} papers/{MAIN_METRIC}"
 
@@ -50,7 +50,7 @@ def logged_scores(val: Dataset, parts: Sequence[str] = ()) -> list[str]:
     """List the scores that are logged after every epoch; `parts` are those of val."""
     languages = language_masks(val.claims, judged_claims(val.qrels))
     names = [score_name(lang, metric) for lang in (*languages, MACRO) for metric in METRICS]
-    return [*names, *map(part_name, parts)]
+    return [*names, *map(part_score_name, parts)]
 
 
 def check_monitors(callbacks: Iterable[object], logged: Sequence[str]) -> None:

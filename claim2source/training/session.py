@@ -28,7 +28,7 @@ from claim2source.training.distributed import (
     launched_world,
     synchronised,
 )
-from claim2source.training.monitors import part_name, score_name
+from claim2source.training.monitors import part_score_name, score_name
 from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
 from claim2source.training.run_folder import RunFolder
 
@@ -73,7 +73,7 @@ class RunLog(CSVLogger):
             score_name(lang, MAIN_METRIC): row[MAIN_METRIC] for lang, row in entry.val.items()
         }
         for part, table in entry.parts.items():
-            values[part_name(part)] = table[MACRO][MAIN_METRIC]
+            values[part_score_name(part)] = table[MACRO][MAIN_METRIC]
         self.log_metrics({"epoch": entry.epoch, **values}, step)
 
     def table(self, key: str, table: TextTable) -> None:

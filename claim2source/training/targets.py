@@ -19,7 +19,7 @@ _ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Conv1D)
 
 
 def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tensor]) -> None:
-    """Raise `ConfigError` for a target that gets no adapter, one in vain, or one that cannot be kept.
+    """Raise `ConfigError` for a target that gets no adapter, one in vain, or one that is not kept.
 
     `output` runs the model on a short text: a layer without influence on it is not trained.
     """
