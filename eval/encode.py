@@ -59,11 +59,11 @@ def encode(config: EncodeConfig) -> None:
     import torch
 
     from claim2source.core.machine import use_cores
-    from claim2source.training.distributed import launched_world
+    from claim2source.training.distributed import LaunchedSettings, launched_world
 
     store = Store(config.store)
     require_writable(store.root, "folder")
-    world = launched_world(device=config.device)
+    world = launched_world(settings=LaunchedSettings(config.device))
     use_cores(world.local_size)
     if not world.is_first:
         # What a lenient loading leaves out is said once.

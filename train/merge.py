@@ -50,7 +50,7 @@ from claim2source.systems.heldout import (
     NothingToChooseOn,
     SelectionData,
 )
-from claim2source.training.export.card import push_to_hub, write_card
+from claim2source.training.export.card import push_to_hub, require_hub, write_card
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
@@ -128,6 +128,8 @@ def merge(config: MergeConfig) -> list[str]:
     """
     require_tracking(config.wandb)
     require_free(config.out, config.overwrite)
+    if config.push_to_hub is not None:
+        require_hub(config.push_to_hub)
     lines = _merged(config)
     if config.push_to_hub is not None:
         lines.append(f"Uploaded to {push_to_hub(config.out, config.push_to_hub)}.")
@@ -271,8 +273,9 @@ class Comparison:
         return data
 
     def score(self, encoder: Encoder, data: Dataset, settings: Settings) -> ScoredSystem:
-        """Score a model as its manifest says."""
-        rendering, scoring = self.manifest.rendering, Scoring(repeats=0)
+        """Score a model as its manifest says; with intervals on the split that is reported."""
+        rendering = self.manifest.rendering
+        scoring = Scoring() if data.split == self.config.split else Scoring(repeats=0)
         scored = score_encoder(encoder, data, rendering, scoring, store=self.store, progress=True)
         texts = {"claims": rendering.claims, "sources": rendering.sources}
         return scored.with_report(**texts, settings=settings)

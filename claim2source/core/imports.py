@@ -6,8 +6,10 @@ import importlib
 import os
 import site
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 
 
@@ -42,6 +44,25 @@ def import_named(module: str) -> ModuleType:
                 raise
     why = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
     raise ModuleNotFoundError(why, name=own)
+
+
+def find_source(module: str) -> Path | None:
+    """Find the Python file of a module that a config names; nothing is imported.
+
+    None if there is none, or it is no file of Python: a module that is built in or compiled.
+    """
+    folders: Sequence[str] | None = None
+    spec = None
+    parts = module.split(".")
+    with chosen_paths():
+        for count in range(1, len(parts) + 1):
+            spec = PathFinder.find_spec(".".join(parts[:count]), folders)
+            if spec is None:
+                return None
+            folders = spec.submodule_search_locations
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
 
 
 def _chosen_folders(paths: list[str]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -13,7 +14,10 @@ from typing import Annotated
 from claim2source.core.config import Between, Repeats, Seed, Settings, flag, list_field, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
+from claim2source.core.folders import EVALUATION
+from claim2source.core.program import command_of
 from claim2source.core.records import Dataset
+from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.core.terminal import listed
@@ -21,6 +25,9 @@ from claim2source.datasets import LENIENT, folder_of
 from claim2source.io.trec import read_run
 from claim2source.io.wandb import Tracking
 from claim2source.metrics.metrics import coverage, cutoff
+
+# Programs whose reports keep scores, and no runs.
+_WITHOUT_RANKINGS = ("train/finetune.py", "train/finetune_reranker.py", "train/merge.py")
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,39 @@ def _one_folder(a: str, b: str) -> bool:
         return False  # a name without a folder equals no other
 
 
+def require_rankings(folder: Path) -> None:
+    """Raise `InputError` for a report that keeps scores alone: a training's, or an export's.
+
+    It names the evaluation that is there, or the command that makes one.
+    """
+    report = Report.read(folder)
+    program = report.provenance.program
+    if program not in _WITHOUT_RANKINGS and report.training is None:
+        return
+    evaluation = folder / EVALUATION
+    if (evaluation / REPORT_FILE).is_file():
+        advice = f"its evaluation is in {evaluation}"
+    else:
+        advice = f"evaluate it: {_evaluation_command(folder, report)}"
+    reason = f"is the report of {program or 'a training'}, which keeps no rankings; {advice}"
+    raise InputError(folder, why=reason)
+
+
+def _evaluation_command(folder: Path, report: Report) -> str:
+    """Write the command that evaluates what a training, or an export, left in its folder."""
+    run = shlex.quote(str(folder))
+    data = f"--dataset {shlex.quote(report.dataset)} --split {shlex.quote(report.split)}"
+    program = command_of("eval/evaluate.py")
+    settings = {} if report.training is None else report.training.settings
+    if "first" in settings:  # a re-ranker's, which is a stage of a system
+        model = settings.get("model")
+        kind = model.get("kind") if isinstance(model, Mapping) else None
+        stage = f"{{rerank: {kind or 'cross_encoder'}, model: {folder}}}"
+        return f"{program} --systems FILE {data} --out OUT, with the stage {stage} in FILE"
+    out = shlex.quote(str(folder / EVALUATION if report.training else Path("out", folder.name)))
+    return f"{program} --checkpoint {run} {data} --out {out}"
+
+
 def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """Return a system's run in the languages of `dataset`.
 
@@ -227,6 +267,7 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """
     languages = [lang for lang in system.report.languages if lang in dataset.languages]
     if absent := [lang for lang in languages if lang not in system.runs]:
+        require_rankings(system.report_folder)
         raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
     run = join_runs([system.runs[lang] for lang in languages])
     met = coverage(run, dataset.qrels, system.name)

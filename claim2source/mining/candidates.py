@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Window:
 
     `positions` in the sources (-1: the list has ended), `scores` float32, `in_dense` and
     `in_sparse`, [claims, depth] each; `similarities` [claims, sources] are all dense scores, until
-    the next block.
+    the next block. `sparse` is BM25's own list; none without BM25.
     """
 
     positions: np.ndarray
@@ -40,10 +41,37 @@ class Window:
     in_dense: np.ndarray
     in_sparse: np.ndarray
     similarities: np.ndarray
+    sparse: Lists | None = None
+
+    def lexical(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Look up BM25's scores of sources of the lists, float32, NaN if it did not list one.
+
+        `rows` [n] are the claims, `positions` [n] the sources.
+        """
+        scores = np.full(len(rows), np.nan, dtype=np.float32)
+        if self.sparse is None or not len(rows):
+            return scores
+        keys, listed = self._sparse_keys
+        wanted = rows.astype(np.int64) * self.similarities.shape[1] + positions
+        places = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        if len(keys):
+            is_listed = keys[places] == wanted
+            scores[is_listed] = listed[places[is_listed]]
+        return scores
+
+    @cached_property
+    def _sparse_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """Number the pairs of claim and source that BM25 lists, in order, and give their scores."""
+        assert self.sparse is not None
+        rows, columns = np.nonzero(self.sparse.positions >= 0)
+        positions = self.sparse.positions[rows, columns].astype(np.int64)
+        keys = rows * self.similarities.shape[1] + positions
+        order = np.argsort(keys)
+        return keys[order], self.sparse.scores[rows, columns][order]
 
 
 @dataclass(frozen=True)
-class _Lists:
+class Lists:
     """Hold one retriever's lists, in any order: positions (-1: none), scores, [claims, depth]."""
 
     positions: np.ndarray
@@ -101,7 +129,7 @@ class Candidates:
         dense = self._dense(claims, similarities)
         sparse = None
         if self._sparse is not None:
-            sparse = _Lists(*self._sparse.top(claims, self._depth, terms))
+            sparse = Lists(*self._sparse.top(claims, self._depth, terms))
         positions, scores, in_dense, in_sparse = self._fused(dense, sparse)
         flags = in_dense * 2 + in_sparse
         keys = sort_keys(scores, self._order[positions] * 4 + flags)
@@ -109,12 +137,12 @@ class Candidates:
         scores, slots = unsorted_keys(keys[:, : self._depth])
         slots, flags = np.divmod(slots, 4)
         positions = np.where(np.isneginf(scores), -1, self._at[slots])
-        return Window(positions, scores, flags >= 2, flags % 2 == 1, similarities)
+        return Window(positions, scores, flags >= 2, flags % 2 == 1, similarities, sparse)
 
-    def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> _Lists:
+    def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> Lists:
         if not self._depth:
             nothing = np.empty((len(claims), 0))
-            return _Lists(nothing.astype(np.int64), nothing.astype(np.float32))
+            return Lists(nothing.astype(np.int64), nothing.astype(np.float32))
         deeper = self._depth + max(len(claim.excluded) for claim in claims)
         floors = floors_of_best(similarities, min(deeper, similarities.shape[1]))
         is_close = similarities >= floors[:, None]
@@ -124,10 +152,10 @@ class Candidates:
                 is_close[row, self.sources.candidates(claim)] = True
             if claim.excluded:
                 is_close[row, self.sources.excluded(claim)] = False
-        return _Lists(*top_of_rows(similarities, is_close, self._depth, self._order[:-1]))
+        return Lists(*top_of_rows(similarities, is_close, self._depth, self._order[:-1]))
 
     def _fused(
-        self, dense: _Lists, sparse: _Lists | None
+        self, dense: Lists, sparse: Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
         no_source, is_listed = len(self.sources), dense.positions >= 0
@@ -168,7 +196,7 @@ class Candidates:
         return np.where(is_member, positions, no_source), scores, in_dense, in_sparse
 
 
-def _normalised(lists: _Lists) -> np.ndarray:
+def _normalised(lists: Lists) -> np.ndarray:
     """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
     is_listed, scores = lists.positions >= 0, lists.scores.astype(np.float64)
     low = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)

@@ -1,7 +1,9 @@
 """Read and write mined negatives as JSONL, one training pair a line: ids, or texts for GritLM.
 
-{"claim", "positive", "negatives": [{"source", "score", "origin"}]}; as texts, as GritLM and the
-2026 paper's script train on, {"query": [instruction, claim], "pos": [["", gold]], "neg": [..]}.
+{"claim", "positive", "negatives": [{"source", "score", "origin", "dense", "lexical"}]}: `score` is
+what a negative was ranked by, `dense` and `lexical` are the model's score and BM25's, where they
+are known. As texts, as GritLM and the 2026 paper's script train on, {"query": [instruction,
+claim], "pos": [["", gold]], "neg": [..]}.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from claim2source.core.files import atomic_path
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.validate import validated
 from claim2source.io.text_files import text_lines
-from claim2source.mining.mine import MinedRow
+from claim2source.mining.mine import MinedRow, Negative
 from claim2source.text import Rendering
 
 # What the 2026 paper's code tells GritLM to do with a claim; sources get no instruction.
@@ -37,12 +39,19 @@ def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
 
 def _as_line(row: MinedRow) -> str:
     # As json.dumps writes it, in less than half the time.
-    negatives = ", ".join(
-        f'{{"source": {_quoted(source)}, "score": {score!r}, "origin": "{origin}"}}'
-        for source, score, origin in row.negatives
-    )
+    negatives = ", ".join(map(_as_object, row.negatives))
     claim, positive = _quoted(row.claim), _quoted(row.positive)
     return f'{{"claim": {claim}, "positive": {positive}, "negatives": [{negatives}]}}\n'
+
+
+def _as_object(negative: Negative) -> str:
+    source, score, origin, dense, lexical = negative
+    text = f'{{"source": {_quoted(source)}, "score": {score!r}, "origin": "{origin}"'
+    if dense is not None:
+        text += f', "dense": {dense!r}'
+    if lexical is not None:
+        text += f', "lexical": {lexical!r}'
+    return f"{text}}}"
 
 
 def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
@@ -91,8 +100,10 @@ def _unknown(
     seen: set[str] = set()
     for i, negative in enumerate(row.negatives):
         field, source = f"negatives.{i}.source", negative.source
-        if not math.isfinite(negative.score):
-            yield f"negatives.{i}.score", "is not a finite number"
+        for name in ("score", "dense", "lexical"):
+            value = getattr(negative, name)
+            if value is not None and not math.isfinite(value):
+                yield f"negatives.{i}.{name}", "is not a finite number"
         if source not in sources:
             yield field, f"{source!r} is not in the corpus"
         elif source in golds:

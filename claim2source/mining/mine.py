@@ -129,11 +129,19 @@ class MiningConfig(Settings):
 
 
 class Negative(NamedTuple):
-    """Hold a source, no gold of a claim, with its fused score (random: dense) and origin."""
+    """Hold a source, no gold of a claim, with the score that it was ranked by and its origin.
+
+    That is the fused score; of random ones the dense score, of a first stage or a teacher its own.
+    `dense` and `lexical` are the scores of the model and of BM25 that were fused, in their own
+    units; None if they are not known: BM25 did not list the source, or a file of an earlier
+    version, a first stage or a teacher has neither.
+    """
 
     source: str
     score: float
     origin: Origin
+    dense: float | None = None
+    lexical: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +364,13 @@ class Miner:
         self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
         found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][mask].tolist()
         scores = window.scores[rows, columns][mask].tolist()
-        names = map(self.ids.__getitem__, positions[mask].tolist())
+        taken, claims = positions[mask], np.broadcast_to(rows[:, None], mask.shape)[mask]
+        names = map(self.ids.__getitem__, taken.tolist())
         origins = map(_ORIGINS.__getitem__, found_by)
-        negatives = map(Negative._make, zip(names, scores, origins, strict=True))
+        dense = window.similarities[claims, taken].tolist()
+        lexical = _known(window.lexical(claims, taken))
+        fields = zip(names, scores, origins, dense, lexical, strict=True)
+        negatives = map(Negative._make, fields)
         # One list at a time: many objects at once would set off the garbage collector.
         for pair, count in zip(pairs, mask.sum(axis=1).tolist(), strict=True):
             allowed = list(islice(negatives, count))
@@ -380,7 +392,7 @@ class Miner:
                 continue
             score = float(similarities[position])
             if score <= limit:
-                negatives.append(Negative(self.ids[position], score, "random"))
+                negatives.append(Negative(self.ids[position], score, "random", score))
                 if len(negatives) == self.config.random:
                     break
         return negatives
@@ -417,6 +429,14 @@ def limits_of(
     if config.margin is not None:
         limits = np.minimum(limits, golds - config.margin)
     return limits if config.max_score is None else np.minimum(limits, config.max_score)
+
+
+def _known(scores: np.ndarray) -> list[float | None]:
+    """List scores, None where there is none."""
+    values: list[float | None] = scores.tolist()
+    for place in np.flatnonzero(np.isnan(scores)).tolist():
+        values[place] = None
+    return values
 
 
 def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:

@@ -101,7 +101,8 @@ class DataRecord:
     """Record the data a checkpoint was trained on; None where its manifest does not say.
 
     `val_seen_share` of each language's claims were held out though their papers were trained
-    on; `seen_share_expected` is the share of such claims that was chosen for.
+    on; `seen_share_expected` is the share of such claims that was chosen for. `languages` are those
+    that a run was limited to, `train_languages` those of the claims that it trained on.
     """
 
     dataset: str | None = None
@@ -114,6 +115,7 @@ class DataRecord:
     mined_sha256: str | None = None
     val_seen_share: float | None = None
     seen_share_expected: float | None = None
+    train_languages: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

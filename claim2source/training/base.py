@@ -37,6 +37,7 @@ from claim2source.training.distributed import World, first_before_others, gather
 from claim2source.training.losses import info_nce
 from claim2source.training.memory_plan import MemoryPlan, plan_memory_here, trained_length
 from claim2source.training.session import Session
+from claim2source.training.targets import check_targets
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 # Layers of the model that checks a device, and the claims that are compared with their golds.
@@ -127,6 +128,7 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
+    check_targets(encoder.model, recipe, lambda: _vectors_of_a_text(encoder))
     teacher, length = None, encoder.settings.max_length
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
@@ -142,6 +144,11 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     plan = plan_memory_here(recipe, encoder.model, longest, session.world.local_size)
     weights = encoder.weights or {}
     return LoadedBase(encoder, resolved.base, resolved.folder, weights, teacher, plan, length)
+
+
+def _vectors_of_a_text(encoder: Encoder) -> Tensor:
+    batch = encoder.collate(encoder.tokenize(["a text"], "claim"))
+    return encoder.vectors(batch.to(encoder.device))
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:

@@ -16,7 +16,7 @@ import torch
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
-from claim2source.models.layers import layers_of, linear_layers, set_dropout
+from claim2source.models.layers import layers_of, set_dropout
 from claim2source.models.manifest import RerankerManifest, base_record
 from claim2source.models.projection import save_projection
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
@@ -92,7 +92,7 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
 
 
 def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
-    """Raise `ConfigError` where tuning is refused, or LoRA on a layer, or its dropout."""
+    """Raise `ConfigError` where tuning is refused, or LoRA's dropout; see `targets` for layers."""
     if recipe.tuning == "full":
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
@@ -102,12 +102,6 @@ def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
             allowed = f"at most {limit}, the layers of this model"
             raise ConfigError("optimisation.train_layers", count, allowed)
         return
-    layers = [path for path, _ in model.named_modules()]
-    for name in recipe.lora.targets:
-        if not any(path == name or path.endswith(f".{name}") for path in layers):
-            linear = {path.rsplit(".", 1)[-1] for path in linear_layers(model)}
-            allowed = "layers of this model: " + ", ".join(sorted(linear))
-            raise ConfigError("lora.targets", name, allowed)
     if recipe.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
         with torch.device("meta"):
             empty = type(model)(copy.deepcopy(model.config))

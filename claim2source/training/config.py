@@ -101,6 +101,8 @@ class StepsConfig(Settings):
             falls as a cosine.
         warmup_from_zero: begin the rise at 0, as before version 0.3: the first step moves nothing.
             false: at 1 / (steps of the rise + 1).
+        warmup_rounding: how warmup_ratio is turned into steps: to the `nearest` number, or `up`, as
+            transformers does.
         weight_decay: of AdamW; biases and norms are left out.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
@@ -120,6 +122,7 @@ class StepsConfig(Settings):
     learning_rate: Positive = 5e-5
     warmup_ratio: PartialShare = 0.05
     warmup_from_zero: bool = False
+    warmup_rounding: Literal["nearest", "up"] = "nearest"
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
     dropout: PartialShare | None = None
@@ -232,6 +235,11 @@ class TrainingRecipe(Settings):
         """Name the strategies to take where this training cannot be sharded; None where it can."""
         return None
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Name what is logged at every step beside the loss, for this training alone."""
+        return ()
+
 
 Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
@@ -340,6 +348,11 @@ class RetrieverRecipe(TrainingRecipe):
         if self.teacher is not None:
             return "auto or ddp with a `teacher`: a small encoder is not sharded"
         return None
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Name the terms of the loss."""
+        return tuple(f"loss/{name}" for name in self.losses.terms)
 
 
 @dataclass(frozen=True)

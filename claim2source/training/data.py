@@ -19,7 +19,7 @@ from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
-from claim2source.systems.choose import Weighing
+from claim2source.systems.choose import SEEN, UNSEEN, Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
@@ -52,6 +52,13 @@ class TrainingData:
     @cached_property
     def weighing(self) -> Weighing:
         return self.selection.weighing()
+
+    @property
+    def val_parts(self) -> tuple[str, ...]:
+        """Name the parts of val that are scored apart: none where it has claims of one alone."""
+        trained = self.selection.train.golds
+        seen = {not trained.isdisjoint(claim.golds) for claim in self.val.claims if claim.golds}
+        return (SEEN, UNSEEN) if len(seen) == 2 else ()
 
 
 def load_data(losses: LossesConfig, run: RunFolder) -> TrainingData:

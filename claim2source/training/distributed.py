@@ -46,13 +46,7 @@ _IGNORED_BY_LIGHTNING = {
     "USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no"), _LEAVE_OUT),
     "USE_MEGATRON_LM": ("--use_megatron_lm", ("false", "0", "no"), _LEAVE_OUT),
     "USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no"), _LEAVE_OUT),
-    "MIXED_PRECISION": ("--mixed_precision", ("no",), "set optimisation.precision"),
     "DYNAMO_BACKEND": ("--dynamo_backend", ("no",), _LEAVE_OUT),
-    "GRADIENT_ACCUMULATION_STEPS": (
-        "--gradient_accumulation_steps",
-        ("1",),
-        "set optimisation.accumulation",
-    ),
 }
 # What starts several processes, on GPUs and on the CPU alike.
 _SEVERAL = "--multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no"
@@ -77,21 +71,30 @@ class World:
         return self.rank == 0
 
 
+@dataclass(frozen=True)
+class LaunchedSettings:
+    """Hold the settings of a run that the launcher has options for too.
+
+    A program that does not train has neither precision nor accumulation.
+    """
+
+    device: str | None = None
+    precision: str | None = None
+    accumulation: int | None = None
+
+
 def launched_world(
-    environment: Mapping[str, str] | None = None, device: str | None = None
+    environment: Mapping[str, str] | None = None, settings: LaunchedSettings | None = None
 ) -> World:
     """Read the world from the launcher's environment variables; without them, one process.
 
-    Raises `UserError` for launcher options that Lightning, or a training on `device`, would ignore,
-    and for several processes without a launcher.
+    Raises `UserError` for launcher options that Lightning would ignore or that contradict the
+    settings, and for several processes without a launcher.
     """
     env = os.environ if environment is None else environment
-    for name, (option, harmless, advice) in _IGNORED_BY_LIGHTNING.items():
-        value = env.get(f"ACCELERATE_{name}", "").strip()
-        if value and value.lower() not in harmless:
-            raise UserError(
-                f"accelerate launch {option} (ACCELERATE_{name}={value}) would be ignored: {advice}"
-            )
+    settings = settings or LaunchedSettings()
+    _check_options(env, settings)
+    device = settings.device
     on_cpu = env.get("ACCELERATE_USE_CPU", "").strip().lower() in ("true", "1", "yes")
     launched = any(name.startswith("ACCELERATE_") for name in env)
     if not env.get("WORLD_SIZE", "").strip() and launched and env.get("MASTER_ADDR"):
@@ -111,6 +114,35 @@ def launched_world(
             "launch --multi_gpu, or unset WORLD_SIZE"
         )
     return World(int(size), *(int(env[n]) for n in ("LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")))
+
+
+def _check_options(env: Mapping[str, str], settings: LaunchedSettings) -> None:
+    for name, (option, harmless, advice) in _IGNORED_BY_LIGHTNING.items():
+        value = _launcher_value(env, name)
+        if value and value.lower() not in harmless:
+            raise UserError(
+                f"accelerate launch {option} (ACCELERATE_{name}={value}) would be ignored: {advice}"
+            )
+    if settings.precision is not None:
+        _check_agreement(env, "mixed_precision", "no", settings.precision, "precision")
+    if settings.accumulation is not None:
+        own = str(settings.accumulation)
+        _check_agreement(env, "gradient_accumulation_steps", "1", own, "accumulation")
+
+
+def _check_agreement(env: Mapping[str, str], option: str, default: str, own: str, key: str) -> None:
+    """Raise `UserError` where the launcher's option is not its default, and not our key's value."""
+    value = _launcher_value(env, option.upper())
+    if value.lower() in ("", default, own):
+        return
+    raise UserError(
+        f"accelerate launch --{option} {value} contradicts optimisation.{key}: {own}; "
+        f"set both alike, or the launcher's to {default}"
+    )
+
+
+def _launcher_value(env: Mapping[str, str], name: str) -> str:
+    return env.get(f"ACCELERATE_{name}", "").strip()
 
 
 def check_same_world(world: World, lightning_size: int) -> None:

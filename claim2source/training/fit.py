@@ -24,6 +24,7 @@ from lightning_fabric.plugins import CheckpointIO
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.trainer.call import _call_callback_hooks
 from torch import Tensor
 
@@ -32,7 +33,7 @@ from claim2source.core.errors import ConfigError, Stopped
 from claim2source.core.machine import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import git_state, versions
-from claim2source.core.report import MAIN_METRIC, Choice, Epoch
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Manifest
 from claim2source.models.manifest import RerankerManifest
@@ -57,6 +58,15 @@ from claim2source.training.distributed import (
     gather_values,
 )
 from claim2source.training.module import RetrieverModule, TrainingModule
+from claim2source.training.monitors import (
+    LOSS,
+    NOT_LOGGED,
+    STEP_VALUES,
+    check_monitors,
+    logged_scores,
+    part_score_name,
+    score_name,
+)
 from claim2source.training.negatives import log_negatives, mine_pairs, mined_rows, mines_after
 from claim2source.training.resume import (
     OURS,
@@ -98,13 +108,7 @@ class StepLog(pl.Callback):
             return
         window, world = module.window, trainer.world_size
         seconds = max(time.perf_counter() - window.started, 1e-9)
-        values = {
-            "loss": window.means["loss"],
-            **{
-                name if name in module.measures else f"loss/{name}": value
-                for name, value in window.means.items()
-                if name != "loss"
-            },
+        rates = {
             "learning_rate": window.rate,
             "gradient_norm": window.norm,
             "skipped_steps": skipped_steps(module.losses),
@@ -113,6 +117,12 @@ class StepLog(pl.Callback):
             "padded_tokens_per_second": world * window.padded / seconds,
             "peak_memory_mib": peak_memory() / 2**20,
         }
+        terms = {
+            name if name in module.measures else f"{LOSS}/{name}": value
+            for name, value in window.means.items()
+            if name != LOSS
+        }
+        values = {LOSS: window.means[LOSS], **terms, **rates}
         # By our own count of steps: it goes on where a run resumes.
         for logger in trainer.loggers:
             logger.log_metrics(values, step=module.steps_done)
@@ -173,8 +183,8 @@ class EvaluateOnVal(pl.Callback, ABC):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Save and score the epoch; record its scores, log them, and give them to Lightning.
 
-        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an
-        EarlyStopping can monitor them.
+        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric, and
+        `val/seen papers/mrr@5`: an EarlyStopping can monitor them, see `monitors`.
         """
         with module.stop.after_step(waits=False):
             if (entry := self._save_and_score(module.epochs_done)) is not None:
@@ -182,9 +192,11 @@ class EvaluateOnVal(pl.Callback, ABC):
             shared = gather_values(entry, self.world)[0]
         if shared is not None:
             for lang, row in shared.val.items():
-                values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
+                values = {score_name(lang, metric): float(value) for metric, value in row.items()}
                 # The logs have them already, at the step.
                 module.log_dict(values, logger=False)
+            for part, table in shared.parts.items():
+                module.log(part_score_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
 
     def _save_and_score(self, epoch: int) -> Epoch | None:
         folder, manifest = self.run.checkpoint(epoch), self.manifest
@@ -412,6 +424,7 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
         mined_sha256=session.run.mined_sha256,
         val_seen_share=settings.val_seen_share,
         seen_share_expected=data.selection.seen_share,
+        train_languages=data.train.languages,
     )
     return {
         "data": record,
@@ -456,9 +469,9 @@ def lightning_trainer(
         "log_every_n_steps": 1,
     }
     arguments = {"enable_model_summary": False, **trainer_arguments(recipe.trainer), **ours}
+    check_monitors(_listed(arguments.get("callbacks")), logged_names(recipe, evaluation.data))
     for name, part in (("callbacks", callbacks), ("plugins", [StateFile()])):
-        extra = arguments.get(name) or []
-        arguments[name] = [*part, *(extra if isinstance(extra, list) else [extra])]
+        arguments[name] = [*part, *_listed(arguments.get(name))]
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := recipe.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -469,6 +482,18 @@ def lightning_trainer(
         raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
     check_same_world(world, trainer.world_size)
     return trainer
+
+
+def _listed(parts: object) -> list[object]:
+    """List an argument that may be one object, several or none."""
+    if parts is None:
+        return []
+    return parts if isinstance(parts, list) else [parts]
+
+
+def logged_names(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
+    """List all that callbacks can monitor: values of a step, and scores on val after an epoch."""
+    return [*STEP_VALUES, *recipe.measures, *logged_scores(data.val, data.val_parts)]
 
 
 def fit(
@@ -496,13 +521,35 @@ def fit(
             # Epoch 0 was scored before there were loggers.
             session.logs.scores(run.file.history[0], 0)
         trainer.loggers = [session.logs]
+    else:
+        # Callbacks of Lightning's that log refuse to run where there is no logger.
+        trainer.loggers = [DummyLogger()]
     module.model.train()
     with session.stop.after_step():
         loader = BatchLoader(sampler, module.collate)
         path = None if state is None else run.state
-        trainer.fit(module, train_dataloaders=loader, ckpt_path=path, weights_only=True)
+        _train(trainer, module, loader, path)
     if module.epochs_done < sampler.epochs and first:
         log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)
+
+
+def _train(
+    trainer: pl.Trainer, module: TrainingModule, loader: BatchLoader, state: Path | None
+) -> None:
+    """Train in Lightning's loop. Raises `ConfigError` if one of the config's callbacks refuses."""
+    try:
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=state, weights_only=True)
+    except MisconfigurationException as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
+    except RuntimeError as error:
+        # A name that a callback of the user's own might have logged.
+        if not str(error).startswith(NOT_LOGGED):
+            raise
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            "trainer.callbacks", "EarlyStopping", f"what is logged: {reason}"
+        ) from None
 
 
 def free_device(model: torch.nn.Module) -> None:

@@ -212,6 +212,17 @@ class LossesConfig(Settings):
             "above 0 where no other loss is on",
         )
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Name the terms that `combined` computes: InfoNCE always, others if they have weight."""
+        others = {
+            "distillation": self.distillation.weight,
+            "keep_base": self.keep_base.weight,
+            "consistency": self.consistency.weight,
+            "alignment": self.alignment.weight,
+        }
+        return ("info_nce", *(name for name, weight in others.items() if weight))
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossTargets:

@@ -107,7 +107,7 @@ class TrainingModule(pl.LightningModule):
             if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
                 groups.append({"params": parameters, "weight_decay": decay})
         optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
-        warmup = round(self.config.warmup_ratio * self.optimizer_steps)
+        warmup = warmup_steps(self.config, self.optimizer_steps)
         first = 0 if self.config.warmup_from_zero else 1
         rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
         return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
@@ -283,6 +283,12 @@ class TrainingModule(pl.LightningModule):
         if not self.trainer.is_global_zero:
             raise SystemExit(EXIT_CODE)
         raise UserError(why)
+
+
+def warmup_steps(config: StepsConfig, steps: int) -> int:
+    """Count the optimizer steps, of all `steps`, in which the learning rate rises."""
+    share = steps * config.warmup_ratio
+    return math.ceil(share) if config.warmup_rounding == "up" else round(share)
 
 
 def rate_at(step: int, warmup: int, steps: int, first: int) -> float:

@@ -23,7 +23,6 @@ from claim2source.evaluation.families import Family
 from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import (
-    METRICS,
     ScoredSystem,
     Scoring,
     add_tests,
@@ -47,7 +46,7 @@ from claim2source.training.data import TrainingData
 from claim2source.training.reranker_config import RerankerRecipe
 from claim2source.training.session import Session
 
-# Bootstrap draws and permutations of a re-ranker's report.
+# Bootstrap draws, and permutations of a re-ranker's report.
 _REPEATS = 10_000
 # Settings of one machine or process: no part of a report.
 _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
@@ -57,7 +56,7 @@ def report_run(
     session: Session, recipe: RetrieverRecipe, data: TrainingData, epoch: int, choice: Choice
 ) -> Report:
     """Report a retriever's run: step 0 and the chosen epoch, read from their checkpoints."""
-    run, settings = session.run, Scoring(METRICS, 0, 0, data.train.golds)
+    run, settings = session.run, Scoring(repeats=_REPEATS, seen_golds=data.train.golds)
     run.write(run.checkpoint(epoch))
     scored: dict[int, SystemReport] = {}
     for number in sorted({0, epoch}):

@@ -13,6 +13,8 @@ from claim2source.models.manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig, TrainingRecipe
 
+# What a training logs beside its loss: the share of groups whose scores rank nothing.
+ALIKE = "alike"
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse"]
 
 
@@ -147,6 +149,11 @@ class RerankerRecipe(TrainingRecipe):
     def unsharded(self) -> str | None:
         """Name the strategies to take: a re-ranker cannot be sharded."""
         return "auto or ddp for a re-ranker"
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Name the share of groups whose scores are alike."""
+        return (ALIKE,)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from torch import Tensor
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
@@ -22,6 +24,7 @@ from claim2source.training.checkpoint import Kind, check_layers, make_trainable,
 from claim2source.training.export.reranker import save_cross_encoder
 from claim2source.training.export.weighted_sum import ONE_SHARD
 from claim2source.training.reranker_config import RerankerRecipe
+from claim2source.training.targets import check_targets
 
 
 @dataclass(eq=False)
@@ -142,7 +145,13 @@ def load_to_train(
         if missing := sum(not row for row in rows):
             allowed = f"more: {missing} claims of train leave no room for a source"
             raise ConfigError("model.max_length", model.max_length, allowed)
+    check_targets(reranker.model, recipe, lambda: _logits_of_a_pair(reranker))
     return reranker
+
+
+def _logits_of_a_pair(reranker: TrainedReranker) -> Tensor:
+    features = reranker.stage.features([Pair("a text", "some words of a source")])
+    return reranker.stage.logits(move_data_to_device(features, reranker.model.device))
 
 
 def _cross_encoder(recipe: RerankerRecipe, base: Base, stage: CrossEncoder) -> TrainedReranker:

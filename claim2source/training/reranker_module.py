@@ -26,7 +26,7 @@ from claim2source.training.distributed import gather_values
 from claim2source.training.fit import EvaluateOnVal
 from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
-from claim2source.training.reranker_config import Loss
+from claim2source.training.reranker_config import ALIKE, Loss
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
@@ -34,7 +34,6 @@ from claim2source.training.resume import StopSignals
 _TOP = 5  # places that LambdaLoss looks at
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
 MOST_ALIKE = 10
-EQUAL = "alike"
 # Scores of a claim that lie closer, relative to their size, rank nothing.
 _NEAR, _ROUNDING = 1e-4, 1e-7
 COLLAPSED = (
@@ -143,7 +142,7 @@ class CollatedGroups:
 class RerankerModule(TrainingModule):
     """Train a re-ranker on groups: a claim's gold and its negatives."""
 
-    measures = frozenset({EQUAL})
+    measures = frozenset({ALIKE})
     pairs: RerankerPairs
 
     def __init__(
@@ -200,7 +199,7 @@ class RerankerModule(TrainingModule):
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             uniform = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
             share = torch.tensor(sum(uniform) / len(uniform), device=loss.device)
-            terms.update({"loss": loss.detach(), EQUAL: share})
+            terms.update({"loss": loss.detach(), ALIKE: share})
             return loss
 
         with without_copies(self.model):
@@ -219,7 +218,7 @@ class RerankerModule(TrainingModule):
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
         super().configure_gradient_clipping(*arguments, **options)
-        self._equal_steps = self._equal_steps + 1 if self.window.means[EQUAL] == 1 else 0
+        self._equal_steps = self._equal_steps + 1 if self.window.means[ALIKE] == 1 else 0
         if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))

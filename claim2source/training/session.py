@@ -15,13 +15,20 @@ from pytorch_lightning.loggers import CSVLogger
 from claim2source.core.config import as_plain
 from claim2source.core.errors import Stopped, UserError, report_once
 from claim2source.core.machine import use_cores
-from claim2source.core.report import MACRO, Epoch
+from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.core.terminal import say
 from claim2source.io.store import Store
 from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
 from claim2source.training.config import RunConfig
-from claim2source.training.distributed import World, joined_world, launched_world, synchronised
+from claim2source.training.distributed import (
+    LaunchedSettings,
+    World,
+    joined_world,
+    launched_world,
+    synchronised,
+)
+from claim2source.training.monitors import part_score_name, score_name
 from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
 from claim2source.training.run_folder import RunFolder
 
@@ -62,9 +69,11 @@ class RunLog(CSVLogger):
 
     def scores(self, entry: Epoch, step: int) -> None:
         """Log a point of the learning curves: an epoch's MRR@5 on val, by language and part."""
-        values = {f"val/{lang}/mrr@5": row["mrr@5"] for lang, row in entry.val.items()}
+        values = {
+            score_name(lang, MAIN_METRIC): row[MAIN_METRIC] for lang, row in entry.val.items()
+        }
         for part, table in entry.parts.items():
-            values[f"val/{part} papers/mrr@5"] = table[MACRO]["mrr@5"]
+            values[part_score_name(part)] = table[MACRO][MAIN_METRIC]
         self.log_metrics({"epoch": entry.epoch, **values}, step)
 
     def table(self, key: str, table: TextTable) -> None:
@@ -142,7 +151,10 @@ def open_session(config: RunConfig) -> Iterator[Session]:
     A signal ends the body with `Stopped`, which says how the run goes on.
     """
     with report_once():
-        world = launched_world(device=config.device)
+        steps = config.optimisation
+        world = launched_world(
+            settings=LaunchedSettings(config.device, steps.precision, steps.accumulation)
+        )
     if not world.is_first:
         # What a lenient loading leaves out, or a model cuts, is said once.
         for part in ("datasets", "models"):

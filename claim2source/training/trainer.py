@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from claim2source.core.errors import ConfigError, did_you_mean
-from claim2source.core.imports import import_named
 
 # What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
@@ -77,6 +76,8 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     import pytorch_lightning as pl
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+    from claim2source.training.lightning_parts import instances
+
     hints = get_type_hints(pl.Trainer.__init__)
     names = hints.keys() - REFUSED.keys() - {"return"}
     loose = ConfigDict(arbitrary_types_allowed=True)
@@ -86,11 +87,12 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
             advice = did_you_mean(name, sorted(names))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {advice}")
         try:
-            arguments[name] = _instances(value)
+            arguments[name] = instances(value)
             TypeAdapter(hints[name], config=loose).validate_python(arguments[name], strict=True)
-        except (AttributeError, ImportError, TypeError, ValueError) as error:
+        except Exception as error:  # a user's module, or a class that is made, may raise anything
             first = error.errors()[0] if isinstance(error, ValidationError) else None
-            reason = " ".join((first["msg"] if first else str(error)).split())
+            text = first["msg"] if first else str(error) or type(error).__name__
+            reason = " ".join(text.split())
             raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {reason}") from None
     for name in ("callbacks", "plugins"):
         parts = arguments.get(name) or []
@@ -103,19 +105,6 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     if getattr(strategy, "_model_averaging_period", None):
         raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
     return arguments
-
-
-def _instances(value: Any) -> Any:
-    """Make the objects that a value names by `class_path`, with their `init_args`."""
-    if isinstance(value, list):
-        return [_instances(part) for part in value]
-    if not isinstance(value, dict) or "class_path" not in value:
-        return value
-    if rest := value.keys() - {"class_path", "init_args"}:
-        raise ValueError(f"beside class_path stands {', '.join(sorted(rest))}, not init_args alone")
-    module, _, name = str(value["class_path"]).rpartition(".")
-    kind = getattr(import_named(module or "pytorch_lightning.callbacks"), name)
-    return kind(**{key: _instances(part) for key, part in (value.get("init_args") or {}).items()})
 
 
 def _check_part(name: str, part: object) -> None:

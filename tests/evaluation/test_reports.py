@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claim2source.core.config import read_config
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
     Choice,
     Intervals,
+    Provenance,
     Report,
     SystemCost,
     SystemReport,
+    TrainingReport,
 )
 from claim2source.core.run import Run
 from claim2source.evaluation.reports import (
@@ -26,6 +30,8 @@ from claim2source.evaluation.reports import (
     read_reports,
 )
 from claim2source.io.trec import write_trec_run
+from claim2source.pipeline.table import EvaluateConfig
+from tests.report_files import write_report
 
 
 def save(folder: Path, model: str = "m/model", runs: tuple[str, ...] = ("en", "de")) -> Path:
@@ -136,6 +142,47 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
         judged_run(system, split("en1 de1"))
     Report("d", "dev", {"m": SystemReport("m", "m", "m")}).write(tmp_path / "b")
     assert read_reports([tmp_path / "b"]) == []
+
+
+def refused_report(folder: Path, program: str, **settings: Any) -> str:
+    """Write the report of a training, or an export, and say why it cannot be compared."""
+    training = None
+    if program != "train/merge.py":
+        training = TrainingReport((), "best", 1, "checkpoints/epoch-1", settings=settings)
+    system = {"languages": {"en": {"mrr@5": 0.5, "queries": 2}}, "macro": {"mrr@5": 0.5}}
+    provenance = Provenance(program)
+    options = {"training": training, "provenance": provenance, "chosen": "chosen"}
+    write_report(folder, {"chosen": system}, "demo", "dev", **options)
+    (loaded,) = read_reports([folder])
+    with pytest.raises(InputError) as error:
+        judged_run(loaded, split("en1 en2"))
+    (problem,) = error.value.problems
+    assert problem.file == str(folder)
+    return problem.why
+
+
+@pytest.mark.parametrize("program", ["train/finetune.py", "train/merge.py"])
+def test_a_trainings_report_names_the_command_that_evaluates_it(
+    program: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my run"
+    command = refused_report(folder, program).partition("evaluate it: ")[2]
+    words = shlex.split(command)
+    config = read_config(EvaluateConfig, words[2:], program="t", description="t")
+    assert words[0] == "python" and words[1].endswith("evaluate.py")
+    assert config.checkpoint == [str(folder)]
+    assert (config.dataset, config.split) == ("demo", "dev")
+    # What `after` made is named instead.
+    write_report(folder / "evaluation", {"BM25": {}})
+    reason = refused_report(folder, program)
+    assert str(folder / "evaluation") in reason and "--checkpoint" not in reason
+
+
+def test_a_trained_rerankers_report_names_its_stage(tmp_path: Path) -> None:
+    settings = {"first": {"depth": 100}, "model": {"kind": "yes_no"}}
+    reason = refused_report(tmp_path, "train/finetune_reranker.py", **settings)
+    assert f"{{rerank: yes_no, model: {tmp_path}}}" in reason
+    assert "--dataset demo --split dev" in reason
 
 
 def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,25 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_mined(tmp_path / "new" / "mined.jsonl", DATA) == ROWS
 
 
+def test_dense_lexical_and_fused_scores_are_kept_apart(tmp_path: Path) -> None:
+    """A score that is not known has no field, as in a file of an earlier version."""
+    negatives = (
+        Negative("n1", 0.75, "both", 0.25, 12.5),
+        Negative("n2", -0.25, "random", -0.25),
+        Negative("g2", 0.5, "first"),
+    )
+    rows, path = [MinedRow("c2", "g1", negatives)], tmp_path / "mined.jsonl"
+    write_mined(rows, path)
+    assert read_mined(path, DATA) == rows
+    scores = [
+        {"score": 0.75, "dense": 0.25, "lexical": 12.5},
+        {"score": -0.25, "dense": -0.25},
+        {"score": 0.5},
+    ]
+    written = json.loads(path.read_text(encoding="utf-8"))["negatives"]
+    assert [{k: v for k, v in row.items() if isinstance(v, float)} for row in written] == scores
+
+
 def test_a_stopped_writing_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "mined.jsonl"
     write_mined(ROWS[:1], path)
@@ -93,6 +112,8 @@ def negative(**fields: Any) -> dict[str, Any]:
         (negative(source="n2"), "negatives.1.source", "'n2' is listed twice"),
         (negative(score="0.5"), "negatives.1.score", "a valid number"),
         (negative(score=10**400), "negatives.1.score", "finite"),
+        (negative(dense="high"), "negatives.1.dense", "a valid number"),
+        (negative(lexical=10**400), "negatives.1.lexical", "finite"),
         (
             negative(origin="luck"),
             "negatives.1.origin",

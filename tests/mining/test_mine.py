@@ -160,7 +160,9 @@ def one_by_one(
                     in_dense, in_sparse = (name in r.sources(claim.id) for r in (dense, sparse))
                     in_sparse &= config.alpha > 0
                     origin = "both" if in_dense and in_sparse else "bm25" if in_sparse else "dense"
-                    negatives.append(Negative(name, score, origin))  # type: ignore[arg-type]
+                    lexical = sparse.scored(claim.id)[name] if in_sparse else None
+                    parts = near[name], lexical
+                    negatives.append(Negative(name, score, origin, *parts))  # type: ignore[arg-type]
             missing = config.hard - len(negatives)
             counts.rows, counts.hard = counts.rows + 1, counts.hard + len(negatives)
             counts.missing_hard += missing

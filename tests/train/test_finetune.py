@@ -89,6 +89,39 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
 
 
 @pytest.mark.slow
+def test_the_launchers_own_config_may_say_the_precision_too(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As `accelerate config` writes it: bf16 with bf16 runs, and contradicts the default."""
+    folder = tmp_path / "home" / "accelerate"
+    folder.mkdir(parents=True)
+    lines = "compute_environment: LOCAL_MACHINE", "debug: false", "distributed_type: 'NO'"
+    lines += "downcast_bf16: 'no'", "machine_rank: 0", "main_training_function: main"
+    lines += "mixed_precision: bf16", "num_machines: 1", "num_processes: 1", "use_cpu: true"
+    (folder / "default_config.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    extra: dict[str, object] = {"optimisation__epochs": 1}
+    home = {"HF_HOME": str(tmp_path / "home")}
+    command = [*LAUNCH, SCRIPT, *arguments(*setup, tmp_path / "run", **extra)]
+    proc = run(command, tmp_path, **home)
+    (error,) = (line for line in proc.stderr.splitlines() if line.startswith("error: "))
+    assert proc.returncode != 0 and "optimisation.precision: fp32" in error
+    assert not (tmp_path / "run").exists()
+    proc = run([*command, "--optimisation.precision=bf16"], tmp_path, **home)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert Report.read(tmp_path / "run").training is not None
+
+
+@pytest.mark.slow
+def test_callbacks_that_log_run_in_every_process(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    """Lightning's own refuse to run in a process without a logger."""
+    trainer = "trainer={callbacks: [{class_path: LearningRateMonitor}]}"
+    words = arguments(*setup, tmp_path / "run", optimisation__epochs=1)
+    proc = run([*TWO, *words, f"--{trainer}"], tmp_path)
+    assert proc.returncode == 0, proc.stderr[-3000:]
+    assert len(losses_of(tmp_path / "run")) > 1
+
+
+@pytest.mark.slow
 def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> None:
     """With W&B offline: no key, no account, no network."""
     extra: dict[str, object] = {"optimisation__epochs": 1, "wandb__mode": "auto"}

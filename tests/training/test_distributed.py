@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from claim2source.core.errors import UserError
 from claim2source.training.distributed import (
+    LaunchedSettings,
     World,
     check_same_world,
     joined_world,
@@ -26,7 +29,8 @@ def test_the_launchers_variables() -> None:
     assert world == World(8, 4, 5, 3) and not world.is_first
     harmless = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "USE_FSDP": "false"}
     harmless |= {"GRADIENT_ACCUMULATION_STEPS": "1", "USE_CPU": "True"}
-    launched_world({f"ACCELERATE_{name}": value for name, value in harmless.items()}, "cpu")
+    launcher = {f"ACCELERATE_{name}": value for name, value in harmless.items()}
+    launched_world(launcher, LaunchedSettings("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -35,10 +39,7 @@ def test_the_launchers_variables() -> None:
         ("ACCELERATE_USE_FSDP", "true", "--use_fsdp"),
         ("ACCELERATE_USE_DEEPSPEED", "true", "--use_deepspeed"),
         ("ACCELERATE_USE_MEGATRON_LM", "true", "--use_megatron_lm"),
-        ("ACCELERATE_MIXED_PRECISION", "bf16", "--mixed_precision"),
-        ("ACCELERATE_MIXED_PRECISION", "fp8", "--mixed_precision"),
         ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "--dynamo_backend"),
-        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "--gradient_accumulation_steps"),
     ],
 )
 def test_options_that_lightning_would_ignore_are_refused(
@@ -46,6 +47,40 @@ def test_options_that_lightning_would_ignore_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=option):
         launched_world({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "launched", "own", "contradicts"),
+    [
+        ("MIXED_PRECISION", "bf16", "bf16", False),
+        ("MIXED_PRECISION", "BF16", "bf16", False),
+        ("MIXED_PRECISION", "no", "bf16", False),
+        ("MIXED_PRECISION", "no", "fp32", False),
+        ("MIXED_PRECISION", "bf16", "fp32", True),
+        ("MIXED_PRECISION", "fp16", "bf16", True),
+        ("MIXED_PRECISION", "fp8", "fp32", True),
+        ("GRADIENT_ACCUMULATION_STEPS", "4", 4, False),
+        ("GRADIENT_ACCUMULATION_STEPS", "1", 4, False),
+        ("GRADIENT_ACCUMULATION_STEPS", "4", 1, True),
+        ("GRADIENT_ACCUMULATION_STEPS", "4", 2, True),
+    ],
+)
+def test_only_contradictions_of_config_and_launcher_are_refused(
+    name: str, launched: str, own: str | int, contradicts: bool
+) -> None:
+    environment = {f"ACCELERATE_{name}": launched}
+    settings = LaunchedSettings("cpu", "fp32", 1)
+    if isinstance(own, str):
+        settings = replace(settings, precision=own)
+    else:
+        settings = replace(settings, accumulation=own)
+    # A program that does not train has nothing to contradict.
+    assert launched_world(environment).size == 1
+    if not contradicts:
+        assert launched_world(environment, settings).size == 1
+        return
+    with pytest.raises(UserError, match=rf"--{name.lower()} {launched} .*optimisation\.\w+: {own}"):
+        launched_world(environment, settings)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -81,7 +116,7 @@ def test_the_launchers_cpu_is_not_ignored_where_there_is_a_gpu(
     launcher = {"ACCELERATE_USE_CPU": "True"}
     for has_gpu in (False, True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        assert launched_world(launcher, "cpu").size == 1
+        assert launched_world(launcher, LaunchedSettings("cpu")).size == 1
         if has_gpu:
             with pytest.raises(UserError, match="--device cpu"):
                 launched_world(launcher)

@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from transformers import get_cosine_schedule_with_warmup
+from transformers import TrainingArguments, get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
@@ -20,9 +20,15 @@ from claim2source.models.layers import set_dropout
 from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
+from claim2source.training.config import StepsConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import CollatedBatch, RetrieverModule, rate_at
+from claim2source.training.module import (
+    CollatedBatch,
+    RetrieverModule,
+    rate_at,
+    warmup_steps,
+)
 from tests.training.small import recipe_of, relative_gap, small_encoder, small_setup
 
 
@@ -81,6 +87,16 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     for step, of in zip(gradients.steps, (single_gradients[:3], single_gradients[3:]), strict=True):
         mean_of = {n: sum(gradients_of[n] for gradients_of in of) / len(of) for n in of[0]}
         assert relative_gap(mean_of, step) < 1e-5
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 0.07, 0.1, 0.3])
+def test_the_rise_is_rounded_as_transformers_does_where_that_is_asked_for(ratio: float) -> None:
+    """Else to the nearest number, as before there was a choice."""
+    up = StepsConfig(warmup_ratio=ratio, warmup_rounding="up")
+    for steps in (1, 3, 20, 31, 100, 590, 1767, 1768):
+        theirs = TrainingArguments(warmup_steps=ratio, use_cpu=True).get_warmup_steps(steps)
+        assert warmup_steps(up, steps) == theirs
+        assert warmup_steps(StepsConfig(warmup_ratio=ratio), steps) == round(ratio * steps)
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 5), (1, 6), (4, 20)])

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,6 +16,16 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from claim2source.core.errors import ConfigError
+from claim2source.core.report import Report
+from claim2source.datasets import load
+from claim2source.models import Manifest
+from claim2source.models.config import Template
+from claim2source.models.manifest import RerankerManifest, RerankerSettings
+from claim2source.pipeline.evaluate import evaluate
+from claim2source.retrieve import BM25
+from claim2source.text import Rendering
+from claim2source.training.export.card import write_card
 from tests.processes import program
 from tests.shared_data import REPOSITORY
 from tests.training.points import config, write_point
@@ -33,6 +44,8 @@ class Hub:
         self.refuses = False
         self.visibility = ""
         self.address = ""
+        self.role = "write"
+        self.asked = 0
 
 
 @pytest.fixture
@@ -55,6 +68,11 @@ def hub() -> Iterator[Hub]:
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
         def do_GET(self) -> None:
+            if self.path.startswith("/api/whoami"):
+                hub.asked += 1
+                token = {"displayName": "t", "role": hub.role}
+                self.reply({"name": "me", "type": "user", "auth": {"accessToken": token}})
+                return
             self.reply({"error": "no"}, 403 if hub.refuses else 404)
 
         def do_PUT(self) -> None:
@@ -152,6 +170,13 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     picked = report["systems"]["picked"]
     english = next(result for result in results if result.dataset_config == "en")
     assert english.metric_value == pytest.approx(picked["languages"]["en"]["mrr@5"], abs=1e-4)
+    assert english.metric_args is not None
+    low, high = english.metric_args["interval_95"]
+    assert low <= english.metric_value <= high
+    bounds = Report.read(out).systems["picked"].intervals
+    assert bounds is not None
+    assert [low, high] == pytest.approx(list(bounds.of("mrr@5", "en") or ()), abs=1e-4)
+    assert "| en | 6 |" in text and "95 % interval" in text
     # The lines of its use are run as they stand.
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert code.count("\n") == 3
@@ -160,6 +185,114 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     own = SentenceTransformer(str(out), device="cpu")
     expected = own.encode_query(names["posts"]) @ own.encode_document(names["papers"]).T
     assert names["scores"].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def card_of(
+    manifest: Manifest | RerankerManifest, report: Report | None, folder: Path
+) -> tuple[str, dict[str, Any]]:
+    folder.mkdir(exist_ok=True)
+    write_card(folder, manifest, ["checked"], "title", report)
+    card = ModelCard.load(str(folder / "README.md"))
+    return card.text, card.data.to_dict()
+
+
+def test_the_column_of_intervals_goes_where_there_are_none(point: Path, tmp_path: Path) -> None:
+    """As of trainings that were reported before there were any."""
+    manifest, data = Manifest.read(point), load("demo", "dev")
+    ranking = BM25().index(data.sources).search(data.claims)
+    for repeats, is_there in ((0, False), (100, True)):
+        report = evaluate(ranking, data, repeats=repeats)
+        report = replace(report, chosen=next(iter(report.systems)))
+        text, _ = card_of(manifest, report, tmp_path / str(repeats))
+        table = [line for line in text.splitlines() if line.startswith("|")]
+        assert {line.count("|") for line in table} == {5 if is_there else 4}
+
+
+def test_its_languages_are_those_of_the_claims_that_were_trained_on(
+    point: Path, tmp_path: Path
+) -> None:
+    """Those of the split that is reported say nothing of the training."""
+    manifest, data = Manifest.read(point), load("demo", "dev")
+    report = evaluate(BM25().index(data.sources).search(data.claims), data, repeats=0)
+    report = replace(report, chosen=next(iter(report.systems)))
+    for trained, limited, expected in (
+        (("de", "uk"), None, ["de", "uk"]),
+        (("de",), ("de", "en"), ["de"]),
+        (None, ("de", "en"), ["de", "en"]),
+        (None, None, None),
+    ):
+        record = replace(manifest.data, languages=limited, train_languages=trained)
+        _, metadata = card_of(replace(manifest, data=record), report, tmp_path / "card")
+        assert metadata.get("language") == expected
+
+
+def test_an_example_is_shown_as_the_model_reads_it(point: Path, tmp_path: Path) -> None:
+    manifest = Manifest.read(point)
+    template = Template(claim="query:\n", source="passage: ", append_token="</s>")
+    for claims, sources in (("bilingual", "title_abstract"), ("translated", "metadata")):
+        rendering = Rendering(claims=claims, sources=sources)  # type: ignore[arg-type]
+        encoder = replace(manifest.encoder, template=template)
+        shown = replace(manifest, encoder=encoder, rendering=rendering)
+        text, _ = card_of(shown, None, tmp_path / claims)
+        post, paper = re.findall(r"```text\n(.*?)\n```", text, re.DOTALL)
+        assert post.startswith("query:\n") and paper.startswith("passage: ")
+        assert post.endswith("</s>") and paper.endswith("</s>")
+        assert ("Neue Studie" in post) is (claims == "bilingual") and "New study" in post
+        assert ("Journal of Examples" in paper) is (sources == "metadata")
+
+
+def test_a_rerankers_example_is_its_pair_or_its_prompt(point: Path, tmp_path: Path) -> None:
+    manifest = Manifest.read(point)
+    parts = {"base": manifest.base, "weights": manifest.weights, "rendering": Rendering()}
+    for settings, expected in (
+        (RerankerSettings("cross_encoder"), 2),
+        (RerankerSettings("yes_no", instruction="Does it fit?", template="qwen3"), 1),
+    ):
+        own = RerankerManifest(reranker=settings, depth=10, **parts)  # type: ignore[arg-type]
+        text, _ = card_of(own, None, tmp_path / settings.kind)
+        shown = re.findall(r"```text\n(.*?)\n```", text, re.DOTALL)
+        assert len(shown) == expected and "Masks in schools" in shown[-1]
+        assert ("<Instruct>: Does it fit?" in shown[0]) is (settings.kind == "yes_no")
+
+
+@pytest.fixture
+def near_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, and a token for it, as this process knows them."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    return hub
+
+
+def refused(point: Path, out: Path, name: str = "me/model") -> str:
+    """Merge with an upload that is refused before anything is read or written."""
+    with pytest.raises(ConfigError) as error:
+        merge(MergeConfig([str(point)], out, push_to_hub=name))
+    assert error.value.key == "push_to_hub" and len(error.value.lines) == 1
+    assert not out.exists()
+    return str(error.value)
+
+
+def test_an_upload_that_cannot_be_is_refused_before_the_export(
+    near_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is not even looked at."""
+    none, out = tmp_path / "none", tmp_path / "out"
+    refused(none, out, "no/such/name")
+    assert near_hub.asked == 0
+    near_hub.role = "read"
+    refused(none, out)
+    assert near_hub.asked == 1
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no_token"))
+    refused(none, out)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    # Nobody listens there.
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert "hf_secret" not in refused(none, out)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused(none, out)
+    assert near_hub.requests == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,97 @@
+"""Check the layers that `lora.targets` names before anything is mined or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from claim2source.core.errors import ConfigError
+from claim2source.models.layers import linear_layers
+from claim2source.training.config import TrainingRecipe
+
+KEY = "lora.targets"
+# Layers whose deltas are products B A, which exports and sums of checkpoints add up.
+_ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Conv1D)
+
+
+def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tensor]) -> None:
+    """Raise `ConfigError` for a target that gets no adapter, one in vain, or one that is not kept.
+
+    `output` runs the model on a short text: a layer without influence on it is not trained.
+    """
+    if recipe.tuning == "full" or not recipe.lora.targets:
+        return
+    layers = {name: _find_layers(model, name) for name in recipe.lora.targets}
+    allowed = f"layers of this model: {', '.join(_names_of_linear(model))}"
+    for name, found in layers.items():
+        if not found:
+            raise ConfigError(KEY, name, allowed)
+        for layer in found.values():
+            _check_kind(name, layer, allowed)
+    used = _find_used(layers.values(), output)
+    for name, found in layers.items():
+        if used.isdisjoint(found):
+            reason = "it has no part in this model's output here, so it would not be trained"
+            raise ConfigError(KEY, name, f"{allowed} ({reason})")
+
+
+def _names_of_linear(model: nn.Module) -> list[str]:
+    return sorted({path.rsplit(".", 1)[-1] for path in linear_layers(model)})
+
+
+def _find_layers(model: nn.Module, name: str) -> dict[str, nn.Module]:
+    """Find the layers that a target names, as peft does: by the path, or its end."""
+    found = {}
+    for path, layer in model.named_modules():
+        if path == name or path.endswith(f".{name}"):
+            found[path] = layer
+    return found
+
+
+def _check_kind(name: str, layer: nn.Module, allowed: str) -> None:
+    if isinstance(layer, _ADAPTED):
+        return
+    reason = f"{type(layer).__name__} layers get no adapter"
+    if isinstance(layer, nn.Embedding):
+        reason = "an adapter of embeddings is neither exported over tied weights nor summed"
+    raise ConfigError(KEY, name, f"{allowed} ({reason})")
+
+
+def _find_used(
+    targets: Iterable[Mapping[str, nn.Module]], output: Callable[[], Tensor]
+) -> set[str]:
+    """Find the paths of the layers that the output depends on: those with a gradient."""
+    probes: dict[str, Tensor] = {}
+    handles = []
+    for found in targets:
+        for path, layer in found.items():
+            hook = _Probe(path, probes)
+            handles.append(layer.register_forward_hook(hook))
+    try:
+        with torch.enable_grad():
+            total = output().float().square().sum()
+        if not probes or not total.requires_grad:
+            return set()
+        gradients = torch.autograd.grad(total, list(probes.values()), allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {path for path, part in zip(probes, gradients, strict=True) if part is not None}
+
+
+class _Probe:
+    """Add 0 to a layer's output, as a tensor whose gradient shows whether that is used."""
+
+    def __init__(self, path: str, probes: dict[str, Tensor]) -> None:
+        self.path, self.probes = path, probes
+
+    def __call__(self, layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        zero = self.probes.get(self.path)
+        if zero is None:
+            zero = torch.zeros((), device=output.device, dtype=output.dtype, requires_grad=True)
+            self.probes[self.path] = zero
+        return output + zero
