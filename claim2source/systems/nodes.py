@@ -304,7 +304,7 @@ class HybridNode(Node):
             return node, choices
 
         def choose_here() -> tuple[FusionConfig, Choice]:
-            selection = fitting.held_out.claims([manifest])
+            selection = fitting.held_out.claims(_manifests(node, fitting.runtime) or [manifest])
             index = node.index(selection.val.sources, fitting.runtime, fitting.form)
             first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
             scored = index.score_missing(selection.val.claims, first, second)
@@ -459,9 +459,14 @@ def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
     return None if model is None else runtime.facts(model).record
 
 
+def _manifests(node: AnyNode, runtime: SystemRuntime) -> list[Manifest | None]:
+    """List the manifests of all dense models of a node, of both parts of a hybrid and of routes."""
+    return [_manifest_of(part, runtime) for part in node.walk() if isinstance(part, DenseNode)]
+
+
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
     held_out = {
-        part.display_name: fitting.held_out.claims([_manifest_of(part, fitting.runtime)])
+        part.display_name: fitting.held_out.claims(_manifests(part, fitting.runtime))
         for part in parts
     }
     selection = one_val(language, held_out)
