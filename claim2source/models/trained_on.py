@@ -69,6 +69,9 @@ class TrainedOn:
         """Whether the claim was trained on, in any of its forms."""
         return not self.hashes.isdisjoint(claim_hashes(claim))
 
+    def __bool__(self) -> bool:
+        return bool(self.packed or self.unrecorded)
+
     def __or__(self, other: TrainedOn) -> TrainedOn:
         if other == self:
             return self
@@ -119,6 +122,15 @@ class TrainedOn:
         if sha256 is not None and read.sha256 != sha256:
             raise InputError(path, why="its sha256 is not the manifest's: damaged or exchanged")
         return read
+
+
+def is_trained_on(folder: Path) -> bool:
+    """Whether a folder has a `trained_on.json` of ours."""
+    try:
+        TrainedOn.read(folder)
+    except InputError:
+        return False
+    return True
 
 
 _Texts = Literal["NFKC, small letters, single spaces; own text and translation"]

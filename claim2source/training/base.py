@@ -23,7 +23,7 @@ from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, re
 from claim2source.models.layers import set_dropout
 from claim2source.models.manifest import FILE, Base, checkpoint_folder
 from claim2source.models.query_only import base_encoder
-from claim2source.systems.heldout import require_held_out
+from claim2source.systems.seen import require_held_out
 from claim2source.training.checkpoint import (
     PART,
     Kind,

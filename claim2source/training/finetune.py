@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
-from claim2source.systems.heldout import claims_of_models
+from claim2source.systems.seen import claims_of_models
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe

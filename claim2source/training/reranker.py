@@ -13,7 +13,7 @@ from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import checkpoint_folder
-from claim2source.systems.heldout import claims_of_models, require_held_out
+from claim2source.systems.seen import claims_of_models, require_held_out
 from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined

@@ -19,7 +19,7 @@ from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, We
 from claim2source.models.manifest import DataRecord, RerankerManifest, RerankerSettings, SourceModel
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
-from claim2source.systems.heldout import require_held_out
+from claim2source.systems.seen import require_held_out
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.reranker import finetune_reranker

@@ -23,13 +23,8 @@ from claim2source.datasets.prepare import PrepareConfig, prepare
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord, manifest_of
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
-from claim2source.systems.heldout import (
-    ChoosingOn,
-    HeldOut,
-    NothingToChooseOn,
-    claims_of_models,
-    require_held_out,
-)
+from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn
+from claim2source.systems.seen import claims_of_models, require_held_out
 from claim2source.text import Rendering
 from claim2source.training.export.weighted_sum import read_parts, write_sum
 from claim2source.training.finetune import finetune

@@ -33,7 +33,7 @@ from claim2source.models.resolve import (
     set_adapter_scale,
 )
 from claim2source.models.trained_on import TrainedOn
-from claim2source.systems.heldout import claims_of_models
+from claim2source.systems.seen import claims_of_models
 
 if TYPE_CHECKING:
     from torch import Tensor
