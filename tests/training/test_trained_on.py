@@ -227,6 +227,13 @@ def test_a_training_records_its_claims_with_every_checkpoint(
         assert record is not None and not record.unrecorded
         assert all(record.knows(claim) is known for claim in data.train.claims)
         assert not any(map(record.knows, data.val.claims))
+    # On its own data the same is chosen on as by what the manifest says of val.
+    manifest = Manifest.read(run / "checkpoints" / "epoch-1")
+    for recorded in (manifest, replace(manifest, trained_on=None)):
+        selection = HeldOut(str(setup[1]), "dev").claims([recorded])
+        assert selection.val == data.val and not selection.note
+        assert selection.seen == data.selection.seen
+        assert selection.seen_share == data.selection.seen_share
 
 
 def test_a_moved_and_an_exported_model_still_knows_its_claims(
