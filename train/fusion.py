@@ -58,6 +58,7 @@ from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn
 from claim2source.systems.read import Systems, read_entries, read_systems
+from claim2source.systems.seen import claims_of_models
 from claim2source.systems.stages import StageResult, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
@@ -194,8 +195,14 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         families = [Family("The learned fusion against the others", pairs)]
         report = add_tests(report, scored, families, reported, config.repeats, config.seed)
     report.write(config.out)
-    for scored_system in scored.values():
-        write_runs(scored_system.run, reported, config.out / scored_system.report.runs)
+    trained_on = {name: against[name].trained_on(config.dataset) for name in against}
+    first = system.trained_on(config.dataset)
+    of_views = [view.model.name for view in views.values() if view.model is not None]
+    learned = first | claims_of_models(of_views, config.dataset) | fusion.fitted.trained_on
+    trained_on |= {FIRST_STAGE: first, LEARNED: learned}
+    for name, scored_system in scored.items():
+        folder = config.out / scored_system.report.runs
+        write_runs(scored_system.run, reported, folder, trained_on[name])
     write_submissions(scored[LEARNED].run, reported, config.out)
     table = rows_table(config, fitting, rows, speed)
     weights: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]

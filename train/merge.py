@@ -344,8 +344,10 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
     """Score a sum and its parts on val, choose among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
     models = {SUM: checkpoint, **dict(zip(_short_names(config), folders, strict=True))}
-    # As the first says where its data lie; the sum lies elsewhere.
-    comparison = Comparison(config, Manifest.read(folders[0]))
+    # As the first says where its data lie; the sum lies elsewhere, and knows what any part knows.
+    trained_on = Manifest.read(checkpoint).trained_on
+    manifest = replace(Manifest.read(folders[0]), trained_on=trained_on)
+    comparison = Comparison(config, manifest)
     note, selection, choice = "", None, None
     try:
         selection = comparison.selection()

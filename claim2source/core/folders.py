@@ -34,6 +34,7 @@ _OURS = re.compile(
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
     | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)
+    | evaluation/(.+/)?runs/(.+/)?trained_on\.json
     | evaluation/(.+/)?(runs/(.+/)?[^/]+\.trec|submission_202[56]/predictions[^/]*\.tsv)
     | (.+/)?\.[^/]+\.[a-z0-9_]{{8}}\.(tmp|old)(/.+)?)
     """,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,13 +18,17 @@ from claim2source.core.validate import Strict, read_json, validated
 from claim2source.io.store import default_root
 from claim2source.models.config import Dtype, EncoderSettings, Identity
 from claim2source.models.local import local_name
+from claim2source.models.trained_on import TrainedOn
 from claim2source.text import Rendering
 
 FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
 FORMAT = 1
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # The part that a re-ranker's manifest has in place of `encoder`.
 RERANKER = "reranker"
+# Its key in the JSON holds the sha256 of the claims' hashes, which lie in a file beside.
+CLAIMS = "trained_on"
 RerankerKind = Literal["cross_encoder", "yes_no"]
 # A base that was a folder is recorded by its name alone, after this.
 LOCAL = f".{os.sep}"
@@ -123,6 +128,8 @@ class TrainingRecord(Strict):
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
     `scores` holds the scores by split, `config` the training run's settings as JSON values.
+    `trained_on` are the claims that the weights have seen, those of the base included; None if
+    they were not recorded. They lie in a file of their own beside the manifest.
     """
 
     base: Base
@@ -135,13 +142,24 @@ class TrainingRecord(Strict):
     git: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
+    trained_on: TrainedOn | None = field(default=None, repr=False)
 
     def write(self, folder: Path) -> None:
-        """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
+        """Write `manifest.json` into `folder`, atomically, without this machine's paths.
+
+        The claims that were trained on are written beside it.
+        """
+        if self.trained_on is not None:
+            self.trained_on.write(folder)
         write_json(folder / FILE, self._as_json())
 
     def write_export(self, folder: Path, **details: str | float) -> None:
-        """Write `claim2source.json`: the manifest of an exported model, without its scores."""
+        """Write `claim2source.json`: the manifest of an exported model, without its scores.
+
+        The claims that were trained on are written beside it.
+        """
+        if self.trained_on is not None:
+            self.trained_on.write(folder)
         left_out = ("scores", "config")
         record = {key: value for key, value in self._as_json().items() if key not in left_out}
         write_json(folder / EXPORT_FILE, record | details)
@@ -162,8 +180,13 @@ class TrainingRecord(Strict):
         """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
         base = replace(self.base, name=base_record(self.base.name))
-        values = asdict(replace(self, base=base))
-        return values | {key: without_paths(values[key]) for key in ("data", "config")}
+        values = asdict(replace(self, base=base, trained_on=None))
+        values |= {key: without_paths(values[key]) for key in ("data", "config")}
+        if self.trained_on is None:
+            del values[CLAIMS]
+        else:
+            values[CLAIMS] = self.trained_on.sha256
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +270,9 @@ def _read(path: Path) -> AnyManifest:
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
                 raise InputError(path, field=f"{part}.{key}", why="is missing")
+    claims = _read_claims(raw.pop(CLAIMS, None), path)
     # As JSON, where a list may stand for a tuple.
-    record: AnyManifest = validated(kind, json.dumps(raw), path)
+    record: AnyManifest = replace(validated(kind, json.dumps(raw), path), trained_on=claims)
     base, data, folder = record.base, record.data, path.parent
     base = replace(base, name=find_base(base.name, base.sha256, folder))
     data = replace(data, dataset=find_dataset(data.dataset, folder))
@@ -257,6 +281,15 @@ def _read(path: Path) -> AnyManifest:
         return record
     name = find_base(sources.name, sources.sha256, folder, "teacher")
     return replace(record, source_model=replace(sources, name=name))
+
+
+def _read_claims(sha256: object, path: Path) -> TrainedOn | None:
+    """Read the claims beside a manifest, which has their hash; None if it has none."""
+    if sha256 is None:
+        return None
+    if not isinstance(sha256, str):
+        raise InputError(path, field=CLAIMS, why="not a sha256")
+    return TrainedOn.read(path.parent, sha256)
 
 
 def without_paths(value: object) -> object:
@@ -306,6 +339,11 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
     return next((path for path in paths if path and Path(path).is_dir()), record)
 
 
+def is_lost(name: str) -> bool:
+    """Whether a name is the record of a base that was a folder and was not found here."""
+    return name.startswith(LOCAL) and not Path(name).is_dir()
+
+
 def find_dataset(record: str | None, checkpoint: Path) -> str | None:
     """Find the data set of a record in the config of the checkpoint's run; else return it."""
     if not record or os.path.isabs(record):
@@ -343,11 +381,23 @@ def chosen_checkpoint(run_folder: Path) -> Path:
 def manifest_of(name: str) -> AnyManifest | None:
     """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models.
 
-    A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from.
+    A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from, and
+    so has a copy of it from the hub, once it is downloaded.
     """
     folder = checkpoint_folder(name)
-    files = (folder / FILE, folder / EXPORT_FILE)
+    files = [folder / FILE, folder / EXPORT_FILE]
+    if not folder.exists() and _HUB_NAME.fullmatch(name):
+        files += _downloaded(name)
     return next((_read(file) for file in files if file.is_file()), None)
+
+
+def _downloaded(name: str) -> list[Path]:
+    """List the export files of a hub's model in the cache, the newest first."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    snapshots = Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots")
+    files = snapshots.glob(f"*/{EXPORT_FILE}")
+    return sorted(files, key=lambda path: path.lstat().st_mtime, reverse=True)
 
 
 def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
@@ -365,7 +415,17 @@ def manifest_of_base(manifest: AnyManifest) -> AnyManifest | None:
 
     None where that is no checkpoint, or not to be found any more.
     """
-    base = manifest_of(manifest.base.name)
+    base, folder = manifest_of(manifest.base.name), checkpoint_folder(manifest.base.name)
+    if base is None:
+        return None
     # A folder of that name may be another one.
-    same_base = base is not None and base.weights.sha256 == manifest.base.sha256
-    return base if same_base else None
+    hashes = base.weights.sha256, _exported_sha256(folder)
+    return base if manifest.base.sha256 in hashes else None
+
+
+def _exported_sha256(folder: Path) -> str | None:
+    """Return the sha256 of an export's weights, which is not that of its checkpoint's."""
+    path = folder / EXPORT_FILE
+    record = read_json(path) if path.is_file() else None
+    sha256 = record.get("sha256") if isinstance(record, dict) else None
+    return sha256 if isinstance(sha256, str) else None

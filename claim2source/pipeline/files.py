@@ -23,13 +23,24 @@ from claim2source.io.submissions import (
     zip_submission,
 )
 from claim2source.io.trec import write_trec_run
+from claim2source.models.trained_on import TRAINED_ON, TrainedOn, is_trained_on
 
 SUBMITTED = 5
 _YEARS: tuple[Year, ...] = (2026, 2025)
 
 
-def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
-    """Write a TREC run for each language into a folder; earlier ones of others are removed."""
+def write_runs(
+    run: Run, dataset: Dataset, folder: Path, trained_on: TrainedOn | None = None
+) -> None:
+    """Write a TREC run for each language into a folder; earlier ones of others are removed.
+
+    `trained_on` are the claims that the system was trained on: they are noted beside the runs, if
+    there are any, and nothing is chosen on them where the runs are a first stage.
+    """
+    if trained_on:
+        trained_on.write(folder)
+    elif is_trained_on(folder):
+        (folder / TRAINED_ON).unlink()
     _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
     for language in dataset.languages:
         claims = [claim.id for claim in dataset.claims if claim.lang == language]

@@ -24,6 +24,7 @@ from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
 from claim2source.evaluation.reports import join_runs
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
+from claim2source.models.trained_on import TrainedOn
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -283,7 +284,8 @@ def read_or_run(
         row = run_row(plan, runner, scoring)
         keyed = {name: stage.with_report(key=key) for name, stage in row.stages.items()}
         row = replace(row, stages=keyed)
-        _write_row(row, runner.reported, folder, runner.settings.dataset, program)
+        trained_on = plan.system.trained_on(runner.settings.dataset)
+        _write_row(row, runner.reported, folder, runner.settings.dataset, program, trained_on)
     within = {
         name: stage.with_report(runs=f"{folder.name}/{stage.report.runs}")
         for name, stage in row.stages.items()
@@ -291,10 +293,15 @@ def read_or_run(
     return replace(row, stages=within)
 
 
-def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
-    """Write the runs, the whole system's submissions, the page of claims, then the report."""
+def _write_row(
+    row: Row, dataset: Dataset, folder: Path, name: str, program: str, trained_on: TrainedOn
+) -> None:
+    """Write the runs, the whole system's submissions, the page of claims, then the report.
+
+    Beside the runs stands what the system was trained on.
+    """
     for scored in row.stages.values():
-        write_runs(scored.run, dataset, folder / scored.report.runs)
+        write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
     write_submissions(row.stages[row.name].run, dataset, folder)
     runs = {stage: scored.run for stage, scored in row.stages.items()}
     trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")

@@ -171,9 +171,10 @@ def add_styles(
             failed = not_run_row(row.plan.system, row.form, error)
             not_run.append(replace(failed, system=f"{failed.system}: styles"))
             continue
+        trained_on = row.plan.system.trained_on(runner.settings.dataset)
         for cell in own.values():
             if cell.report.runs:
-                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs)
+                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs, trained_on)
                 write_submissions(cell.run, dataset, out / cell.report.runs)
         cells |= own
         if own:

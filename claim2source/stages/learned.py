@@ -23,6 +23,7 @@ from claim2source.core.files import content_hash, write_json
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
+from claim2source.models.trained_on import TrainedOn
 from claim2source.retrieve.bm25 import FORMATS
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -54,7 +55,8 @@ class FittingData:
     """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
 
     `candidates` is the system whose first sources they are, `held_out` says of which claims the
-    scores of trained models were taken.
+    scores of trained models were taken. `texts` are the hashes of the claims, in base64, as in
+    `trained_on.json`: nothing else of a system is chosen on these claims.
     """
 
     dataset: str
@@ -66,6 +68,15 @@ class FittingData:
     depth: int
     penalty: float
     held_out: str = ""
+    texts: str = ""
+
+    def __post_init__(self) -> None:
+        TrainedOn.from_text(self.texts)  # raises ValueError
+
+    @property
+    def trained_on(self) -> TrainedOn:
+        """Return the claims that the weights were fitted on; none if the file does not say."""
+        return TrainedOn.from_text(self.texts)
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,9 @@ class Learned(WithRuntime):
         """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
         pool = self.__dict__.get("_pool")
         analysis = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
-        return asdict(self.fusion) | analysis | ({} if pool is None else {"pool": pool})
+        fusion = asdict(self.fusion)
+        del fusion["fitted"]["texts"]  # no score depends on them
+        return fusion | analysis | ({} if pool is None else {"pool": pool})
 
     @property
     def counts_terms(self) -> bool:

@@ -32,6 +32,7 @@ from claim2source.models.manifest import (
     trained_reranker,
 )
 from claim2source.models.resolve import ADAPTER_FILE, check_hash
+from claim2source.models.trained_on import TRAINED_ON
 from claim2source.models.weights import (
     is_of_head,
     missing_weights,
@@ -165,7 +166,7 @@ class LocalReranker(Reranker):
             for path in sorted(folder.rglob("*"))
             if path.is_file()
             and (path.suffix in _TEXTS or path.parent != folder)
-            and path.name != MANIFEST
+            and path.name not in (MANIFEST, TRAINED_ON)
         }
         dtype = self.dtype
         if self.trained is not None and dtype == LocalReranker.dtype:

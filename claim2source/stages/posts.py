@@ -16,7 +16,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.datasets import load
-from claim2source.datasets.grouping import connected_groups
+from claim2source.datasets.grouping import connected_groups, plain_text
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve.dense import encoder_keys, unit_vectors
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
@@ -33,7 +33,7 @@ class Posts(WithRuntime):
     A cosine counts from where other papers' posts end: a known post's nearest post of another
     paper has 0 on average, and 1 is one standard deviation of these cosines nearer. Papers without
     known posts have 0: what helps papers with posts costs the others. The claims that are ranked
-    are never known posts themselves.
+    are never known posts themselves, also where a mixed data set puts a name before their ids.
 
     Args:
         dataset: data set of the known posts: a folder, or a name in CLAIM2SOURCE_DATA.
@@ -82,27 +82,32 @@ class Posts(WithRuntime):
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
-        ids = {claim.id for claim in claims}
-        posts = [post for post in self.known_posts if post.id not in ids]
+        own = {key for claim in claims for key in _keys(claim)}
+        posts = [post for post in self.known_posts if own.isdisjoint(_keys(post))]
         texts, store = self.rendering.claim_texts([*posts, *claims]), self.runtime.store
         vectors, read = self.resolved.encoder.encode(texts, "claim", store=store)
-        own, of_claims = np.split(unit_vectors(vectors), [len(posts)])
+        known, of_claims = np.split(unit_vectors(vectors), [len(posts)])
         rows = defaultdict[str, list[int]](list)
         for row, post in enumerate(posts):
             for gold in post.golds:
                 rows[gold].append(row)
-        mean, spread = other_papers_cosines(own, connected_groups(post.golds for post in posts))
+        mean, spread = other_papers_cosines(known, connected_groups(post.golds for post in posts))
         ranked, notes = {}, {}
         for claim, vector in zip(claims, of_claims, strict=True):
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
-            cosines = own @ vector
+            cosines = known @ vector
             nearest = [cosines[rows[s]].max() if s in rows else mean for s in first]
             near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
             scores = np.array([before[source] for source in first], np.float64)
             ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
             notes[claim.id] = f"{int((near > 0).sum())} of {len(first)} sources have a near post"
         return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=Cost(tokens=read.tokens))
+
+
+def _keys(claim: Claim) -> set[tuple[str, str]]:
+    """Identify a claim by its id and, without the set's name in a mixed data set, id and text."""
+    return {(claim.id, ""), (claim.id.rpartition("/")[2], plain_text(claim.text))}
 
 
 def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:

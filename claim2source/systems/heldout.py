@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.datasets.grouping import plain_text
-from claim2source.models import DataRecord, checkpoint_folder
-from claim2source.models.manifest import Manifest, RerankerManifest, manifest_of, manifest_of_base
+from claim2source.models import DataRecord
+from claim2source.models.manifest import is_lost, manifest_of_base
+from claim2source.models.trained_on import TrainedOn
 from claim2source.systems.choose import Weighing, weigh
 from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.seen import (
+    Trained,
+    claims_seen,
+    label_of_model,
+    rebuilt_claims,
+    val_shares,
+    warn_if_unrecorded,
+)
 from claim2source.text import ClaimForm
 
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
-Trained = Manifest | RerankerManifest
-TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
+TRAIN_SPLIT = "train"
 
 _DIFFERS = "the val carved here is not the one training held out: the data differ"
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
+_MODEL_SAW = "the model was trained on"
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,30 @@ class SelectionData:
         held_out = {claim.id for claim in self.val.claims}
         trained = (claim for claim in self.train.claims if claim.id not in held_out)
         return frozenset(gold for claim in trained for gold in claim.golds)
+
+    def without(self, claims: Collection[str], note: str = "") -> SelectionData:
+        """Leave claims of val out, by id; `note` says which, if there are any."""
+        unknown = [claim for claim in self.val.claims if claim.id not in claims]
+        if len(unknown) == len(self.val.claims):
+            return self
+        notes = "; ".join(filter(None, (self.note, note)))
+        return replace(self, val=self.val.with_claims(unknown, "val"), note=notes)
+
+    def unknown_to(self, trained_on: TrainedOn, whose: str) -> SelectionData:
+        """Leave claims of val out that something was trained on; `whose` training the note names.
+
+        Raises `NothingToChooseOn` if no claim with a gold is left.
+        """
+        known = {claim.id for claim in self.val.claims if trained_on.knows(claim)}
+        if not known:
+            return self
+        counted = f"{len(known)} of {len(self.val.claims)} claims"
+        rest = self.without(known, f"without {counted} that {whose}")
+        if not rest.val.golds:
+            raise NothingToChooseOn(
+                f"{counted} are those that {whose}; no gold is left to choose by"
+            )
+        return rest
 
     def weighing(self, data: Dataset | None = None, language: str = MACRO) -> Weighing:
         """Weigh val's claims; `data` are the same claims in another form."""
@@ -207,25 +240,101 @@ class HeldOut:
             )
         return data
 
-    def claims(self, manifests: Iterable[Trained | None]) -> SelectionData:
+    def claims(
+        self, manifests: Iterable[Trained | None], fitted_on: Iterable[TrainedOn] = ()
+    ) -> SelectionData:
         """Load the claims that none of several models knows; all of train where none is trained.
 
-        A checkpoint's manifest says how its val was carved. One that was trained from another
-        checkpoint knows the claims of both, where the data of both are here. Raises
-        `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no
-        claim with a gold is left.
+        What a model was trained on is recorded beside its manifest. Without such a record the
+        manifest says how its val was carved, and one that was trained from another checkpoint knows
+        the claims of both, where the data of both are here; where they are not, a warning names the
+        risk. `fitted_on` are claims of other parts, such as a learned fusion. Raises `UserError`
+        for settings that contradict a trained one's, `NothingToChooseOn` where no claim with a gold
+        is left.
         """
-        if self.own_train is not None:
-            return SelectionData(self.own_train, self.own_train, labels=self.labels)
         models = list(manifests) or [None]
-        return self.get_or_make(
-            models, lambda: unknown_to_all([self._unknown_to(model) for model in models])
+        key = [(model, None if model is None else model.trained_on) for model in models]
+        selection = self.get_or_make(
+            [(model, None if record is None else record.sha256) for model, record in key],
+            lambda: self._unknown_to_models(models),
         )
+        for trained_on in fitted_on:
+            note = warn_if_unrecorded(self.dataset, trained_on)
+            selection = selection.unknown_to(trained_on, "a part of the system was fitted on")
+            notes = "; ".join(filter(None, (selection.note, note)))
+            selection = replace(selection, note=notes)
+        return selection
+
+    def _unknown_to_models(self, models: Sequence[Trained | None]) -> SelectionData:
+        if self.own_train is None:
+            return unknown_to_all([self._unknown_to(model) for model in models])
+        selection = SelectionData(self.own_train, self.own_train, labels=self.labels)
+        for model in filter(None, models):
+            trained_on = claims_seen(model, self.dataset)
+            warn_if_unrecorded(self.dataset, trained_on)
+            selection = selection.unknown_to(trained_on, _MODEL_SAW)
+        return selection
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that a model and its base held out."""
+        """Find the claims that a model and its bases were not trained on."""
+        record = None if manifest is None else manifest.trained_on
+        if manifest is None or record is None:
+            return self._unknown_by_data(manifest)
+        if not record.unrecorded:
+            return self._unknown_by_record(manifest, record)
+        note = warn_if_unrecorded(self.dataset, record)
+        selection = self._unknown_by_data(manifest).unknown_to(record, _MODEL_SAW)
+        return replace(selection, note="; ".join(filter(None, (selection.note, note))))
+
+    def _unknown_by_record(self, manifest: Trained, trained_on: TrainedOn) -> SelectionData:
+        """Find the claims that are not recorded as trained on.
+
+        They are the val that training held out if the data set is that of the training, else all
+        of train that is unknown.
+        """
+        data, choosing = manifest.data, self.choosing
+        trained, carves = manifest.weights.kind != "base", choosing.val == "carved"
+        self._require_split(data, trained)
+        train = self.train(data.train_split)
+        known = {claim.id for claim in train.claims if trained_on.knows(claim)}
+        if choosing.val == "train" and known:
+            raise UserError(_KNOWS_TRAIN)
+        if choosing.val == "train" or (choosing.val == "auto" and not trained and not known):
+            return SelectionData(train, train)
+        try:
+            carved = replace(self.carved(data), train=train)
+        except ConfigError:
+            # Another data set than the training's, with other languages or too few claims.
+            if carves:
+                raise
+            carved = SelectionData(train, train, seen_share=expected_seen_share(train))
+        counted = f"{sum(claim.id in known for claim in carved.val.claims)} claims"
+        held_out = carved.without(known, f"without {counted} that {_MODEL_SAW}")
+        prints = carved.val.fingerprint, held_out.val.fingerprint
+        if (trained and data.val_sha256 in prints) or (carves and not trained):
+            if not held_out.val.golds:
+                raise NothingToChooseOn(
+                    f"{self.dataset}: no claim of val has a gold and is unknown to the model"
+                )
+            return held_out
+        return self._without(train, known, carved)
+
+    def _require_split(self, data: DataRecord, trained: bool) -> None:
+        """Raise `ConfigError` for another split to choose on than a model was trained on."""
+        if trained and None not in (self.choosing.split, data.train_split):
+            is_same = self.choosing.split == data.train_split
+            allowed = f"{data.train_split}, as the checkpoint's manifest says"
+            require(is_same, "train_split", self.choosing.split, allowed)
+
+    def _unknown_by_data(self, manifest: Trained | None) -> SelectionData:
+        """Find the claims that a model and its base held out, from the data of their trainings."""
         selection = self._held_out_by(manifest)
         base = None if manifest is None else manifest_of_base(manifest)
+        if manifest is not None and is_lost(manifest.base.name):
+            note = warn_if_unrecorded(
+                self.dataset, TrainedOn(unrecorded=(Path(manifest.base.name).name,))
+            )
+            return replace(selection, note="; ".join(filter(None, (selection.note, note))))
         if base is None:
             return selection
         own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
@@ -243,9 +352,7 @@ class HeldOut:
         """Find the claims that a model's last training held out; all of train without one."""
         data, choosing = DataRecord() if manifest is None else manifest.data, self.choosing
         trained = manifest is not None and manifest.weights.kind != "base"
-        if trained and None not in (choosing.split, data.train_split):
-            allowed = f"{data.train_split}, as the checkpoint's manifest says"
-            require(choosing.split == data.train_split, "train_split", choosing.split, allowed)
+        self._require_split(data, trained)
         if choosing.val == "train" and trained:
             raise UserError(_KNOWS_TRAIN)
         train = self.train(data.train_split)
@@ -254,33 +361,37 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
-            claims = _claims_of(data, self.dataset)
+            claims = rebuilt_claims(data, self.dataset)
             if claims is not None:
-                return self._without(train, claims, selection)
+                texts = {plain_text(claim.text) for claim in claims}
+                known = {claim.id for claim in train.claims if plain_text(claim.text) in texts}
+                return self._without(train, known, selection)
             note = _DIFFERS
             if data.dataset is not None:
                 note += f", and {data.dataset}, which it was trained on, is not here"
+            warn_if_unrecorded(self.dataset, TrainedOn(unrecorded=(label_of_model(manifest),)))
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
 
     def _without(
-        self, train: Dataset, trained: Sequence[Claim], carved: SelectionData
+        self, train: Dataset, known: Collection[str], carved: SelectionData
     ) -> SelectionData:
-        """Return the claims of train that a training on other data did not see, by their text.
+        """Return the claims of train that a training on other data did not see, by their ids.
 
         Those of a paper with a claim that it saw are weighed as in `carved`, which is returned
         where it saw none and `carved` claims are wanted.
         """
-        texts = {plain_text(claim.text) for claim in trained}
-        unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
-        if len(unknown) == len(train.claims):
+        unknown = [claim for claim in train.claims if claim.id not in known]
+        if not known:
             carves = self.choosing.val == "carved"
             return replace(carved, train=train) if carves else SelectionData(train, train)
-        val = self._with_golds(train.with_claims(unknown, "val"))
-        trained_on = len(train.claims) - len(unknown)
-        note = f"without the {trained_on} claims of {train.split} that training on other data saw"
-        papers = {gold for c in train.claims if plain_text(c.text) in texts for gold in c.golds}
+        val = train.with_claims(unknown, "val")
+        if not val.golds:
+            why = f"{len(known)} of the {len(train.claims)} claims of {train.split!r}"
+            raise NothingToChooseOn(f"{self.dataset}: {why} are those that {_MODEL_SAW}")
+        note = f"without the {len(known)} claims of {train.split} that training on other data saw"
+        papers = {gold for c in train.claims if c.id in known for gold in c.golds}
         seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))
         return SelectionData(train, val, note, seen, carved.seen_share)
 
@@ -292,12 +403,7 @@ class HeldOut:
         train = self.train(data.train_split)
         if data.languages:  # of these alone val was carved
             train = load(self.dataset, train.split, data.languages, lenient=self.choosing.lenient)
-        share = VAL_SHARE if data.val_share is None else data.val_share
-        seed = VAL_SEED if data.val_seed is None else data.val_seed
-        # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
-        unsaid = VAL_SHARE if data.val_share is None else 0.0
-        seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
-        return carve(train, share, seed, seen_share, data.seen_share_expected)
+        return carve(train, *val_shares(data), data.seen_share_expected)
 
 
 @dataclass(frozen=True)
@@ -325,100 +431,3 @@ class Fitting:
     def get_or_make(self, made_of: object, make: Callable[[], Value]) -> Value:
         """Choose a setting, once for equal parts, form and texts, whatever they are called."""
         return self.held_out.get_or_make((made_of, self.form), make)
-
-
-class TrainedOn(Protocol):
-    """Name the data set and split that a training reads."""
-
-    @property
-    def dataset(self) -> str: ...
-
-    @property
-    def train_split(self) -> str: ...
-
-
-def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:
-    """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
-
-    A model was, where its manifest says so or that of what it was trained from: checkpoints,
-    training runs and exports, of the retriever or a re-ranker. `key` is what names them. Claims
-    are the same with the same id and text, in whatever data set, also where it is mixed with
-    others. A model whose manifest does not say what it was trained on gets a warning.
-    """
-    for name in dict.fromkeys(names):
-        for model, manifest in _trained_bases(name):
-            if manifest.data.dataset is None:
-                log.warning(
-                    "%s: %s does not say which claims it was trained on; val may have some of them",
-                    *(key, model),
-                )
-            elif why := _reason_known(manifest, val, data):
-                which = "it" if model == name else f"it was made from {model}, which"
-                raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
-
-
-def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
-    """Find the manifests of a model and of its bases, as far as they were trained here."""
-    waiting, visited = [name], set()
-    while waiting:
-        model = waiting.pop()
-        folder = checkpoint_folder(model)
-        manifest = manifest_of(model)
-        if manifest is None or folder.resolve() in visited:
-            continue
-        visited.add(folder.resolve())
-        if manifest.epoch:
-            yield model, manifest
-        waiting.append(manifest.base.name)
-        if isinstance(manifest, Manifest) and manifest.source_model is not None:
-            waiting.append(manifest.source_model.name)
-
-
-def _reason_known(manifest: Trained, val: Dataset, current: TrainedOn) -> str | None:
-    """Report that a model was trained on claims of val, and a remedy; None where it was not."""
-    record = manifest.data
-    if record.val_sha256 == val.fingerprint:
-        return None
-    claims = _claims_of(record, current.dataset)
-    if claims is None:
-        same_data = Path(str(record.dataset)).name == Path(current.dataset).name
-        if not same_data or record.train_split != current.train_split:
-            return None
-        reason = "was trained on claims of this data set, and held out others"
-    else:
-        trained = {key for claim in claims for key in _keys_of(claim)}
-        count = sum(not trained.isdisjoint(_keys_of(claim)) for claim in val.claims)
-        if not count:
-            return None
-        reason = f"was trained on {count} of its {len(val.claims)}"
-    seen = record.val_seen_share or 0.0
-    languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
-    return (
-        f"{reason}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
-        f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
-    )
-
-
-def _keys_of(claim: Claim) -> set[tuple[str, str]]:
-    # A mixed data set puts the set's name and a slash before its ids.
-    return {(name, claim.text) for name in (claim.id, claim.id.partition("/")[2]) if name}
-
-
-def _claims_of(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
-    """List the claims that a model was trained on; None where they are not here any more.
-
-    They are taken from the data set that is named, if the same val is held out there, or from
-    this run's, if it is the same at another place.
-    """
-    for name in dict.fromkeys((record.dataset, dataset)):
-        if name is None or record.train_split is None or record.val_share is None:
-            continue
-        try:
-            selection = HeldOut(name, "", ChoosingOn(lenient=True)).carved(record)
-        except UserError:
-            continue
-        # Parts of a data set may hold out the same claims.
-        same_train = name == record.dataset or selection.train.fingerprint == record.train_sha256
-        if same_train and selection.val.fingerprint == record.val_sha256:
-            return selection.train.claims
-    return None

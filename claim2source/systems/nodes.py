@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 from claim2source.core.config import require
@@ -14,6 +15,7 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
+from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, HybridIndex
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
 from claim2source.retrieve.saved import SavedRunConfig, read_saved
@@ -259,6 +261,15 @@ class RunNode(Node):
 
     kind = "run"
 
+    @cached_property
+    def trained_on(self) -> TrainedOn:
+        """Read the claims that an evaluation of ours noted beside its runs; none without a note."""
+        joined = TrainedOn()
+        for folder in {path.parent for path in self.run.files.values()}:
+            if (folder / TRAINED_ON).exists():
+                joined |= TrainedOn.read(folder)
+        return joined
+
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
@@ -313,7 +324,8 @@ class HybridNode(Node):
             return node, choices
 
         def choose_here() -> tuple[FusionConfig, Choice]:
-            selection = fitting.held_out.claims([manifest])
+            models = _manifests(node, fitting.runtime) or [manifest]
+            selection = fitting.held_out.claims(models, _of_runs(node))
             index = node.index(selection.val.sources, fitting.runtime, fitting.form)
             first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
             scored = index.score_missing(selection.val.claims, first, second)
@@ -468,9 +480,21 @@ def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
     return None if model is None else runtime.facts(model).record
 
 
+def _manifests(node: AnyNode, runtime: SystemRuntime) -> list[Manifest | None]:
+    """List the manifests of all dense models of a node, of both parts of a hybrid and of routes."""
+    return [_manifest_of(part, runtime) for part in node.walk() if isinstance(part, DenseNode)]
+
+
+def _of_runs(node: AnyNode) -> list[TrainedOn]:
+    """List the claims that the systems of a node's saved runs were trained on."""
+    return [part.trained_on for part in node.walk() if isinstance(part, RunNode)]
+
+
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
     held_out = {
-        part.display_name: fitting.held_out.claims([_manifest_of(part, fitting.runtime)])
+        part.display_name: fitting.held_out.claims(
+            _manifests(part, fitting.runtime), _of_runs(part)
+        )
         for part in parts
     }
     selection = one_val(language, held_out)

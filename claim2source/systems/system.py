@@ -17,6 +17,8 @@ from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.models.manifest import manifest_of
+from claim2source.models.trained_on import TrainedOn
+from claim2source.stages.learned import Learned
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
     DEFAULT,
@@ -28,8 +30,10 @@ from claim2source.systems.nodes import (
     Fitting,
     HybridNode,
     RouteNode,
+    RunNode,
 )
 from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.seen import claims_of_models
 from claim2source.systems.stages import (
     StageResult,
     SystemStage,
@@ -134,6 +138,24 @@ class System:
     def models(self) -> list[str]:
         """Name the models of its stages, any of which may have been trained on claims."""
         return [model for stage in self.stages for model in models_of(stage.stage)]
+
+    def fitted_on(self) -> list[TrainedOn]:
+        """List the claims that parts without a manifest were fitted on: saved runs, fusions."""
+        runs = [node.trained_on for node in self.first.walk() if isinstance(node, RunNode)]
+        stages = [stage.stage for stage in self.stages]
+        fusions = [stage.fusion.fitted.trained_on for stage in stages if isinstance(stage, Learned)]
+        return [*runs, *fusions]
+
+    def trained_on(self, dataset: str) -> TrainedOn:
+        """Join the claims that anything of the system was trained or fitted on.
+
+        Of models without a record they are read from the data of their training, or `dataset`.
+        """
+        names = [*(model.name for model in self.dense_models), *self.models()]
+        joined = claims_of_models(names, dataset)
+        for trained_on in self.fitted_on():
+            joined |= trained_on
+        return joined
 
     def on_checkpoint(
         self,
@@ -382,7 +404,7 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
     manifests = [runtime.facts(model).record for model in system.dense_models]
     of_stages = map(manifest_of, system.models())
     try:
-        return held_out.claims([*manifests, *of_stages])
+        return held_out.claims([*manifests, *of_stages], system.fitted_on())
     except NothingToChooseOn as error:
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 

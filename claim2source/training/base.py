@@ -23,7 +23,7 @@ from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, re
 from claim2source.models.layers import set_dropout
 from claim2source.models.manifest import FILE, Base, checkpoint_folder
 from claim2source.models.query_only import base_encoder
-from claim2source.systems.heldout import require_held_out
+from claim2source.systems.seen import require_held_out
 from claim2source.training.checkpoint import (
     PART,
     Kind,
@@ -104,15 +104,28 @@ class LoadedBase:
         )
 
 
+def require_new_val(
+    recipe: RetrieverRecipe, data: TrainingData, *, downloaded: bool = False
+) -> None:
+    """Raise `ConfigError` if base or teacher was trained on claims of val.
+
+    With `downloaded` only models of the hub are asked, whose files are here by then.
+    """
+    names = {"model.name": recipe.model.name}
+    if recipe.teacher is not None:
+        names["teacher.name"] = recipe.teacher.name
+    for key, name in names.items():
+        if not (downloaded and checkpoint_folder(name).exists()):
+            require_held_out(key, [name], data.val, data.settings)
+
+
 def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> LoadedBase:
     """Load the base and the teacher, to which the claims of val are new.
 
     Raises `UserError` for what cannot be trained as the recipe says.
     """
-    name, trained_on = recipe.model.name, data.settings
-    require_held_out("model.name", [name], data.val, trained_on)
-    if recipe.teacher is not None:
-        require_held_out("teacher.name", [recipe.teacher.name], data.val, trained_on)
+    name = recipe.model.name
+    require_new_val(recipe, data)
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         raise UserError(
@@ -135,6 +148,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     else:
         # Not of all: a pool may have a million.
         length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
+    # A model of the hub says what it was trained on once it is here.
+    require_new_val(recipe, data, downloaded=True)
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
     if recipe.optimisation.max_length is not None:
         # Else it would fail once negatives are mined.

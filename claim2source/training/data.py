@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
+from claim2source.models.trained_on import TrainedOn
 from claim2source.systems.choose import SEEN, UNSEEN, Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text.views import FORMS, untranslated_sentences
@@ -33,6 +35,8 @@ from claim2source.training.teacher import (
     TeacherScores,
     read_teacher,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,11 @@ def load_splits(run: RunFolder) -> TrainingData:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
+    # Another claim of the same text, as mixed data sets may have: val would know its answer.
+    unknown = carved.unknown_to(TrainedOn.on(train.claims), "are trained on as other claims")
+    if unknown is not carved:
+        log.warning("%s: val is %s", data.dataset, unknown.note)
+        carved = replace(unknown, note=carved.note)
     if config.mined is not None and not config.resume:
         read_mined(config.mined, train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)

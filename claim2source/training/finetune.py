@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
+from claim2source.systems.seen import claims_of_models
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
@@ -87,7 +88,9 @@ def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
             **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
         }
     )
-    manifest = base.manifest(provenance(recipe, data, session))
+    models = [recipe.model.name, *([] if recipe.teacher is None else [recipe.teacher.name])]
+    trained_on = claims_of_models(models, data.settings.dataset)
+    manifest = replace(base.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
     return Setup(data, base, evaluation, trainer)

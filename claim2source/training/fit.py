@@ -37,6 +37,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
 from claim2source.models import DataRecord, Manifest
 from claim2source.models.manifest import RerankerManifest
+from claim2source.models.trained_on import TrainedOn
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.training_views import scores_by_split
 from claim2source.training.base import LoadedBase
@@ -139,8 +140,9 @@ class StepLog(pl.Callback):
 class EvaluateOnVal(pl.Callback, ABC):
     """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
 
-    `manifest` is what all epochs have in common, `metric` what is chosen by; `interval` says how
-    sure the scores before training are, where val is small.
+    `manifest` is what all epochs have in common, with the claims that the base was trained on;
+    `metric` is what is chosen by; `interval` says how sure the scores before training are, where
+    val is small.
     """
 
     interval = ""
@@ -156,6 +158,8 @@ class EvaluateOnVal(pl.Callback, ABC):
         self.session, self.manifest, self.data = session, manifest, data
         self.model, self.metric = model, metric
         self.run, self.world = session.run, session.world
+        seen = TrainedOn.on(data.train.claims)
+        self.trained_on = seen if manifest.trained_on is None else manifest.trained_on | seen
 
     @abstractmethod
     def score(self, epoch: int) -> Epoch | None:
@@ -202,7 +206,11 @@ class EvaluateOnVal(pl.Callback, ABC):
         folder, manifest = self.run.checkpoint(epoch), self.manifest
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-            manifest = self.model.save(folder, replace(self.manifest, epoch=epoch, data=data))
+            manifest = replace(self.manifest, epoch=epoch, data=data)
+            # A student's projection is fitted on the claims before the first epoch.
+            if epoch or getattr(manifest, "source_model", None) is not None:
+                manifest = replace(manifest, trained_on=self.trained_on)
+            manifest = self.model.save(folder, manifest)
         if (entry := self.score(epoch)) is not None:
             replace(manifest, scores=scores_by_split(entry)).write(folder)
         return entry

@@ -14,6 +14,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models.manifest import manifest_of
+from claim2source.models.trained_on import TrainedOn
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
@@ -213,7 +214,7 @@ def known_claims(
     """
     models = [view.model for view in views.values()] + system.dense_models
     names = [model.name for model in models if model is not None] + system.models()
-    return held_out.claims(map(manifest_of, dict.fromkeys(names)))
+    return held_out.claims(map(manifest_of, dict.fromkeys(names)), system.fitted_on())
 
 
 def gather(
@@ -364,6 +365,7 @@ class Fitting:
             self.depth,
             recipe.penalty,
             self.note,
+            TrainedOn.on(data.claims).as_text(),
         )
         views = []
         for number, weight in zip(recipe.views, weights, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
@@ -12,6 +12,8 @@ from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
+from claim2source.models import checkpoint_folder
+from claim2source.systems.seen import claims_of_models, require_held_out
 from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
@@ -73,8 +75,12 @@ def set_up(
     data, system = load_data(recipe, first, session.run)
     texts = recipe.rendering.claim_texts(data.train.claims)
     reranker = load_to_train(recipe, texts, first.depth, session.device)
+    if not checkpoint_folder(recipe.model.name).exists():
+        # A model of the hub says what it was trained on once it is here.
+        require_held_out("model.name", [recipe.model.name], data.val, data.settings)
     session.read_state()
-    manifest = reranker.manifest(provenance(recipe, data, session))
+    trained_on = claims_of_models([recipe.model.name], data.settings.dataset)
+    manifest = replace(reranker.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
     trainer = lightning_trainer(recipe, evaluation, reranker.model.device)
     rankings = None

@@ -13,9 +13,10 @@ from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.mining import MinedRow
 from claim2source.stages.pairs import Pair
-from claim2source.systems.heldout import ChoosingOn, require_held_out
+from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
+from claim2source.systems.seen import require_held_out
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.data import TrainingData, in_turn, load_splits

@@ -16,10 +16,11 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
+from claim2source.models.trained_on import TrainedOn
 from claim2source.retrieve import BM25
 from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
-from claim2source.systems.read import read_stage
+from claim2source.systems.read import make_system, read_stage
 
 FITTED = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
@@ -144,3 +145,24 @@ def test_a_damaged_file_is_named_with_its_field(
     (tmp_path / "f.json").write_text(json.dumps(raw))
     with pytest.raises(InputError, match=rf"f\.json.*{message}"):
         LearnedFusion.read(tmp_path / "f.json")
+
+
+def test_a_fusion_keeps_the_claims_that_it_was_fitted_on(tmp_path: Path) -> None:
+    """Nothing further is chosen on them; its stored results stay, since no score changes."""
+    claims = [Claim("1", "masks cut outbreaks"), Claim("2", "krass", "de", "wow")]
+    view = LearnedView("a", ViewConfig(), "", 1.0, 1.0)
+    texts = TrainedOn.on(claims).as_text()
+    files = [tmp_path / "old.json", tmp_path / "new.json"]
+    for file, fitted in zip(files, (FITTED, replace(FITTED, texts=texts)), strict=True):
+        LearnedFusion((view,), fitted).write(file)
+    old, new = (Learned(file=str(file)) for file in files)
+    assert old.identity == new.identity
+    assert not old.fusion.fitted.trained_on and all(
+        new.fusion.fitted.trained_on.knows(claim) for claim in claims
+    )
+    stages = [{"rerank": "learned", "file": str(files[1])}]
+    system = make_system("A", {"retrieve": {"bm25": {}}, "stages": stages})
+    assert system.trained_on("") == TrainedOn.on(claims)
+    files[1].write_text(files[1].read_text().replace(texts, texts[:-4]))
+    with pytest.raises(InputError, match=r"new\.json: fitted"):
+        LearnedFusion.read(files[1])

@@ -71,6 +71,10 @@ def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None
     # Alone it is near the other post of its paper; together neither is known.
     assert ranked(stage, own)[0] == "masks"
     assert stage.apply(claims, [], run).run.sources("masks-1") == list(PAPERS)
+    # Nor is it with the name that a mixed data set puts before its id.
+    mixed = [replace(claim, id=f"data/{claim.id}") for claim in claims]
+    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in mixed})
+    assert stage.apply(mixed, [], run).run.sources("data/masks-1") == list(PAPERS)
 
 
 def test_nearness_counts_from_the_posts_of_other_papers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,14 +20,23 @@ from claim2source.datasets import carve_val, load, write_beir
 from claim2source.datasets.prepare import PrepareConfig, prepare
 from claim2source.datasets.rumors import load_rumors
 from claim2source.metrics.metrics import evaluate
-from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
+from claim2source.models import (
+    Base,
+    EncoderSettings,
+    Manifest,
+    ModelConfig,
+    Resolved,
+    Weights,
+)
 from claim2source.models.manifest import DataRecord
+from claim2source.models.trained_on import TrainedOn
+from claim2source.pipeline.files import write_runs
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.fielded import FieldedConfig
-from claim2source.systems import choose, heldout
+from claim2source.systems import choose, heldout, nodes
 from claim2source.systems.choose import choose_bm25, choose_fielded, choose_fusion
 from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all
-from claim2source.systems.nodes import BM25Node, FieldedNode
+from claim2source.systems.nodes import BM25Node, DenseNode, FieldedNode, HybridNode, RouteNode
 from claim2source.systems.read import make_system
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import Rendering
@@ -327,6 +337,76 @@ def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> N
     nothing = replace(right, val=right.val.with_claims(()))
     with pytest.raises(heldout.NothingToChooseOn, match="unknown to all of the models"):
         unknown_to_all([left, nothing])
+
+
+def recorded(folder: Path, share: float, seed: int) -> Manifest:
+    """The manifest of a model that records its claims, and nothing else of its data."""
+    rest, _ = carve_val(load(folder, "train"), share, seed)
+    manifest = resolved("full").manifest
+    assert manifest is not None
+    return replace(manifest, trained_on=TrainedOn.on(rest.claims))
+
+
+def test_recorded_claims_are_left_out_wherever_the_data_are(folder: Path) -> None:
+    first, second = recorded(folder, 0.25, 5), recorded(folder, 0.4, 9)
+    train = load(folder, "train")
+    _, val = carve_val(train, 0.25, 5)
+    _, other = carve_val(train, 0.4, 9)
+    held_out = HeldOut(str(folder), "dev")
+    selection = held_out.claims([first])
+    assert selection.val.claims == val.claims
+    assert f"{len(train.claims) - len(val.claims)} claims" in selection.note
+    shared = {claim.id for claim in val.claims} & {claim.id for claim in other.claims}
+    assert {c.id for c in held_out.claims([first, second, None]).val.claims} == shared != set()
+    with pytest.raises(UserError, match="trained on train"):
+        HeldOut(str(folder), "dev", ChoosingOn(val="train")).claims([first])
+    # Parts without a manifest: saved runs and fusions. Where all is known, nothing is left.
+    both = held_out.claims([first], [TrainedOn.on(val.claims[:3])])
+    assert both.val.claims == val.claims[3:] and "3 of" in both.note
+    with pytest.raises(heldout.NothingToChooseOn):
+        held_out.claims([first], [TrainedOn.on(train.claims)])
+    everything = replace(first, trained_on=TrainedOn.on(train.claims))
+    with pytest.raises(heldout.NothingToChooseOn):
+        held_out.claims([everything])
+    # Claims of one's own, such as rumours, are no exception.
+    own = HeldOut("", "", own_train=train)
+    assert own.claims([first]).val.claims == val.claims
+    assert own.claims([None]).val == train
+
+
+def test_a_fusion_of_two_dense_models_is_chosen_on_what_neither_knows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"a": recorded(folder, 0.25, 5), "b": recorded(folder, 0.4, 9)}
+    monkeypatch.setattr(nodes, "_manifest_of", lambda node, _: models[node.model.name])
+    parts = [DenseNode(name=name, model=ModelConfig(name)) for name in models]
+    runtime = SystemRuntime(progress=False)
+    expected = HeldOut(str(folder), "dev").claims([*models.values()]).val
+    route = RouteNode(routes={"default": (parts[0],), "de": (parts[1],)})
+    for node in (
+        HybridNode(sparse=parts[0], dense=parts[1]),
+        HybridNode(sparse=BM25Node(), dense=route),
+    ):
+        found = HeldOut(str(folder), "dev").claims(nodes._manifests(node, runtime))
+        assert found.val == expected
+
+
+def test_a_saved_run_keeps_the_claims_of_its_system(folder: Path, tmp_path: Path) -> None:
+    train = load(folder, "train")
+    ranking = BM25Index(train.sources).rank(train.claims, 5)
+    known = TrainedOn.on(train.claims[:30])
+    write_runs(ranking, train, tmp_path / "runs", known)
+    shutil.move(tmp_path / "runs", tmp_path / "moved")
+    files = {lang: str(tmp_path / "moved" / f"{lang}.trec") for lang in train.languages}
+    entry = {"retrieve": {"hybrid": [{"bm25": {}}, {"run": {"files": files}}], "alpha": "fit"}}
+    system = make_system("H", entry)
+    assert system.trained_on("") == known
+    fitted = system.fit(SystemRuntime(progress=False), HeldOut(str(folder), "dev"))
+    (choice,) = fitted.choices
+    assert choice.claims == len(train.claims) - 30 and "30 of 48" in choice.note
+    # The runs of a system that knows no claims have no such file.
+    write_runs(ranking, train, tmp_path / "moved", TrainedOn())
+    assert make_system("H", entry).trained_on("") == TrainedOn()
 
 
 @dataclass(frozen=True)

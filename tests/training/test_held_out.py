@@ -19,7 +19,7 @@ from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, We
 from claim2source.models.manifest import DataRecord, RerankerManifest, RerankerSettings, SourceModel
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
-from claim2source.systems.heldout import require_held_out
+from claim2source.systems.seen import require_held_out
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.reranker import finetune_reranker
@@ -129,8 +129,14 @@ def test_what_was_trained_on_other_claims_is_free(
     # Another data set, which is not here any more.
     missing_data = record(tmp_path / "pairs", **OTHER, dataset="elsewhere/pairs")
     away = checkpoint(tmp_path / "away", missing_data)
-    for name in (held_out, untrained, phase, away, "hub/model", str(setup[0])):
+    for name in (held_out, untrained, phase, "hub/model", str(setup[0])):
         assert refused(setup, name) == "", name
+    assert not caplog.records
+    # Nobody can tell: it is warned of, in one line.
+    assert refused(setup, away) == ""
+    (warned,) = caplog.messages
+    assert "model.name" in warned and away in warned and "\n" not in warned
+    caplog.clear()
     # More was held out there: what val has of it is new to the model.
     _, val = carve_val(train, 0.2, 13)
     rest = train.with_claims([c for c in train.claims if c not in val.claims][:-4])
@@ -183,7 +189,12 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     )  # fmt: skip
     (tmp_path / "reranker").mkdir()
     reranker.write(tmp_path / "reranker")
-    assert "val_seed 5" in refused(setup, str(tmp_path / "reranker")) and not caplog.records
+    assert "val_seed 5" in refused(setup, str(tmp_path / "reranker"))
+    # The data of one are not here; the mixed set has claims twice, of which val has no half.
+    expected = tuned, f"{tmp_path / 'mixed'}: val is without"
+    assert all(any(text in message for text in expected) for message in caplog.messages)
+    assert any(tuned in message for message in caplog.messages)
+    caplog.clear()
     # One that does not say what it was trained on is warned of, in one line.
     record_file = export / "claim2source.json"
     record_file.write_text(json.dumps(json.loads(record_file.read_text()) | {"data": {}}))

@@ -32,6 +32,8 @@ from claim2source.models.resolve import (
     load_base,
     set_adapter_scale,
 )
+from claim2source.models.trained_on import TrainedOn
+from claim2source.systems.seen import claims_of_models
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -221,9 +223,20 @@ def write_sum(
             epoch=max(manifest.epoch for manifest in parts.values()),
             soup=tuple(str(manifest.weights.sha256) for manifest in parts.values()),
             scores={},
+            trained_on=_trained_on(parts),
         )
         manifest.write(temporary)
     return manifest
+
+
+def _trained_on(parts: Mapping[Path, Manifest]) -> TrainedOn | None:
+    """Join the claims that any of the parts was trained on; None if no part has a record."""
+    if all(manifest.trained_on is None for manifest in parts.values()):
+        return None
+    trained_on = TrainedOn()
+    for folder, manifest in parts.items():
+        trained_on |= claims_of_models([str(folder)], manifest.data.dataset or "")
+    return trained_on
 
 
 def _sum_full(

@@ -1,0 +1,219 @@
+"""Find the claims that models were trained on: as recorded, else from the data of the training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim, Dataset
+from claim2source.datasets import carve_val, load
+from claim2source.models import DataRecord, checkpoint_folder
+from claim2source.models.manifest import Manifest, RerankerManifest, is_lost, manifest_of
+from claim2source.models.trained_on import TrainedOn
+
+log = logging.getLogger(__name__)
+
+Trained = Manifest | RerankerManifest
+VAL_SHARE, VAL_SEED = 0.1, 13
+
+
+class TrainedOnData(Protocol):
+    """Name the data set and split that a training reads."""
+
+    @property
+    def dataset(self) -> str: ...
+
+    @property
+    def train_split(self) -> str: ...
+
+
+def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOnData) -> None:
+    """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
+
+    Checkpoints, training runs and exports, of the retriever or a re-ranker, record the claims that
+    they and their bases were trained on. Without a record a model was trained on what its manifest
+    says, or that of what it was trained from; claims are the same with the same id and text, in
+    whatever data set, also where it is mixed with others. `key` is what names the models. One of
+    which nobody knows the claims gets a warning.
+    """
+    for name in dict.fromkeys(names):
+        for model, manifest in _trained_bases(name):
+            which = "it" if model == name else f"it was made from {model}, which"
+            allowed = f"a model that val's claims are new to; {which}"
+            if manifest is None:
+                warn_if_unrecorded(key, TrainedOn(unrecorded=(Path(model).name,)))
+                continue
+            record = manifest.trained_on
+            if record is not None and (count := sum(map(record.knows, val.claims))):
+                reason = f"was trained on {count} of its {len(val.claims)}"
+                raise ConfigError(key, name, f"{allowed} {reason}: {_remedy(manifest.data, val)}")
+            if record is not None:
+                warn_if_unrecorded(key, record)
+            elif why := _reason_known(manifest, val, data):
+                raise ConfigError(key, name, f"{allowed} {why}")
+            elif not _is_rebuilt(manifest.data, val, data.dataset):
+                warn_if_unrecorded(key, TrainedOn(unrecorded=(model,)))
+
+
+def warn_if_unrecorded(subject: str, trained_on: TrainedOn) -> str:
+    """Warn of models whose training claims are not recorded; return it as a note.
+
+    Nothing, and an empty note, if all are recorded. `subject` is what the claims are chosen for.
+    """
+    if not trained_on.unrecorded:
+        return ""
+    names = ", ".join(trained_on.unrecorded)
+    note = (
+        f"which claims {names} was trained on is not recorded, and its data are not here: it may "
+        "know some of these claims, and its score on them is then too high"
+    )
+    log.warning("%s: %s", subject, note)
+    return note
+
+
+def claims_of_models(names: Iterable[str], dataset: str) -> TrainedOn:
+    """Find the claims that any of several models, and what they were made from, was trained on.
+
+    Where they are not recorded they are read from the data of the training, else from `dataset`.
+    """
+    trained_on = TrainedOn()
+    for name in dict.fromkeys(names):
+        trained_on |= _joined(_trained_bases(name), dataset)
+    return trained_on
+
+
+def claims_seen(manifest: Trained, dataset: str) -> TrainedOn:
+    """Find the claims that a model, and what it was made from, was trained on.
+
+    As `claims_of_models`, of one whose manifest is read already.
+    """
+    return _joined(_with_bases(label_of_model(manifest), manifest), dataset)
+
+
+def _joined(models: Iterable[tuple[str, Trained | None]], dataset: str) -> TrainedOn:
+    trained_on = TrainedOn()
+    for name, manifest in models:
+        record = None if manifest is None else manifest.trained_on
+        if record is None:
+            claims = None if manifest is None else rebuilt_claims(manifest.data, dataset)
+            named = TrainedOn(unrecorded=(Path(name).name,))
+            record = named if claims is None else TrainedOn.on(claims)
+        trained_on |= record
+    return trained_on
+
+
+def label_of_model(manifest: Trained | None) -> str:
+    """Name a model by its base and data, where nobody knows what it is called."""
+    if manifest is None:
+        return "the model"
+    base, data = Path(manifest.base.name).name, manifest.data.dataset
+    return f"the model tuned from {base}" + (f" on {Path(data).name}" if data else "")
+
+
+def _trained_bases(name: str) -> Iterator[tuple[str, Trained | None]]:
+    """Find the manifests of a model and of its bases, as far as they were trained here."""
+    manifest = manifest_of(name)
+    if manifest is not None:
+        yield from _with_bases(name, manifest)
+
+
+def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | None]]:
+    """List a model and its bases, as far as they were trained; a record holds its bases' claims.
+
+    A base that was a folder which is not here any more has no manifest: it may have been trained.
+    """
+    waiting: list[tuple[str, Trained | None]] = [(name, manifest)]
+    visited: set[Path] = set()
+    while waiting:
+        model, current = waiting.pop()
+        folder = checkpoint_folder(model).resolve()
+        if folder in visited:
+            continue
+        visited.add(folder)
+        if is_lost(model) or (current is not None and current.trained_on is not None):
+            yield model, current
+            continue
+        if current is None:
+            continue
+        if current.epoch:
+            yield model, current
+        parts = [current.base.name]
+        if isinstance(current, Manifest) and current.source_model is not None:
+            parts.append(current.source_model.name)
+        waiting += [(part, manifest_of(part)) for part in parts]
+
+
+def _reason_known(manifest: Trained, val: Dataset, current: TrainedOnData) -> str | None:
+    """Report that a model was trained on claims of val, and a remedy; None where it was not."""
+    record = manifest.data
+    if record.val_sha256 == val.fingerprint:
+        return None
+    claims = rebuilt_claims(record, current.dataset)
+    if claims is None:
+        same_data = Path(str(record.dataset)).name == Path(current.dataset).name
+        if not same_data or record.train_split != current.train_split:
+            return None
+        reason = "was trained on claims of this data set, and held out others"
+    else:
+        trained = {key for claim in claims for key in _keys_of(claim)}
+        count = sum(not trained.isdisjoint(_keys_of(claim)) for claim in val.claims)
+        if not count:
+            return None
+        reason = f"was trained on {count} of its {len(val.claims)}"
+    return f"{reason}: {_remedy(record, val)}"
+
+
+def _remedy(record: DataRecord, val: Dataset) -> str:
+    """Say how a training's val is held out that its base, of which this is the record, kept out."""
+    if record.val_share is None or record.val_sha256 == val.fingerprint:
+        return "take another model, or train it without these claims"
+    seen = record.val_seen_share or 0.0
+    languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
+    return (
+        f"set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
+    )
+
+
+def _is_rebuilt(record: DataRecord, val: Dataset, dataset: str) -> bool:
+    """Whether the claims of a training without a record of them can be told from the data here."""
+    return record.val_sha256 == val.fingerprint or rebuilt_claims(record, dataset) is not None
+
+
+def _keys_of(claim: Claim) -> set[tuple[str, str]]:
+    # A mixed data set puts the set's name and a slash before its ids.
+    return {(name, claim.text) for name in (claim.id, claim.id.partition("/")[2]) if name}
+
+
+def rebuilt_claims(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
+    """List the claims that a model was trained on; None where they are not here any more.
+
+    They are taken from the data set that is named, if the same val is held out there, or from
+    this run's, if it is the same at another place.
+    """
+    for name in dict.fromkeys((record.dataset, dataset)):
+        if name is None or record.train_split is None or record.val_share is None:
+            continue
+        share, seed, seen_share = val_shares(record)
+        try:
+            train = load(name, record.train_split, record.languages or None, lenient=True)
+            rest, val = carve_val(train, share, seed, seen_share=seen_share)
+        except UserError:
+            continue
+        # Parts of a data set may hold out the same claims.
+        same_train = name == record.dataset or rest.fingerprint == record.train_sha256
+        if same_train and val.fingerprint == record.val_sha256:
+            return rest.claims
+    return None
+
+
+def val_shares(data: DataRecord) -> tuple[float, int, float]:
+    """Return share, seed and share of seen papers of a training's val; defaults fill gaps."""
+    share = VAL_SHARE if data.val_share is None else data.val_share
+    seed = VAL_SEED if data.val_seed is None else data.val_seed
+    # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
+    unsaid = VAL_SHARE if data.val_share is None else 0.0
+    return share, seed, unsaid if data.val_seen_share is None else data.val_seen_share
