@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 from claim2source.core.files import content_hash
+from claim2source.core.languages import is_in_language, language_tag, primary_language
 
 if TYPE_CHECKING:
     import datasets
@@ -37,15 +38,16 @@ def nfkc(text: str) -> str:
 class Claim:
     """Hold a post that means a paper without naming it.
 
-    `lang` is an ISO 639-1 code, `translation` its English translation, `golds` the ids of the
+    `lang` is its language's primary subtag (ISO 639-1: de for de-AT, DE and ger), `tag` the
+    language as the data name it, `translation` its English translation, `golds` the ids of the
     sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
     the whole pool), `excluded` ids that are never ranked for it: the claim itself, where the pool
     has it.
 
     Example:
         >>> import claim2source as c2s
-        >>> c2s.Claim("1", "masks cut outbreaks 3.7x").lang
-        'en'
+        >>> c2s.Claim("1", "masks cut outbreaks 3.7x").lang, c2s.Claim("2", "ja", "de-AT").lang
+        ('en', 'de')
     """
 
     id: str
@@ -55,6 +57,14 @@ class Claim:
     golds: tuple[str, ...] = ()
     candidates: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
+    tag: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        lang, tag = primary_language(self.lang), language_tag(self.tag)
+        if not tag or primary_language(tag) != lang:
+            tag = language_tag(self.lang)
+        object.__setattr__(self, "lang", lang)
+        object.__setattr__(self, "tag", tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +171,13 @@ class Dataset:
         return Dataset(selected, self.sources, qrels, split or self.split, self.name, self.notes)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
-        codes = set(languages)
-        return self.with_claims(claim for claim in self.claims if claim.lang in codes)
+        """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
+        wanted = tuple(languages)
+        return self.with_claims(
+            claim
+            for claim in self.claims
+            if any(is_in_language(claim.tag, language) for language in wanted)
+        )
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
@@ -185,6 +200,7 @@ class Dataset:
         claims = [asdict(claim) for claim in self.claims]
         for claim in claims:
             del claim["excluded"]  # it follows from the ids
+            claim["lang"] = claim.pop("tag")
         return content_hash(
             {
                 "claims": claims,

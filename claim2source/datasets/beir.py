@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.languages import is_language_tag
+from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
 from claim2source.io.jsonl import JsonLines, Records, Row
@@ -30,7 +31,6 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 # Keys of the metadata of sources and of claims.
 OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
 OF_CLAIMS = ("lang", "translation", "split", "candidates")
-_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
@@ -176,8 +176,10 @@ def assembled(
     requested = [languages] if isinstance(languages, str) else list(languages)
     languages_of: list[object] = [*requested] or [requested]
     for language in languages_of:
-        if language not in dataset.languages:
-            raise ConfigError("languages", language, ", ".join(dataset.languages))
+        if not dataset.in_languages([str(language)]).claims:
+            tags = sorted_languages(claim.tag for claim in dataset.claims)
+            allowed = dict.fromkeys((*dataset.languages, *tags))
+            raise ConfigError("languages", language, ", ".join(allowed))
     return dataset.in_languages(requested)
 
 
@@ -230,7 +232,7 @@ def _query(row: Row) -> Query:
     row.check_keys(("_id", "text"), OF_CLAIMS)
     text = row.require_text("text")
     lang = row.text("metadata.lang").strip().lower() or "en"
-    if not _LANGUAGE.fullmatch(lang):
+    if not is_language_tag(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
         lang = "en"
     listed = row.list_field("candidates")
@@ -415,7 +417,7 @@ def _source_json(source: Source) -> dict[str, object]:
 
 
 def _claim_json(claim: Claim, part: Dataset) -> dict[str, object]:
-    metadata: dict[str, object] = {"lang": claim.lang, "translation": claim.translation}
+    metadata: dict[str, object] = {"lang": claim.tag, "translation": claim.translation}
     if claim.candidates is not None:
         metadata["candidates"] = list(claim.candidates)
     if not part.qrels.grades.get(claim.id):

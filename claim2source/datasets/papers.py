@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.errors import InputError, Problems
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
 from claim2source.io.text_files import any_lines, why_not_id, why_not_text
 
@@ -32,15 +33,12 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 _DAY_BEFORE = re.compile(r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
 _DAY_AFTER = re.compile(r"[-.,/ ]*(\d{1,2})(?!\d)")
 _DOI = re.compile(r"10\.\d{4,9}/\S+")
-# ISO 639-2 to 639-1; but for Japanese the first three letters of English names are codes as well.
-_LANGUAGES = dict(
-    pair.split(":")
-    for pair in (
-        "eng:en ger:de deu:de fre:fr fra:fr spa:es ita:it por:pt chi:zh zho:zh jpn:ja jap:ja "
-        "rus:ru pol:pl dut:nl nld:nl kor:ko tur:tr cze:cs ces:cs dan:da nor:no swe:sv fin:fi "
-        "hun:hu ara:ar ukr:uk"
-    ).split()
+# Languages whose English names begin with their code of three letters; and Japanese.
+_NAMED = frozenset(
+    "eng ger deu fre fra spa ita por chi rus pol dut kor tur cze dan nor swe fin hun ara "
+    "ukr".split()
 )
+_JAPANESE = "jap"
 # What PubMed writes in brackets for a title that is absent.
 NO_TITLE = ("", "not available", "in process citation")
 # What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
@@ -180,7 +178,12 @@ def plain_doi(text: str) -> str:
 def iso_language(text: str) -> str:
     """Return the ISO 639-1 code of a language: "en-US", "eng" and "English" are "en"."""
     code = re.split(r"[-_;, ]", text.strip().lower())[0]
-    return code if len(code) == 2 else _LANGUAGES.get(code[:3], "")
+    if len(code) > 3 and code[:3] in _NAMED:
+        code = code[:3]
+    if code.startswith(_JAPANESE):
+        code = "ja"
+    language = primary_language(code)
+    return language if len(language) == 2 else ""
 
 
 def first_day(date: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.core.errors import InputError, UserError
+from claim2source.core.languages import language_tag, primary_language
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.rows import Where, venue_key
 
@@ -139,7 +140,9 @@ def expression(where: Where) -> Expr | None:
     if where.last_day is not None:
         parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
     if where.language is not None:
-        parts.append(col("lang") == lit(where.language))
+        # An older index may hold a code as its file had it.
+        codes = dict.fromkeys((primary_language(where.language), language_tag(where.language)))
+        parts.append(col("lang").isin(list(codes)))
     if where.venue is not None:
         parts.append(col("venue_key") == lit(venue_key(where.venue)))
     if where.ids is not None:

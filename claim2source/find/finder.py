@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from claim2source.core.config import require
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.datasets.papers import Paper, last_day
@@ -282,8 +283,8 @@ class Finder:
         return {claim: verdict(share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
-        if post.lang in CODES:
-            return post.lang
+        if (language := primary_language(post.lang)) in CODES:
+            return language
         return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.languages import is_language_tag, primary_language
 from claim2source.io.posts import LONGEST, Post, read_posts
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
@@ -147,9 +148,9 @@ def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, language = parts.date, parts.lang.partition("-")[0].lower()
+    date = parts.date
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    lang = language if re.fullmatch("[a-z]{2,3}", language) else ""
+    lang = primary_language(parts.lang) if is_language_tag(parts.lang) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
     return Post(id, parts.text, lang, day, links=tuple(links))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, UserError
+from claim2source.core.languages import by_primary_language
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
@@ -50,7 +51,7 @@ def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
     selections = None if path is None else read_selections(path)
     ids = {source.id for source in sources}
     files = {}
-    for lang, run_path in config.files.items():
+    for lang, run_path in by_primary_language(config.files, "run.files").items():
         file = read_run(run_path, config.ranked_by)
         # All words of a run's vocabulary are ranked somewhere.
         strange = [str(source) for source in file.run.vocabulary if source not in ids]

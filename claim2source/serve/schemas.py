@@ -20,6 +20,7 @@ from pydantic import GetJsonSchemaHandler as JsonHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
+from claim2source.core.languages import primary_language
 from claim2source.engines import Where
 from claim2source.find.answers import headline, json_rows, notes
 from claim2source.find.finder import Answer
@@ -83,16 +84,25 @@ Text = Annotated[
 
 def language(value: str) -> str:
     """Check that a post's language is one. Raises ValueError."""
-    if value not in (AUTO, *CODES):
+    code = primary_language(value)
+    if code not in (AUTO, *CODES):
         raise ValueError(f"must be {AUTO}, or an ISO 639-1 code such as de")
-    return value
+    return code
 
 
+_CODES = sorted(CODES)
 Lang = Annotated[
     str,
     AfterValidator(language),
     # Of the text alone: null and "" are allowed beside it.
-    WithJsonSchema({"type": "string", "enum": [AUTO, *sorted(CODES)]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "enum": [AUTO, *_CODES]},
+                {"type": "string", "pattern": f"^({'|'.join(_CODES)})(-[A-Za-z0-9]{{1,8}})+$"},
+            ]
+        }
+    ),
     Field(
         description="the post's language, ISO 639-1, such as de; auto detects it",
         examples=[AUTO],
@@ -121,7 +131,10 @@ Venue = Annotated[
 ]
 PaperLang = Annotated[
     str | None,
-    Field(pattern="^[a-z]{2,3}$", description="only papers in this language"),
+    Field(
+        pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*$",
+        description="only papers in this language, such as de",
+    ),
     Optional(),
 ]
 Translation = Annotated[

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
@@ -366,7 +367,7 @@ class RouteNode(Node):
 
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
         """List a language's candidates. Raises `ConfigError` where it has none."""
-        nodes = self.routes.get(language) or self.routes.get(DEFAULT)
+        nodes = self.routes.get(primary_language(language)) or self.routes.get(DEFAULT)
         if nodes is None:
             allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
             raise ConfigError("routes", ", ".join(self.routes), allowed)

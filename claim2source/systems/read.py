@@ -22,6 +22,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
+from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig
@@ -284,7 +285,7 @@ class _Reader:
                 several[0], name=several[0].name or name, label=several[0].label or label
             )
         routes = {DEFAULT: several}
-        for language, node in (entry.routes or {}).items():
+        for language, node in by_primary_language(entry.routes or {}, "routes").items():
             if language == DEFAULT:
                 allowed = "a language, such as de; `retrieve` is for the others"
                 raise ConfigError(f"routes.{language}", node, allowed)

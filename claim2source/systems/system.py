@@ -10,6 +10,7 @@ from typing import Any
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.languages import by_primary_language
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
@@ -210,7 +211,7 @@ def _with_checkpoint(
     if isinstance(unlabelled, HybridNode):
         return replace(unlabelled, dense=_with_checkpoint(unlabelled.dense, path, None, read_as))
     if isinstance(unlabelled, RouteNode):
-        parts_of, paths = {}, routes or {}
+        parts_of, paths = {}, by_primary_language(routes or {}, "routes")
         for language in dict.fromkeys((*unlabelled.routes, *paths)):
             own, parts = paths.get(language, path), unlabelled.candidates(language)
             if len(parts) != 1:

@@ -326,6 +326,10 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
     language = api["components"]["schemas"]["Question"]["properties"]["lang"]
     assert "enum" not in language and {"type": "null"} in language["anyOf"]
     assert {"auto", "de"} < set(language["anyOf"][0]["enum"])
+    for tag in ("de-AT", "DE", "ger"):
+        question = {"post": POST, "lang": tag, "paper_lang": tag}
+        answer = client.post("/api/v1/find", json=question)
+        assert (answer.status_code, answer.json()["lang"]) == (200, "de")
 
 
 def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) -> None:
