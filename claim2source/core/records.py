@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Union
 
 from claim2source.core.files import content_hash
 from claim2source.core.languages import is_in_language, language_tag, primary_language
+from claim2source.core.terminal import one_line
 
 if TYPE_CHECKING:
     import datasets
     import pandas
 
 Table = Union["pandas.DataFrame", "datasets.Dataset", Sequence[Mapping[str, object]], Sequence[str]]
+# What a caller is told who passes something else.
+DATASET_WANTED = "a Dataset, such as load(..) gives"
 _WORDS = re.compile(r"\w+").findall
 # Signs that NFKC would write as letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
@@ -57,7 +60,7 @@ class Claim:
     golds: tuple[str, ...] = ()
     candidates: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
-    tag: str = field(default="", repr=False)
+    tag: str = ""
 
     def __post_init__(self) -> None:
         lang, tag = primary_language(self.lang), language_tag(self.tag)
@@ -65,6 +68,10 @@ class Claim:
             tag = language_tag(self.lang)
         object.__setattr__(self, "lang", lang)
         object.__setattr__(self, "tag", tag)
+
+    def __repr__(self) -> str:
+        names = ("id", "text", "lang", "translation", "golds", "candidates", "excluded")
+        return one_line(self, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,10 @@ class Source:
     venue: str = ""
     date: str = ""
 
+    def __repr__(self) -> str:
+        names = ("id", "title", "abstract", "authors", "venue", "date")
+        return one_line(self, **{name: getattr(self, name) for name in names})
+
 
 @dataclass(frozen=True)
 class Qrels:
@@ -97,6 +108,10 @@ class Qrels:
     """
 
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        judgements = sum(map(len, self.grades.values()))
+        return one_line(self, claims=len(self.grades), judgements=judgements)
 
     def golds(self, claim_id: str) -> tuple[str, ...]:
         """List the relevant sources of a claim, in file order."""
@@ -136,6 +151,16 @@ class Dataset:
     name: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            name=self.name,
+            split=self.split,
+            claims=len(self.claims),
+            languages=self.languages,
+            sources=len(self.sources),
+        )
+
     @classmethod
     def from_frames(
         cls,
@@ -172,7 +197,7 @@ class Dataset:
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
-        wanted = tuple(languages)
+        wanted = (languages,) if isinstance(languages, str) else tuple(languages)
         return self.with_claims(
             claim
             for claim in self.claims

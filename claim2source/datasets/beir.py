@@ -173,6 +173,8 @@ def assembled(
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
     if languages is None:
         return dataset
+    if not isinstance(languages, Iterable):
+        raise ConfigError("languages", languages, "a list of languages, such as en, de")
     requested = [languages] if isinstance(languages, str) else list(languages)
     languages_of: list[object] = [*requested] or [requested]
     for language in languages_of:

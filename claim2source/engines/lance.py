@@ -15,7 +15,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.languages import language_tag, primary_language
-from claim2source.engines.files import IndexFiles
+from claim2source.engines.files import LAST_VERSION, IndexFiles
 from claim2source.engines.rows import Where, venue_key
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
-# Names of versions count down from it, so that the newest is listed first.
-LAST_VERSION = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.

@@ -23,7 +23,7 @@ from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.papers import Notices, read_notices
 from claim2source.engines import Engine, is_engine, open_index
-from claim2source.engines.files import files_of
+from claim2source.engines.files import files_of, require_free
 from claim2source.engines.growing import (
     BATCH,
     PaperEncoder,
@@ -191,7 +191,9 @@ def write_papers(
         require_writable(Path(config.out), "folder")
     # Damage and other settings are said before papers are read and a model is loaded.
     manifest = open_unharmed(config).manifest if is_engine(config.out) else None
-    if manifest is not None:
+    if manifest is None:
+        require_free(config.out)
+    else:
         require_same(config, manifest)
     sentences = config.sentences if manifest is None else manifest.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)

@@ -39,6 +39,10 @@ _HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")
 _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
 # Posts within posts that are read, the outermost included.
 _DEEPEST = 3
+_OTHER_ADDRESS = re.compile(
+    r"[a-z][a-z0-9+.-]*://\S*|file:.*|(?:data|javascript|mailto|blob|view-source|vbscript|at):\S+",
+    re.IGNORECASE,
+)
 _LINK = "app.bsky.richtext.facet#link"
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
 
@@ -144,6 +148,11 @@ def is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
+def is_other_address(text: str) -> bool:
+    """Whether a text is nothing but an address that is not of the web, such as file:///x."""
+    return _OTHER_ADDRESS.fullmatch(text.strip()) is not None and not is_address(text)
+
+
 def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
@@ -165,13 +174,17 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
 def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
     """Read the posts of a file, else the one post, which is on standard input where it is `-`.
 
-    A fetcher reads those that are addresses. Raises `UserError` for an address without one.
+    A fetcher reads those that are addresses of the web. Raises `UserError` for one without a
+    fetcher, and for any other address.
     """
     if file is not None:
         posts = read_posts(file)
     else:
         posts = iter([Post("0", _standard_input() if post == "-" else post or "")])
     for item in posts:
+        if is_other_address(item.text):
+            why = "is an address that is not fetched"
+            raise UserError(f"{item.text.strip()}: {why}: only https:// addresses of posts are")
         if not is_address(item.text):
             yield item
         elif fetcher is not None:

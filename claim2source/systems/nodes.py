@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from claim2source.core.arguments import whole_number
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
@@ -419,12 +420,12 @@ class RouteNode(Node):
 @dataclass(frozen=True)
 class _RouteIndex:
     node: RouteNode
-    sources: Sequence[Source]
+    sources: Sequence[Source] = field(repr=False)
     runtime: SystemRuntime
     form: ClaimForm | None
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        claims = as_claims(claims)
+        claims, k = as_claims(claims), whole_number(k, "k")
         languages = dict.fromkeys(claim.lang for claim in claims)
         groups: list[tuple[AnyNode, list[str]]] = []
         for language in languages:

@@ -149,6 +149,31 @@ def test_other_terms_than_the_index_s_are_refused_before_papers_are_read(tmp_pat
         main(["none.jsonl", "--out", str(tmp_path / "idx"), "--bm25.language", "de"])
 
 
+@pytest.mark.parametrize("left", ["manifest.json is gone", "another folder", "cut", "a file"])
+def test_a_target_that_is_no_whole_index_is_refused_before_papers_are_read(
+    tmp_path: Path, left: str, model: list[str]
+) -> None:
+    target, bad = tmp_path / "idx", tmp_path / "bad.jsonl"
+    bad.write_text("{\n")
+    if left == "another folder":
+        target.mkdir()
+        (target / "notes.txt").write_text("mine")
+    elif left == "a file":
+        target.write_text("mine")
+    else:
+        Engine.create(target, manifest_of()).close()
+        manifest = target / "manifest.json"
+        manifest.unlink() if left != "cut" else manifest.write_bytes(manifest.read_bytes()[:40])
+        if left != "cut":
+            (target / "papers.lance" / "data").mkdir(exist_ok=True)
+            (target / "papers.lance" / "data" / "x.lance").write_bytes(b"papers")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as error:
+        main([str(bad), "--out", str(target), *model])
+    assert str(target) in str(error.value) and str(bad) not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.slow
 def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
