@@ -21,6 +21,11 @@ def whole_number(value: object, key: str, least: int = 1) -> int:
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
+def is_digits(text: str) -> bool:
+    """Whether a text is a whole number in ASCII digits: those of other scripts are no numbers."""
+    return text.isascii() and text.isdecimal()
+
+
 def require_path(value: object, key: str, allowed: str = A_PATH) -> None:
     """Raise `ConfigError` unless a value is a path."""
     if not isinstance(value, str | Path):

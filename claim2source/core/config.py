@@ -39,7 +39,7 @@ MOST_VALUES = 100_000  # aliases may stand for billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.languages import language_tag, primary_language
 from claim2source.engines.files import LAST_VERSION, IndexFiles
@@ -78,7 +79,7 @@ def newest_version(names: Iterable[str]) -> int:
         (
             LAST_VERSION - int(number) if len(number) == 20 else int(number)
             for number in numbers
-            if number.isdecimal()
+            if is_digits(number)
         ),
         default=0,
     )

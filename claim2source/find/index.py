@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
@@ -409,7 +410,7 @@ def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, in
     """
     if shard is not None:
         number, _, count = shard.partition("/")
-        good = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+        good = is_digits(number) and is_digits(count) and 1 <= int(number) <= int(count)
         require(good, "shard", shard, "I/N, such as 1/8")
         return int(number) - 1, int(count)
     if task := environment.get("SLURM_ARRAY_TASK_ID"):

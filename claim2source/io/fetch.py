@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.languages import is_language_tag, primary_language
 from claim2source.io.posts import LONGEST, Post, read_posts
@@ -104,7 +105,7 @@ class Fetcher:
         return _post_of(address, id, _Bluesky(view_of).post(view))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
-        if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
+        if not (len(path) == 2 and path[0].startswith("@") and is_digits(path[1])):
             raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
         answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
         _text(answer, "content", address)
@@ -158,7 +159,7 @@ def _post_of(address: str, id: str, parts: PostParts) -> Post:
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
     date = parts.date
-    day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
+    day = date[:10] if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", date) else ""
     lang = primary_language(parts.lang) if is_language_tag(parts.lang) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
     return Post(id, parts.text, lang, day, links=tuple(links))

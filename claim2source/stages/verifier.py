@@ -39,7 +39,7 @@ MOST_TOKENS = 20
 _LONGEST_REASON = 400
 # Shares of abstracts that are tried, where a prompt is too long.
 _STEPS = 1000
-_NUMBER = re.compile(r"[\W_]*(?:paper\W*)?(?:(\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE)
+_NUMBER = re.compile(r"[\W_]*(?:paper\W*)?(?:([0-9]{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE)
 
 
 class Vote(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import (
     Between,
     Location,
@@ -404,7 +405,7 @@ def _line_of(entries: YamlMapping, name: str, key: str) -> Location | None:
     for part in (name, *key.split(".")):
         if isinstance(value, YamlMapping) and part in value:
             value, line = value[part], value.locations[part]
-        elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
+        elif isinstance(value, list) and is_digits(part) and 0 < int(part) <= len(value):
             value = value[int(part) - 1]
         elif part != name:
             break

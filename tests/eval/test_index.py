@@ -138,7 +138,7 @@ def test_the_share_of_a_process() -> None:
     assert shard_of(None, {}) == (0, 1)
     assert shard_of("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
     assert shard_of(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
-    for wrong in ("0/2", "3/2", "1", "a/b", "1/"):
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/", "١/٢", "１/２", "²/3"):
         with pytest.raises(ConfigError, match="shard: .* allowed: I/N, such as 1/8"):
             shard_of(wrong, {})
 

@@ -176,6 +176,7 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
         ("http://mastodon.social/@ada/110", "not a plain https://"),
         ("https://me:secret@mastodon.social/@ada/110", "not a plain https://"),
         ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
+        ("https://mastodon.social/@ada/١١٠", "is not https://mastodon.social/@NAME/NUMBER"),
         ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
         ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
         ("https://[bad", "is not an address"),
