@@ -180,7 +180,7 @@ class Run:
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """List the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
-        limit = None if k is None else whole_number(k, "k")
+        limit = None if k is None else whole_number(k, "k", 0)
         return [str(s) for s in self.vocabulary[self.codes[rows][:limit]]]
 
     def scored(self, claim_id: str) -> dict[str, float]:
@@ -219,7 +219,7 @@ class Run:
 
     def top(self, k: int) -> Run:
         """Keep the first `k` rows of every claim."""
-        return self._with_rows(self.ranks() <= whole_number(k, "k"))
+        return self._with_rows(self.ranks() <= whole_number(k, "k", 0))
 
     def _with_rows(self, keep: np.ndarray) -> Run:
         offsets = np.concatenate([[0], np.cumsum(keep)])[self.offsets]
