@@ -22,6 +22,7 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import run_program
+from claim2source.core.languages import primary_language
 from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_index
@@ -70,7 +71,7 @@ class FindConfig(FinderOptions):
         is_one = (self.post is None) != (self.input is None)
         require(is_one, "post", self.post, "a post, or --input FILE")
         super().check()
-        good = self.lang in (AUTO, *CODES)
+        good = self.lang == AUTO or primary_language(self.lang) in CODES
         require(good, "lang", self.lang, "auto, or a language's ISO 639-1 code such as de")
         several = self.json + self.csv + self.bibtex > 1
         require(not several, "csv", True, "one of --json, --csv and --bibtex")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from claim2source.core.config import flag, list_field, read_config, require_one_of
+from claim2source.core.config import flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import write_json
+from claim2source.core.languages import is_in_language, primary_language
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import load
@@ -65,7 +66,7 @@ class TranslateConfig(ModelOptions):
 
     def check(self) -> None:
         for language in self.languages or ():
-            if language.partition("-")[0] == "en":
+            if primary_language(language) == "en":
                 raise ConfigError("languages", language, "languages other than English")
 
 
@@ -84,7 +85,8 @@ def translate(config: TranslateConfig) -> None:
     if config.languages and not config.sources:
         present = {text.language for text in foreign_claims(folder, overwrite=True)}
         for language in config.languages if present else ():
-            require_one_of("languages", language, sorted_languages(present))
+            is_there = any(is_in_language(tag, language) for tag in present)
+            require(is_there, "languages", language, sorted_languages(present))
     texts = foreign_claims(folder, config.languages, ids, overwrite=config.overwrite)
     if config.sources:
         texts += foreign_sources(folder, config.languages, overwrite=config.overwrite)

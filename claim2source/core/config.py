@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache, partial
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -38,7 +39,7 @@ MOST_VALUES = 100_000  # aliases may stand for billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -68,6 +69,7 @@ class Settings:
             own = "." not in name and option.group is None
             if own and (value := getattr(self, name)) is not option.default:
                 try:
+                    _refuse_look_alike(option.hint, value)
                     _adapter(option.hint).validate_python(value)
                 except (ValueError, OverflowError):
                     raise ConfigError(name, value, allowed_words(option.hint)) from None
@@ -84,6 +86,17 @@ class Settings:
             value = getattr(self, field.name)
             if field.name not in but and value != default:
                 raise ConfigError(field.name, value, "", why)
+
+
+def _refuse_look_alike(hint: Any, value: object) -> None:
+    """Raise ValueError for what pydantic would take for a number: true, "5", and 2.0 for 2."""
+    kinds = {*parts_of(hint)}
+    only_numbers = kinds <= {int, float, NoneType}
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if only_numbers and value is not None and not is_number:
+        raise ValueError("not a number")
+    if only_numbers and float not in kinds and isinstance(value, float):
+        raise ValueError("not a whole number")
 
 
 def flag(help: str, default: bool = False) -> Any:

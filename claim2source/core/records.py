@@ -10,12 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 from claim2source.core.files import content_hash
+from claim2source.core.languages import is_in_language, language_tag, primary_language
+from claim2source.core.terminal import one_line
 
 if TYPE_CHECKING:
     import datasets
     import pandas
 
 Table = Union["pandas.DataFrame", "datasets.Dataset", Sequence[Mapping[str, object]], Sequence[str]]
+# What a caller is told who passes something else.
+DATASET_WANTED = "a Dataset, such as load(..) gives"
 _WORDS = re.compile(r"\w+").findall
 # Signs that NFKC would write as letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
@@ -37,15 +41,16 @@ def nfkc(text: str) -> str:
 class Claim:
     """Hold a post that means a paper without naming it.
 
-    `lang` is an ISO 639-1 code, `translation` its English translation, `golds` the ids of the
+    `lang` is its language's primary subtag (ISO 639-1: de for de-AT, DE and ger), `tag` the
+    language as the data name it, `translation` its English translation, `golds` the ids of the
     sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
     the whole pool), `excluded` ids that are never ranked for it: the claim itself, where the pool
     has it.
 
     Example:
         >>> import claim2source as c2s
-        >>> c2s.Claim("1", "masks cut outbreaks 3.7x").lang
-        'en'
+        >>> c2s.Claim("1", "masks cut outbreaks 3.7x").lang, c2s.Claim("2", "ja", "de-AT").lang
+        ('en', 'de')
     """
 
     id: str
@@ -55,6 +60,18 @@ class Claim:
     golds: tuple[str, ...] = ()
     candidates: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        lang, tag = primary_language(self.lang), language_tag(self.tag)
+        if not tag or primary_language(tag) != lang:
+            tag = language_tag(self.lang)
+        object.__setattr__(self, "lang", lang)
+        object.__setattr__(self, "tag", tag)
+
+    def __repr__(self) -> str:
+        names = ("id", "text", "lang", "translation", "golds", "candidates", "excluded")
+        return one_line(self, **{name: getattr(self, name) for name in names})
 
 
 # A text that an integer is written as: "007" and "+7" are none.
@@ -84,6 +101,10 @@ class Source:
     venue: str = ""
     date: str = ""
 
+    def __repr__(self) -> str:
+        names = ("id", "title", "abstract", "authors", "venue", "date")
+        return one_line(self, **{name: getattr(self, name) for name in names})
+
 
 @dataclass(frozen=True)
 class Qrels:
@@ -96,6 +117,10 @@ class Qrels:
     """
 
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        judgements = sum(map(len, self.grades.values()))
+        return one_line(self, claims=len(self.grades), judgements=judgements)
 
     def golds(self, claim_id: str) -> tuple[str, ...]:
         """List the relevant sources of a claim, in file order."""
@@ -138,6 +163,16 @@ class Dataset:
     notes: tuple[str, ...] = field(default=(), compare=False)
     numeric_ids: frozenset[str] | None = field(default=None, compare=False)
 
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            name=self.name,
+            split=self.split,
+            claims=len(self.claims),
+            languages=self.languages,
+            sources=len(self.sources),
+        )
+
     @classmethod
     def from_frames(
         cls,
@@ -173,8 +208,13 @@ class Dataset:
         return replace(self, claims=selected, qrels=qrels, split=split or self.split)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
-        codes = set(languages)
-        return self.with_claims(claim for claim in self.claims if claim.lang in codes)
+        """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
+        wanted = (languages,) if isinstance(languages, str) else tuple(languages)
+        return self.with_claims(
+            claim
+            for claim in self.claims
+            if any(is_in_language(claim.tag, language) for language in wanted)
+        )
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
@@ -197,6 +237,7 @@ class Dataset:
         claims = [asdict(claim) for claim in self.claims]
         for claim in claims:
             del claim["excluded"]  # it follows from the ids
+            claim["lang"] = claim.pop("tag")
         return content_hash(
             {
                 "claims": claims,

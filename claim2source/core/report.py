@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
+from claim2source.core.arguments import require_path
 from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import one_line
 from claim2source.core.validate import Strict, read_json, validated
 
 VERSION = 3
@@ -85,7 +87,7 @@ class StageReport:
     name: str
     cost: SystemCost
     failures: Mapping[str, int] = field(default_factory=dict)
-    settings: Settings = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Choice:
     claims: int
     metric: str = "mrr@5"
     note: str = ""
-    tried: tuple[Trial, ...] = ()
+    tried: tuple[Trial, ...] = field(default=(), repr=False)
     rule: Rule = "best"
     seen_share: float | None = None
     best: Settings = field(default_factory=dict)
@@ -132,7 +134,7 @@ class Choice:
 class Intervals:
     """Hold 95 % bootstrap intervals by gold paper: metric -> language or `macro` -> (low, high)."""
 
-    values: Mapping[str, Mapping[str, tuple[float, float]]]
+    values: Mapping[str, Mapping[str, tuple[float, float]]] = field(repr=False)
     repeats: int
     seed: int
     papers: int
@@ -154,7 +156,7 @@ class Twins:
     of_golds: int
     ties: int
     lost: int
-    as_one: Mapping[str, float]
+    as_one: Mapping[str, float] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,9 @@ class SystemReport(Strict):
     published: tuple[PublishedScore, ...] = ()
     places: tuple[Place, ...] = ()
 
+    def __repr__(self) -> str:
+        return one_line(self, name=self.name, macro=self.macro)
+
     @property
     def title(self) -> str:
         return f"{self.system}: {self.stage}" if self.stage else self.system
@@ -309,7 +314,7 @@ class FamilyResult:
     least_p: float
     claims: int
     groups: int
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Comparison, ...] = field(repr=False)
     seed: int | None = None
 
 
@@ -350,7 +355,7 @@ class TrainingReport:
     one machine.
     """
 
-    history: tuple[Epoch, ...]
+    history: tuple[Epoch, ...] = field(repr=False)
     choose: str
     chosen_epoch: int
     chosen_checkpoint: str
@@ -416,6 +421,16 @@ class Report(Strict):
     provenance: Provenance = Provenance()
     headline: Mapping[str, float | None] = field(default_factory=dict)
     version: Literal[3] = 3
+
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            dataset=self.dataset,
+            split=self.split,
+            systems=tuple(self.systems),
+            macro=self.macro,
+            tests=len(self.tests),
+        )
 
     @property
     def table(self) -> Table:
@@ -507,6 +522,7 @@ class Report(Strict):
         Raises `InputError` naming the field where there is none, where it is of another version, or
         where anything in it is missing, unknown or of another type.
         """
+        require_path(folder, "folder")
         path = Path(folder)
         path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.core.arguments import whole_number
+from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Qrels
+from claim2source.core.terminal import one_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -142,7 +145,11 @@ class Run:
     @classmethod
     def from_pandas(cls, frame: DataFrame) -> Run:
         """Build from a table with the columns claim, source and score; others are ignored."""
-        columns = (frame[name].tolist() for name in ("claim", "source", "score"))
+        names = ("claim", "source", "score")
+        lacking = [name for name in names if name not in getattr(frame, "columns", ())]
+        if lacking:
+            raise InputError("run", why=f"has no column {lacking[0]}; wanted: {', '.join(names)}")
+        columns = (frame[name].tolist() for name in names)
         return cls.from_rows(*columns)
 
     @classmethod
@@ -150,6 +157,11 @@ class Run:
         """Build from `ir_measures.ScoredDoc`s."""
         rows = [(doc.query_id, doc.doc_id, doc.score) for doc in documents]
         return cls.from_rows(*zip(*rows, strict=True)) if rows else cls.from_rows((), (), ())
+
+    def __repr__(self) -> str:
+        return one_line(
+            self, claims=len(self.claim_ids), rows=len(self), sources=len(self.vocabulary)
+        )
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -168,7 +180,8 @@ class Run:
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """List the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
-        return [str(s) for s in self.vocabulary[self.codes[rows][:k]]]
+        limit = None if k is None else whole_number(k, "k", 0)
+        return [str(s) for s in self.vocabulary[self.codes[rows][:limit]]]
 
     def scored(self, claim_id: str) -> dict[str, float]:
         """Map a claim's sources to their scores, best first."""
@@ -206,7 +219,7 @@ class Run:
 
     def top(self, k: int) -> Run:
         """Keep the first `k` rows of every claim."""
-        return self._with_rows(self.ranks() <= k)
+        return self._with_rows(self.ranks() <= whole_number(k, "k", 0))
 
     def _with_rows(self, keep: np.ndarray) -> Run:
         offsets = np.concatenate([[0], np.cumsum(keep)])[self.offsets]
@@ -331,6 +344,16 @@ class Result:
     settings: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[tuple[str, Result], ...] = ()
     thinking: tuple[Thinking, ...] = ()
+
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            claims=len(self.run.claim_ids),
+            rows=len(self.run),
+            parts=tuple(name for name, _ in self.parts),
+            failures=len(self.failures),
+            seconds=round(self.cost.seconds, 3),
+        )
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         return self.run.sources(claim_id, k)

@@ -10,18 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from claim2source.core.arguments import records
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 
 Claims = str | Sequence[str] | Sequence[Claim]
+_CLAIMS_WANTED = "a text, or a list of texts or Claims, such as load(..).claims"
+_SOURCES_WANTED = "a list of Sources, such as load(..).sources or [Source(id, title, abstract)]"
 
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
-    """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
-    listed: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
+    """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are.
+
+    Raises `InputError` for anything else.
+    """
+    given: object = [claims] if isinstance(claims, str) else claims
+    listed: Sequence[str | Claim] = records(given, (str, Claim), "claims", _CLAIMS_WANTED)
     return [
         Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(listed)
     ]
+
+
+def as_sources(sources: Sequence[Source]) -> Sequence[Source]:
+    """Return the sources to index. Raises `InputError` for what is not a list of `Source`s."""
+    return records(sources, Source, "sources", _SOURCES_WANTED)
 
 
 class Index(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Sequence
 
 # C0 and C1 controls, DEL, marks that change the direction of text, line and paragraph
@@ -11,6 +12,15 @@ _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff]"
 )
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
+
+
+def one_line(value: object, **facts: object) -> str:
+    """Write an object as its class's name with a few facts, on one short line: a `__repr__`."""
+    listed = ", ".join(f"{name}={_SHORT.repr(fact)}" for name, fact in facts.items())
+    return f"{type(value).__name__}({listed})"
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,15 @@ from typing import Literal, NamedTuple
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
-from claim2source.core.records import Claim, Dataset, Qrels, Source, is_integer_text
+from claim2source.core.languages import is_language_tag
+from claim2source.core.records import (
+    Claim,
+    Dataset,
+    Qrels,
+    Source,
+    is_integer_text,
+    sorted_languages,
+)
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
 from claim2source.io.jsonl import JsonLines, Records, Row
@@ -32,7 +40,6 @@ OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
 OF_CLAIMS = ("lang", "translation", "split", "candidates")
 # Metadata of sources that `prepare` writes.
 NUMERIC_ID = "numeric_id"
-_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
@@ -171,11 +178,15 @@ def assembled(
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes, numeric_ids)
     if languages is None:
         return dataset
+    if not isinstance(languages, Iterable):
+        raise ConfigError("languages", languages, "a list of languages, such as en, de")
     requested = [languages] if isinstance(languages, str) else list(languages)
     languages_of: list[object] = [*requested] or [requested]
     for language in languages_of:
-        if language not in dataset.languages:
-            raise ConfigError("languages", language, ", ".join(dataset.languages))
+        if not dataset.in_languages([str(language)]).claims:
+            tags = sorted_languages(claim.tag for claim in dataset.claims)
+            allowed = dict.fromkeys((*dataset.languages, *tags))
+            raise ConfigError("languages", language, ", ".join(allowed))
     return dataset.in_languages(requested)
 
 
@@ -245,7 +256,7 @@ def _query(row: Row) -> Query:
     row.check_keys(("_id", "text"), OF_CLAIMS)
     text = row.require_text("text")
     lang = row.text("metadata.lang").strip().lower() or "en"
-    if not _LANGUAGE.fullmatch(lang):
+    if not is_language_tag(lang):
         row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
         lang = "en"
     listed = row.list_field("candidates")
@@ -453,7 +464,7 @@ def _source_json(source: Source, part: Dataset) -> dict[str, object]:
 
 
 def _claim_json(claim: Claim, part: Dataset) -> dict[str, object]:
-    metadata: dict[str, object] = {"lang": claim.lang, "translation": claim.translation}
+    metadata: dict[str, object] = {"lang": claim.tag, "translation": claim.translation}
     if claim.candidates is not None:
         metadata["candidates"] = list(claim.candidates)
     if not part.qrels.grades.get(claim.id):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import why_not_file
+from claim2source.core.languages import primary_language
 from claim2source.core.progress import waiting
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names, turned_names
@@ -277,7 +278,7 @@ def _add_translations(
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
     for row in file.records():
-        lang, text = row.require_text("lang").strip().lower(), row.require_text("translation")
+        lang, text = primary_language(row.require_text("lang")), row.require_text("translation")
         index = row.as_id("index", row.record.get("index"))
         split = row.require_text("split").strip()
         if not (index and lang and split):

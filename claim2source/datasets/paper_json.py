@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from claim2source.core.errors import Problems
+from claim2source.core.languages import primary_language
 from claim2source.datasets.authors import person_name
 from claim2source.datasets.beir import source_of
 from claim2source.datasets.papers import (
@@ -80,7 +81,7 @@ def paper_of_row(row: Row) -> Paper | None:
     if not f"{source.title}{source.abstract}".strip():
         return None  # that it is empty was reported
     doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
-    code = iso_language(lang) or lang.partition("-")[0].lower()
+    code = iso_language(lang) or primary_language(lang)
     retracted = row.meta.get("retracted")
     if isinstance(retracted, bool | int) or retracted is None:
         retracted = str(int(bool(retracted)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.datasets.papers import (
@@ -212,7 +213,7 @@ def _jats(record: _Record) -> Paper | None:
         for element in reversed(meta.findall("article-id"))
     }
     pmc = ids.get("pmcid") or ids.get("pmc", "")
-    pmc = f"PMC{pmc}" if pmc.isdecimal() else pmc
+    pmc = f"PMC{pmc}" if is_digits(pmc) else pmc
     doi = plain_doi(ids.get("doi", ""))
     key = ids.get("pmid") or pmc or doi or next((key for key in ids.values() if key), "")
     kinds = ("abstract[@abstract-type]", "trans-abstract")

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import InputError, Problems
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
 from claim2source.io.text_files import any_lines, why_not_id, why_not_text
 
@@ -23,24 +25,22 @@ _MONTHS = {
 }
 # 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
 _DATE = re.compile(
-    r"(?P<year>\d{4})(?!\d(?:\D|$))"
-    r"(?:(?:, |[-/. 年])?(?P<month>\d{1,2}|[^\W\d_]{3,10})(?:[-/. 月]?(?P<day>\d{1,2}))?)?(?!\d)"
+    r"(?P<year>[0-9]{4})(?!\d(?:\D|$))"
+    r"(?:(?:, |[-/. 年])?(?P<month>[0-9]{1,2}|[^\W\d_]{3,10})"
+    r"(?:[-/. 月]?(?P<day>[0-9]{1,2}))?)?(?!\d)"
 )
-_NUMBERS = re.compile(r"(?<!\d)(\d{1,2})([-/. ])(\d{1,2})\2(\d{4})(?!\d)")  # 05/12/2020
-_YEAR = re.compile(r"(?<!\d)[12]\d{3}(?!\d)")
+_NUMBERS = re.compile(r"(?<!\d)([0-9]{1,2})([-/. ])([0-9]{1,2})\2([0-9]{4})(?!\d)")  # 05/12/2020
+_YEAR = re.compile(r"(?<!\d)[12][0-9]{3}(?!\d)")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_DAY_BEFORE = re.compile(r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
-_DAY_AFTER = re.compile(r"[-.,/ ]*(\d{1,2})(?!\d)")
-_DOI = re.compile(r"10\.\d{4,9}/\S+")
-# ISO 639-2 to 639-1; but for Japanese the first three letters of English names are codes as well.
-_LANGUAGES = dict(
-    pair.split(":")
-    for pair in (
-        "eng:en ger:de deu:de fre:fr fra:fr spa:es ita:it por:pt chi:zh zho:zh jpn:ja jap:ja "
-        "rus:ru pol:pl dut:nl nld:nl kor:ko tur:tr cze:cs ces:cs dan:da nor:no swe:sv fin:fi "
-        "hun:hu ara:ar ukr:uk"
-    ).split()
+_DAY_BEFORE = re.compile(r"(?<!\d)([0-9]{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
+_DAY_AFTER = re.compile(r"[-.,/ ]*([0-9]{1,2})(?!\d)")
+_DOI = re.compile(r"10\.[0-9]{4,9}/\S+")
+# Languages whose English names begin with their code of three letters; and Japanese.
+_NAMED = frozenset(
+    "eng ger deu fre fra spa ita por chi rus pol dut kor tur cze dan nor swe fin hun ara "
+    "ukr".split()
 )
+_JAPANESE = "jap"
 # What PubMed writes in brackets for a title that is absent.
 NO_TITLE = ("", "not available", "in process citation")
 # What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
@@ -58,7 +58,7 @@ _BLOCKS = frozenset("p br div sec title list list-item ul ol li h1 h2 h3 disp-fo
 _UNREAD = re.compile(r"<(?:mml:|jats:)?(tex-math|annotation)\b[^<>]*>[^<]*</[^<>]*\1>")
 _HEADING = re.compile(r"<(?:jats:)?title>\s*abstract\s*[.:]?\s*</(?:jats:)?title>", re.IGNORECASE)
 _TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
 RETRACTED, WITHDRAWN = "retracted", "withdrawn"
@@ -180,7 +180,12 @@ def plain_doi(text: str) -> str:
 def iso_language(text: str) -> str:
     """Return the ISO 639-1 code of a language: "en-US", "eng" and "English" are "en"."""
     code = re.split(r"[-_;, ]", text.strip().lower())[0]
-    return code if len(code) == 2 else _LANGUAGES.get(code[:3], "")
+    if len(code) > 3 and code[:3] in _NAMED:
+        code = code[:3]
+    if code.startswith(_JAPANESE):
+        code = "ja"
+    language = primary_language(code)
+    return language if len(language) == 2 else ""
 
 
 def first_day(date: str) -> int:
@@ -230,7 +235,7 @@ def _day(year: int, month: int, day: int, last: bool) -> int:
 def _month(text: str | None) -> int:
     if not text:
         return 0
-    if text.isdigit():
+    if is_digits(text):
         return int(text) if int(text) <= 12 else 0
     word = text.lower()
     return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)
@@ -319,7 +324,7 @@ def read_notices(path: Path) -> Notices:
 
 def _day_number(date: str) -> int:
     """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
-    match = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
+    match = re.match(r"\s*([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})", date)
     if match:
         month, day, year = (int(part) for part in match.groups())
         return year * 10_000 + month * 100 + day

@@ -19,23 +19,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from claim2source.core.errors import InputError, UserError
-from claim2source.core.lock import LOCK_FILE
+from claim2source.core.arguments import require_path, whole_number
+from claim2source.core.errors import UserError
 from claim2source.core.machine import release_memory, return_large_blocks
 from claim2source.core.records import Claim
 from claim2source.core.run import Failure, Result
 from claim2source.core.stage import Claims, as_claims
+from claim2source.core.terminal import one_line
 from claim2source.engines.files import (
     IndexFiles,
     Lock,
     Seal,
     files_of,
     read_seal,
+    replaceable_files,
     seal_of,
     why_damaged,
 )
 from claim2source.engines.lance import (
-    LAST_VERSION,
     Hits,
     among,
     connection,
@@ -95,12 +96,6 @@ CENTRE_SAMPLE = 64
 BUILDING_CACHE = 2**26
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
-# Beginnings of the files that make an empty table: its version 1, counted down by LanceDB.
-_FIRST_VERSION = (
-    "_transactions/0-",
-    f"_versions/{LAST_VERSION - 1}.manifest",
-    "_versions/latest_version_hint.json",
-)
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
 
@@ -138,6 +133,9 @@ class Engine(PaperTable):
         self._check_files()
         self._table: Any = self._open_table()
 
+    def __repr__(self) -> str:
+        return one_line(self, location=str(self.location), papers=self.manifest.papers)
+
     @classmethod
     def create(cls, location: str | Path, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
@@ -145,14 +143,8 @@ class Engine(PaperTable):
         files = files_of(location)
         lock = files.prepare()
         try:
-            # A process that was killed here before may have left a table's first version.
-            table_files = tuple(f"{manifest.table}.lance/{name}" for name in _FIRST_VERSION)
-            file_names = [name for name in files.listed() if name != LOCK_FILE]
-            if any(not file_name.startswith(table_files) for file_name in file_names):
-                why = "exists and is not an index: it is not replaced; choose another --out"
-                raise InputError(files.uri, why=why)
-            for file_name in file_names:
-                files.remove(file_name)
+            for name in replaceable_files(files, manifest.table):
+                files.remove(name)
             engine = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
@@ -512,8 +504,9 @@ class Engine(PaperTable):
         `texts` are encoded as claims are, in one batch with them. Raises `UserError` where the
         model or the analysis is not the one that made the index.
         """
+        posts, k = as_claims(claims), whole_number(k, "k")
         self.refresh()
-        posts, depth = as_claims(claims), max(self.fusion.depth, k)
+        depth = max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
         by_vectors = partial(self._search_by_vectors, vectors, of_texts)
@@ -583,6 +576,9 @@ def open_index(location: str | Path, version: int | None = None) -> Engine:
         >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """
+    require_path(location, "location", "a folder or a bucket's address")
+    if version is not None:
+        whole_number(version, "version")
     return Engine.open(location, version=version)
 
 

@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
+from claim2source.core.files import (
+    atomic_path,
+    clean_leftovers,
+    file_hash,
+    is_leftover,
+    require_writable,
+)
 from claim2source.core.lock import LOCK_FILE, STALE, TOUCH, FolderLock, Holder
 from claim2source.core.validate import require_size, size_error
 
@@ -39,6 +45,14 @@ REWRITTEN = "/latest_version_hint.json"
 _NO_FILE = "is not a regular file: remove it"
 # A file of more bytes, of which the disk holds less than a hundredth, was never written as it is.
 _SPARSE = 2**30
+# Names of versions count down from it, so that the newest is listed first.
+LAST_VERSION = 2**64 - 1
+# Beginnings of the files that make an empty table: its version 1.
+_FIRST_VERSION = (
+    "_transactions/0-",
+    f"_versions/{LAST_VERSION - 1}.manifest",
+    "_versions/latest_version_hint.json",
+)
 _NOT_WRITTEN = "is longer than what was written of it: copy it again from a whole copy"
 # What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
 Seal = Mapping[str, tuple[int, str, str]]
@@ -338,6 +352,33 @@ def files_of(location: str | Path) -> IndexFiles:
         allowed = "s3://BUCKET/PREFIX, gs:// or az://, and no password in it"
         raise UserError(f"{scheme}://..: is not a folder or bucket; allowed: {allowed}")
     return Bucket(str(location))
+
+
+def replaceable_files(files: IndexFiles, table: str) -> list[str]:
+    """List what a process that was killed left where a new index may be made: an empty table.
+
+    Raises `InputError` where other files are there.
+    """
+    left = tuple(f"{table}.lance/{name}" for name in _FIRST_VERSION)
+    names = [
+        name
+        for name in files.listed()
+        if name != LOCK_FILE and not any(is_leftover(Path(part)) for part in Path(name).parts)
+    ]
+    if any(not name.startswith(left) for name in names):
+        why = "exists and is not an index: it is not replaced; choose another --out"
+        if any(name.startswith(f"{table}.lance/") for name in names):
+            why = "exists and is not an index: it is not replaced, and has no manifest.json"
+            why += ": restore it from a backup, or choose another --out"
+        raise InputError(files.uri, why=why)
+    return names
+
+
+def require_free(location: str | Path, table: str = "papers") -> None:
+    """Raise `InputError` if files lie where a new index would be made."""
+    files = files_of(location)
+    if not files.why_absent():
+        replaceable_files(files, table)
 
 
 def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import InputError, UserError
-from claim2source.engines.files import IndexFiles
+from claim2source.core.languages import language_tag, primary_language
+from claim2source.engines.files import LAST_VERSION, IndexFiles
 from claim2source.engines.rows import Where, venue_key
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
-# Names of versions count down from it, so that the newest is listed first.
-LAST_VERSION = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -79,7 +79,7 @@ def newest_version(names: Iterable[str]) -> int:
         (
             LAST_VERSION - int(number) if len(number) == 20 else int(number)
             for number in numbers
-            if number.isdecimal()
+            if is_digits(number)
         ),
         default=0,
     )
@@ -139,7 +139,9 @@ def expression(where: Where) -> Expr | None:
     if where.last_day is not None:
         parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
     if where.language is not None:
-        parts.append(col("lang") == lit(where.language))
+        # An older index may hold a code as its file had it.
+        codes = dict.fromkeys((primary_language(where.language), language_tag(where.language)))
+        parts.append(col("lang").isin(list(codes)))
     if where.venue is not None:
         parts.append(col("venue_key") == lit(venue_key(where.venue)))
     if where.ids is not None:

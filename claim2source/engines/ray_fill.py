@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.datasets.paper_files import Format, PaperFiles
@@ -143,7 +144,7 @@ def fill_by_ray(
 def _require_listener(address: str | None) -> None:
     """Raise OSError where nothing listens at HOST:PORT: Ray would try for minutes."""
     host, _, port = (address or "").rpartition(":")
-    if host and "/" not in host and port.isdecimal():
+    if host and "/" not in host and is_digits(port):
         socket.create_connection((host, int(port)), timeout=10).close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.core.config import Settings, require
+from claim2source.core.languages import is_language_tag
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.engines.names import names_of
@@ -20,7 +20,6 @@ from claim2source.text.clean import findings, sentences_of
 if TYPE_CHECKING:
     import pyarrow
 
-_LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
 _PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
@@ -41,7 +40,7 @@ class Where(Settings):
     Args:
         until: published on this day or before, such as 2021-05-01; a year or month means its
             last day. Papers whose date is not known stay in.
-        language: language of the paper, ISO 639-1.
+        language: language of the paper, such as de.
         venue: name of the venue, in any case.
         ids: papers to choose from.
     """
@@ -54,7 +53,7 @@ class Where(Settings):
     def check(self) -> None:
         is_valid = self.until is None or last_day(self.until) > 0
         require(is_valid, "date", self.until, "a date such as 2021-05-01")
-        is_valid = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
+        is_valid = self.language is None or is_language_tag(self.language)
         require(is_valid, "language", self.language, "a language code such as en")
 
     @property

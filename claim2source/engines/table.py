@@ -19,6 +19,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
+from claim2source.core.terminal import one_line
 from claim2source.datasets.papers import NOTICE, Paper, add_notice
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import (
@@ -80,6 +81,9 @@ class SearchResults:
     vectors: Mapping[str, np.ndarray]
     texts: Mapping[str, np.ndarray] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return one_line(self, claims=len(self.fused.run.claim_ids), rows=len(self.fused.run))
 
 
 class SearchPart:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import finite
-from claim2source.core.records import Dataset, sorted_languages
+from claim2source.core.records import DATASET_WANTED, Dataset, sorted_languages
 from claim2source.core.report import (
     COST_COLUMNS,
     MACRO,
@@ -23,6 +24,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.terminal import one_line
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, tests_parts
@@ -67,6 +69,9 @@ class ScoredRuns:
     baseline: str
     runs: Mapping[str, Run]
     scores: Mapping[str, Scores]
+
+    def __repr__(self) -> str:
+        return one_line(self, metric=self.metric, baseline=self.baseline, runs=tuple(self.runs))
 
     @classmethod
     def of(
@@ -307,6 +312,10 @@ class ComparisonReport:
     tests: tuple[FamilyResult, ...]
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        macro = {name: row[MACRO] for name, row in self.scores.items()}
+        return one_line(self, metric=self.metric, baseline=self.baseline, macro=macro)
+
     def parts(self) -> list[Part]:
         languages = [*sorted_languages(set(self.scores[self.baseline]) - {MACRO}), MACRO]
         rows: list[list[Cell]] = [
@@ -352,8 +361,10 @@ def compare(
         >>> "words" in str(c2s.compare(runs, dev, repeats=200))
         True
     """
+    require_kind(results, Mapping, "results", "a mapping of names to rankings")
+    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
     require(bool(results), "results", dict(results), "one or more systems by name")
-    require(repeats >= 1, "repeats", repeats, "1 or more")
+    repeats, seed = whole_number(repeats, "repeats"), whole_number(seed, "seed", 0)
     rankings = {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
     runs = {
         name: ranking if isinstance(ranking, Run) else ranking.run

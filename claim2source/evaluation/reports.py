@@ -15,6 +15,7 @@ from claim2source.core.config import Between, Repeats, Seed, Settings, flag, lis
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.folders import EVALUATION
+from claim2source.core.languages import primary_language
 from claim2source.core.program import command_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
@@ -265,7 +266,9 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     Raises `InputError` where a language's file is missing, and `UserError` where it is of another
     split: it has claims that `dataset` does not have and lacks some that are judged.
     """
-    languages = [lang for lang in system.report.languages if lang in dataset.languages]
+    languages = [
+        lang for lang in system.report.languages if primary_language(lang) in dataset.languages
+    ]
     if absent := [lang for lang in languages if lang not in system.runs]:
         require_rankings(system.report_folder)
         raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from claim2source.core.languages import primary_language
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
     MACRO,
@@ -165,7 +166,8 @@ def _published(report: SystemReport) -> PublishedScore | None:
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
     if not languages:
         return report
-    tables = {lang: row for lang, row in report.languages.items() if lang in languages}
+    wanted = {primary_language(language) for language in languages}
+    tables = {lang: row for lang, row in report.languages.items() if lang in wanted}
     return replace(report, languages=tables, macro=macro(tables) if tables else {})
 
 

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from claim2source.core.arguments import whole_number
 from claim2source.core.config import require
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
+from claim2source.core.terminal import one_line
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
@@ -111,6 +114,15 @@ class Answer:
     measured: Tenth | None = None
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return one_line(
+            self,
+            post=self.post.id,
+            lang=self.lang,
+            papers=tuple(match.paper.source.id for match in self.matches),
+            verdict=self.verdict,
+        )
+
 
 class Finder:
     """Find papers in an index, warm: the model is loaded once.
@@ -153,6 +165,9 @@ class Finder:
                 *(engine.location, unbuilt),
             )
 
+    def __repr__(self) -> str:
+        return one_line(self, index=str(self.engine.location), stages=tuple(self.stage_names))
+
     @property
     def stage_names(self) -> list[str]:
         return [] if self._pipeline is None else self._pipeline.names
@@ -178,6 +193,7 @@ class Finder:
         self, posts: Iterator[Post], k: int = 10, where: Where | None = None
     ) -> Iterator[Answer]:
         """Find papers for a few posts at a time: there may be more than fit into memory."""
+        k = whole_number(k, "k")
         for part in batches(posts, MAX_BATCH):
             yield from self._find_together(part, k, where or Where())
 
@@ -282,8 +298,8 @@ class Finder:
         return {claim: verdict(share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
-        if post.lang in CODES:
-            return post.lang
+        if (language := primary_language(post.lang)) in CODES:
+            return language
         return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:

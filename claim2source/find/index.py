@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
@@ -23,7 +24,7 @@ from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.papers import Notices, read_notices
 from claim2source.engines import Engine, is_engine, open_index
-from claim2source.engines.files import files_of
+from claim2source.engines.files import files_of, require_free
 from claim2source.engines.growing import (
     BATCH,
     PaperEncoder,
@@ -193,7 +194,9 @@ def write_papers(
         require_writable(Path(config.out), "folder")
     # Damage and other settings are said before papers are read and a model is loaded.
     manifest = open_unharmed(config).manifest if is_engine(config.out) else None
-    if manifest is not None:
+    if manifest is None:
+        require_free(config.out)
+    else:
         require_same(config, manifest)
     sentences = config.sentences if manifest is None else manifest.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
@@ -411,7 +414,7 @@ def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, in
     """
     if shard is not None:
         number, _, count = shard.partition("/")
-        good = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+        good = is_digits(number) and is_digits(count) and 1 <= int(number) <= int(count)
         require(good, "shard", shard, "I/N, such as 1/8")
         return int(number) - 1, int(count)
     if task := environment.get("SLURM_ARRAY_TASK_ID"):

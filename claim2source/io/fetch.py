@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.languages import is_language_tag, primary_language
 from claim2source.io.posts import LONGEST, Post, read_posts
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
@@ -38,6 +40,10 @@ _HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")
 _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
 # Posts within posts that are read, the outermost included.
 _DEEPEST = 3
+_OTHER_ADDRESS = re.compile(
+    r"[a-z][a-z0-9+.-]*://\S*|file:.*|(?:data|javascript|mailto|blob|view-source|vbscript|at):\S+",
+    re.IGNORECASE,
+)
 _LINK = "app.bsky.richtext.facet#link"
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
 
@@ -99,7 +105,7 @@ class Fetcher:
         return _post_of(address, id, _Bluesky(view_of).post(view))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
-        if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
+        if not (len(path) == 2 and path[0].startswith("@") and is_digits(path[1])):
             raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
         answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
         _text(answer, "content", address)
@@ -143,13 +149,18 @@ def is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
+def is_other_address(text: str) -> bool:
+    """Whether a text is nothing but an address that is not of the web, such as file:///x."""
+    return _OTHER_ADDRESS.fullmatch(text.strip()) is not None and not is_address(text)
+
+
 def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, language = parts.date, parts.lang.partition("-")[0].lower()
-    day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    lang = language if re.fullmatch("[a-z]{2,3}", language) else ""
+    date = parts.date
+    day = date[:10] if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", date) else ""
+    lang = primary_language(parts.lang) if is_language_tag(parts.lang) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
     return Post(id, parts.text, lang, day, links=tuple(links))
 
@@ -164,13 +175,17 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
 def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
     """Read the posts of a file, else the one post, which is on standard input where it is `-`.
 
-    A fetcher reads those that are addresses. Raises `UserError` for an address without one.
+    A fetcher reads those that are addresses of the web. Raises `UserError` for one without a
+    fetcher, and for any other address.
     """
     if file is not None:
         posts = read_posts(file)
     else:
         posts = iter([Post("0", _standard_input() if post == "-" else post or "")])
     for item in posts:
+        if is_other_address(item.text):
+            why = "is an address that is not fetched"
+            raise UserError(f"{item.text.strip()}: {why}: only https:// addresses of posts are")
         if not is_address(item.text):
             yield item
         elif fetcher is not None:

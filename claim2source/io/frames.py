@@ -61,11 +61,11 @@ class Frame:
                 raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
             data = _columns(table, name)
         elif not is_table(table):
-            splits = isinstance(table, Mapping) and hasattr(table, "column_names")
-            several = f"holds several splits: give one of {', '.join(map(str, table))}"  # type: ignore[call-overload]
+            if isinstance(table, Mapping) and hasattr(table, "column_names"):
+                raise self.wrong(f"holds several splits: give one of {', '.join(map(str, table))}")
             empty = isinstance(table, list | tuple)
             kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {ANY_TABLE}"
-            raise self.wrong(several if splits else kind)
+            raise self.wrong(kind)
         if any(name is not None for name in getattr(getattr(data, "index", None), "names", ())):
             data = data.reset_index()  # an id that is the frame's index is a column too
         if hasattr(data, "with_format"):

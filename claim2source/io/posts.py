@@ -8,6 +8,7 @@ from pathlib import Path
 
 from claim2source.core.config import Settings, require
 from claim2source.core.errors import Problems
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.io.text_files import open_spreadsheet, tsv_rows
@@ -96,5 +97,5 @@ def _post(row: Row) -> Post | None:
     def either(name: str) -> str:
         return row.text(name) or row.text(f"metadata.{name}")
 
-    lang = either("lang").strip().lower().partition("-")[0]
+    lang = primary_language(either("lang"))
     return Post(key, text, lang, either("date"), either("translation"))

@@ -66,7 +66,7 @@ class StoredRun:
     """Hold a stored run, with the JSON values that were stored about it."""
 
     run: Run
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 class Store:

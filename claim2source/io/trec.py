@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from claim2source.core.arguments import require_kind, require_path
 from claim2source.core.errors import FileProblems, InputError, Problems
 from claim2source.core.files import atomic_path, real_path
 from claim2source.core.records import Qrels
@@ -84,6 +85,7 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
         >>> c2s.read_run(path).run.sources("c1")
         ['a']
     """
+    require_path(path, "path", "the path of a run")
     path = Path(path)
     lines, problems = read_lines(path), FileProblems(path)
     golds: Mapping[str, str] = {}
@@ -204,6 +206,8 @@ def write_trec_run(
         >>> open(path).read()
         'c1 Q0 a 1 2 claim2source\\n'
     """
+    require_path(path, "path")
+    require_kind(run, Run, "run", "a Run, such as a result's `run`")
     path, problems = Path(path), Problems()
     words = [str(run.vocabulary[code]) for code in np.unique(run.codes)]
     for kind, ids in (("claim id", run.claim_ids), ("source id", words), ("tag", [tag])):

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, PositiveShare, Settings, require
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class LLMConfig(Settings):
         """Return the address that paths such as /models follow: it ends in /v1 or the like."""
         url = self.url.strip().rstrip("/").removesuffix("/chat/completions").rstrip("/")
         last = urlsplit(url).path.rpartition("/")[2]
-        return url if last.startswith("v") and last[1:2].isdigit() else f"{url}/v1"
+        return url if last.startswith("v") and is_digits(last[1:2]) else f"{url}/v1"
 
     @property
     def key(self) -> str:

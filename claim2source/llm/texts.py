@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from claim2source.core.languages import primary_language
 from claim2source.llm.client import LLM
 from claim2source.llm.work import Answer, Request
 from claim2source.text.language import detect, language_name
@@ -35,7 +36,7 @@ def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[Writing
     tasks = []
     for text in texts:
         values = {"text": text.text, "language": language_name(text.language)}
-        own = german if text.language.partition("-")[0] == "de" else scientific
+        own = german if primary_language(text.language) == "de" else scientific
         tasks.append(WritingTask(Request.of(own, text.name, values), text.judge))
     return tasks
 

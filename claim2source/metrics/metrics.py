@@ -14,6 +14,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, sorted_languages
 from claim2source.core.report import MACRO, MAIN_METRIC, Twins
 from claim2source.core.run import Run
+from claim2source.core.terminal import one_line
 
 ALLOWED = "mrr@K, recall@K, hit@K, p@K, ndcg@K, map, map@K, with K from 1 to 1000000"
 
@@ -34,6 +35,9 @@ class Scores:
 
     claim_ids: tuple[str, ...]
     values: Mapping[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        return one_line(self, claims=len(self.claim_ids), metrics=tuple(self.values))
 
     def __getitem__(self, metric: str) -> np.ndarray:
         """Return the values of a metric, [claims] float64."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from claim2source.core.config import Between, Settings
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.languages import primary_language
 from claim2source.core.progress import Progress
 from claim2source.models.config import ModelConfig
 from claim2source.text.quality import WrittenText
@@ -59,7 +60,7 @@ def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[Wr
     """Translate texts to English, in their order. Raises `UserError` where a model is none."""
     by_language: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
-        by_language[text.language.partition("-")[0]].append(row)
+        by_language[primary_language(text.language)].append(row)
     by_row: dict[int, WrittenText] = {}
     with Progress("translations", len(texts)) as progress:
         for language, rows in by_language.items():

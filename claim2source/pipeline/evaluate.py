@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source import __version__
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.errors import UserError
 from claim2source.core.provenance import git_state, hardware, versions
-from claim2source.core.records import Dataset
+from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -100,6 +101,10 @@ def evaluate(
         >>> c2s.evaluate(scores, dev, repeats=0).macro["mrr@5"]
         0.0
     """
+    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
+    repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
+    require_kind(metrics, Sequence, "metrics", "a list of metrics, such as mrr@5")
     rankings = named_results(results, dataset)
     runs = {
         name: value if isinstance(value, Run) else value.run for name, value in rankings.items()

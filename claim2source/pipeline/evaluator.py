@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
-from claim2source.core.records import Dataset
+from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, why_not_inside
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.families import Family
@@ -70,6 +71,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         super().__init__()
+        require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
+        repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
         require_golds(dataset, PROGRAM)
         require(why_not_inside(name) is None, "name", name, "a name without folders")
         self.dataset, self.name, self.rendering = dataset, name, rendering

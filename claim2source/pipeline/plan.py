@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import yaml
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import as_plain, make, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
 from claim2source.core.files import why_not_file
@@ -254,7 +255,7 @@ def _varied(system: System, key: str, value: Any) -> System:
 def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[SystemStage, ...]:
     stages = system.stages
     number, _, path = path.partition(".")
-    if not (number.isdecimal() and 1 <= int(number) <= len(stages) and path):
+    if not (is_digits(number) and 1 <= int(number) <= len(stages) and path):
         keys = [f"{STAGES}.{n}.KEY" for n in range(1, len(stages) + 1)]
         allowed = ", ".join(keys) or f"none: {system.name} has no stages"
         raise ConfigError("vary", key, allowed)

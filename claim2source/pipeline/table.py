@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.progress import watched
-from claim2source.core.records import Dataset
+from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
 from claim2source.evaluation.families import Family
@@ -327,6 +328,13 @@ def evaluate_systems(
         >>> list(report.systems)
         ['BM25.original', 'BM25-b1.original']
     """
+    require_kind(
+        systems, (Mapping, str, Path), "systems", "a mapping of names to Systems, or a file"
+    )
+    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
+    repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+    for name, system in systems.items() if isinstance(systems, Mapping) else ():
+        require_kind(system, System, f"systems.{name}", "a System, such as make_system makes")
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
     plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, Settings, Share
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.core.stage import Claims, as_claims
+from claim2source.core.stage import Claims, as_claims, as_sources
+from claim2source.core.terminal import one_line
 from claim2source.io.store import Store
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_strings
@@ -117,8 +119,13 @@ class BM25:
     def __init__(
         self, config: BM25Config | None = None, *, store: Store | None = None, **settings: Any
     ) -> None:
-        self.config = replace(config or BM25Config(), **settings)
+        config = BM25Config() if config is None else config
+        require_kind(config, BM25Config, "config", "a BM25Config, or settings by name")
+        self.config = replace(config, **settings)
         self.store = store
+
+    def __repr__(self) -> str:
+        return one_line(self, config=self.config)
 
     def index(self, sources: Sequence[Source]) -> BM25Index:
         """Return the index of these sources; its first search analyses their texts."""
@@ -141,13 +148,16 @@ class BM25Index:
         config: BM25Config | None = None,
         store: Store | None = None,
     ) -> None:
-        self.config = config or BM25Config()
+        self.config, sources = config or BM25Config(), as_sources(sources)
         self.source_ids = [source.id for source in sources]
         if len(set(self.source_ids)) != len(self.source_ids):
             raise ValueError("a source id repeats")
         self._sources, self._store = sources, store
         self._analysed: _Analysed | None = None
         self._sources_hash: str | None = None
+
+    def __repr__(self) -> str:
+        return one_line(self, sources=len(self.source_ids), config=self.config)
 
     def build(self) -> Cost:
         """Analyse the sources now, not in the first search; the cost is 0 if that is done."""
@@ -177,7 +187,7 @@ class BM25Index:
         """Rank the best `k` sources of every claim, or read the stored run."""
         started = time.perf_counter()
         reset_peak_memory()
-        claims = as_claims(claims)
+        claims, k = as_claims(claims), whole_number(k, "k")
 
         def search() -> Result:
             run = self.rank(claims, k)

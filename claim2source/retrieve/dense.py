@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Union, cast
 
 import numpy as np
 
-from claim2source.core.errors import UserError
+from claim2source.core.arguments import whole_number
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result
-from claim2source.core.stage import Claims, as_claims
+from claim2source.core.stage import Claims, as_claims, as_sources
+from claim2source.core.terminal import one_line
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
@@ -93,12 +95,19 @@ class Dense:
         if isinstance(model, Resolved):
             rendering = model.rendering_for(rendering)
             model = model.encoder
+        is_encoder = is_sentence_transformer(model) or hasattr(model, "encode")
+        if not is_encoder:
+            wanted = "a model's name or folder, ModelConfig, encoder or SentenceTransformer"
+            raise InputError("model", why=f"is a {type(model).__name__}; wanted: {wanted}")
         if is_sentence_transformer(model):
             self.encoder: TextEncoder = InMemoryEncoder(model)
         else:
             self.encoder = cast(TextEncoder, model)
         self.rendering = rendering or Rendering()
         self.store, self.progress = store, progress
+
+    def __repr__(self) -> str:
+        return one_line(self, model=encoder_name(self.model, self.encoder))
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Return the index of these sources; its first search encodes them."""
@@ -132,12 +141,16 @@ class DenseIndex:
         model: object = None,
     ) -> None:
         self.rendering = rendering or Rendering()
-        self._sources, self._encoder, self._model = sources, encoder, model
+        self._sources, self._encoder, self._model = as_sources(sources), encoder, model
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
         # The vectors of the last search's claims, by text: a fusion asks again for some of them.
         self._last: tuple[dict[str, int], np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        count = len(self._sources) if self._vectors is None else len(self._vectors.ids)
+        return one_line(self, sources=count, model=encoder_name(self._model, self._encoder))
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -171,7 +184,7 @@ class DenseIndex:
         """Rank the best `k` sources of every claim, or read that ranking from the store."""
         started = time.perf_counter()
         reset_peak_memory()
-        claims = as_claims(claims)
+        claims, k = as_claims(claims), whole_number(k, "k")
         texts = self.rendering.claim_texts(claims)
 
         def search() -> Result:
@@ -278,6 +291,11 @@ class DenseIndex:
         index = cls((), checked, rendering, model=recorded)
         index._vectors = VectorIndex.read(folder)
         return index
+
+
+def encoder_name(model: object, encoder: object) -> str:
+    """Name a model for a `repr`: by its settings' name, else by its class."""
+    return str(getattr(model, "name", None) or type(encoder).__name__)
 
 
 def of_model(keys: object) -> object:

@@ -14,11 +14,12 @@ from typing import Annotated, cast
 
 import numpy as np
 
+from claim2source.core.arguments import whole_number
 from claim2source.core.config import Between, Settings, Share
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.core.stage import Claims, as_claims
+from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.retrieve.bm25 import NO_TERM, SPELLERS, BM25Config, BM25Index, Language
 from claim2source.text.clean import tweet_fields
 
@@ -64,7 +65,7 @@ class FieldedIndex:
 
     def __init__(self, sources: Sequence[Source], config: FieldedConfig | None = None) -> None:
         self.config = config or FieldedConfig()
-        self.sources: Mapping[str, Source] = {source.id: source for source in sources}
+        self.sources: Mapping[str, Source] = {source.id: source for source in as_sources(sources)}
 
     def timeline(self, claim: Claim) -> Timeline:
         """Index a claim's candidates."""
@@ -74,7 +75,7 @@ class FieldedIndex:
         return Timeline(own, self.config, language)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, claims = time.perf_counter(), as_claims(claims)
+        started, claims, k = time.perf_counter(), as_claims(claims), whole_number(k, "k")
         reset_peak_memory()
         lists = {claim.id: self.timeline(claim).search(claim, k) for claim in claims}
         failures = tuple(

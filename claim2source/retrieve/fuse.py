@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
+from claim2source.core.arguments import require_path, whole_number
 from claim2source.core.config import Between, Settings, Share, require
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims
@@ -88,7 +89,7 @@ def fuse(
     """
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
-        config = replace(config, depth=max(config.depth, k))
+        config = replace(config, depth=max(config.depth, whole_number(k, "k")))
     runs = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
     lacked = (runs[0], runs[1]) if runs else None
     if isinstance(first, Run) and isinstance(second, Run):
@@ -289,6 +290,12 @@ class Hybrid:
         """Return the index of these sources: one of each retriever."""
         return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
 
+    def __post_init__(self) -> None:
+        for name, part in zip(PARTS, (self.first, self.second), strict=True):
+            if not hasattr(part, "index"):
+                wanted = "a retriever, such as BM25() or Dense(..)"
+                raise InputError(name, why=f"is a {type(part).__name__}; wanted: {wanted}")
+
 
 @dataclass(frozen=True, eq=False)
 class HybridIndex:
@@ -323,7 +330,7 @@ class HybridIndex:
 
         With `fusion.missing: scored` each also scores what only the other has found.
         """
-        claims, fusion = as_claims(claims), self.fusion
+        claims, fusion, k = as_claims(claims), self.fusion, whole_number(k, "k")
         first, second = self.rankings(claims, max(fusion.depth, k, self.chosen_to))
         limit, scored = None if self.chosen_to else k, None
         if fusion.missing == "scored":
@@ -368,6 +375,7 @@ def load_index(
         >>> list(found.run) == list(index.search("masks").run)
         True
     """
+    require_path(folder, "folder")
     index_folder = IndexFolder.open(folder, verify)
     if index_folder.kind == "bm25":
         return BM25Index.load(index_folder)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from claim2source.core.arguments import whole_number
 from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, UserError
+from claim2source.core.languages import by_primary_language
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
+from claim2source.core.terminal import one_line
 from claim2source.io.released import RankedBy, read_selections, with_selected
 from claim2source.io.trec import RunFile, named_as, read_run
 from claim2source.retrieve.topk import candidate_pool
@@ -50,7 +53,7 @@ def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
     selections = None if path is None else read_selections(path)
     ids = {source.id for source in sources}
     files = {}
-    for lang, run_path in config.files.items():
+    for lang, run_path in by_primary_language(config.files, "run.files").items():
         file = read_run(run_path, config.ranked_by)
         # All words of a run's vocabulary are ranked somewhere.
         strange = [str(source) for source in file.run.vocabulary if source not in ids]
@@ -78,13 +81,16 @@ class SavedIndex:
     def __init__(self, files: dict[str, RunFile]) -> None:
         self.files = files
 
+    def __repr__(self) -> str:
+        return one_line(self, files={name: str(file.path) for name, file in self.files.items()})
+
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Return the first `k` sources that are ranked for every claim, best first.
 
         Raises `UserError` for a language without a file, and `InputError` for a file that ranks
         none of the claims, or as many as there are of which some are not among them.
         """
-        started, posts = time.perf_counter(), as_claims(claims)
+        started, posts, k = time.perf_counter(), as_claims(claims), whole_number(k, "k")
         ranked: dict[str, list[tuple[str, float]]] = {}
         for lang in dict.fromkeys(claim.lang for claim in posts):
             file = self.files.get(lang) or self.files.get(ALL)

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from claim2source.core.arguments import is_digits
 from claim2source.serve.batcher import complain
 
 COOKIE = "claim2source"
@@ -182,7 +183,7 @@ def _is_under(path: str, prefix: str) -> bool:
 
 def _without_port(host: str) -> str:
     name, _, port = host.rpartition(":")
-    return (name if name and port.isdigit() else host).lower()
+    return (name if name and is_digits(port) else host).lower()
 
 
 def _client_of(address: str) -> str:
@@ -198,7 +199,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | Non
     """Read the body; status and reason where it is refused, None where the client has gone."""
     large = 413, f"more than {MAX_BYTES} bytes"
     length = Headers(scope=scope).get("content-length", "")
-    if length.isdigit() and (len(length) > 12 or int(length) > DISCARDED):
+    if is_digits(length) and (len(length) > 12 or int(length) > DISCARDED):
         return large
     parts, size = list[bytes](), 0
     try:

@@ -20,9 +20,11 @@ from pydantic import GetJsonSchemaHandler as JsonHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
+from claim2source.core.languages import primary_language
 from claim2source.engines import Where
 from claim2source.find.answers import headline, json_rows, notes
 from claim2source.find.finder import Answer
+from claim2source.io.fetch import is_address, is_other_address
 from claim2source.io.posts import Post
 from claim2source.text.language import CODES
 
@@ -75,24 +77,41 @@ def day_of(value: object) -> object:
     return value[:10] if value[4] == "-" else f"{value[:4]}-{value[4:6]}-{value[6:8]}"
 
 
+def no_address(value: str) -> str:
+    """Check that a post is not an address alone: none is fetched here. Raises ValueError."""
+    if is_address(value) or is_other_address(value):
+        raise ValueError("is an address, and none is fetched here: give the post's text")
+    return value
+
+
 Text = Annotated[
     str,
+    AfterValidator(no_address),
     Field(min_length=1, max_length=CHARACTERS, pattern=_TEXT, description="the post's text"),
 ]
 
 
 def language(value: str) -> str:
     """Check that a post's language is one. Raises ValueError."""
-    if value not in (AUTO, *CODES):
+    code = primary_language(value)
+    if code not in (AUTO, *CODES):
         raise ValueError(f"must be {AUTO}, or an ISO 639-1 code such as de")
-    return value
+    return code
 
 
+_CODES = sorted(CODES)
 Lang = Annotated[
     str,
     AfterValidator(language),
     # Of the text alone: null and "" are allowed beside it.
-    WithJsonSchema({"type": "string", "enum": [AUTO, *sorted(CODES)]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "enum": [AUTO, *_CODES]},
+                {"type": "string", "pattern": f"^({'|'.join(_CODES)})(-[A-Za-z0-9]{{1,8}})+$"},
+            ]
+        }
+    ),
     Field(
         description="the post's language, ISO 639-1, such as de; auto detects it",
         examples=[AUTO],
@@ -111,8 +130,22 @@ Date = Annotated[
     Optional(),
 ]
 DEFAULT_PAPERS = 10
+
+
+def count(value: object) -> object:
+    """Refuse what pydantic would take for a whole number. Raises ValueError."""
+    text = value.strip() if isinstance(value, str) else ""
+    is_text = isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,9}", text) is not None
+    if isinstance(value, int) and not isinstance(value, bool) or is_text:
+        return value
+    raise ValueError("must be a whole number")
+
+
 Papers = Annotated[
-    int, Field(ge=1, le=PAPERS, description="papers to list"), Optional(DEFAULT_PAPERS)
+    int,
+    Field(ge=1, le=PAPERS, description="papers to list"),
+    BeforeValidator(count),
+    Optional(DEFAULT_PAPERS),
 ]
 Venue = Annotated[
     str | None,
@@ -121,7 +154,10 @@ Venue = Annotated[
 ]
 PaperLang = Annotated[
     str | None,
-    Field(pattern="^[a-z]{2,3}$", description="only papers in this language"),
+    Field(
+        pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*$",
+        description="only papers in this language, such as de",
+    ),
     Optional(),
 ]
 Translation = Annotated[

@@ -40,7 +40,7 @@ _LONGEST_REASON = 400
 # Shares of abstracts that are tried, where a prompt is too long.
 _STEPS = 1000
 _NUMBER = re.compile(
-    r"(?P<before>[\W_]*)(?:paper\W*)?(?:(?P<number>\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE
+    r"(?P<before>[\W_]*)(?:paper\W*)?(?:(?P<number>[0-9]{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE
 )
 _QUOTES = frozenset("\"'`“”„«»‘’")
 _CLOSED = re.compile(r"[*_.]*[\"'`“”»’]+[*_]*(?:[.,;:\n]|\s*$)")

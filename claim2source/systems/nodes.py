@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from claim2source.core.arguments import whole_number
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
@@ -387,7 +389,7 @@ class RouteNode(Node):
 
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
         """List a language's candidates. Raises `ConfigError` where it has none."""
-        nodes = self.routes.get(language) or self.routes.get(DEFAULT)
+        nodes = self.routes.get(primary_language(language)) or self.routes.get(DEFAULT)
         if nodes is None:
             allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
             raise ConfigError("routes", ", ".join(self.routes), allowed)
@@ -439,12 +441,12 @@ class RouteNode(Node):
 @dataclass(frozen=True)
 class _RouteIndex:
     node: RouteNode
-    sources: Sequence[Source]
+    sources: Sequence[Source] = field(repr=False)
     runtime: SystemRuntime
     form: ClaimForm | None
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        claims = as_claims(claims)
+        claims, k = as_claims(claims), whole_number(k, "k")
         languages = dict.fromkeys(claim.lang for claim in claims)
         groups: list[tuple[AnyNode, list[str]]] = []
         for language in languages:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.config import (
     Between,
     Location,
@@ -22,6 +23,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.imports import import_named
+from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig
@@ -285,7 +287,7 @@ class _Reader:
                 several[0], name=several[0].name or name, label=several[0].label or label
             )
         routes = {DEFAULT: several}
-        for language, node in (entry.routes or {}).items():
+        for language, node in by_primary_language(entry.routes or {}, "routes").items():
             if language == DEFAULT:
                 allowed = "a language, such as de; `retrieve` is for the others"
                 raise ConfigError(f"routes.{language}", node, allowed)
@@ -405,7 +407,7 @@ def _line_of(entries: YamlMapping, name: str, key: str) -> Location | None:
     for part in (name, *key.split(".")):
         if isinstance(value, YamlMapping) and part in value:
             value, line = value[part], value.locations[part]
-        elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
+        elif isinstance(value, list) and is_digits(part) and 0 < int(part) <= len(value):
             value = value[int(part) - 1]
         elif part != name:
             break

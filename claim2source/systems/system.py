@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.languages import by_primary_language
+from claim2source.core.records import DATASET_WANTED, Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
-from claim2source.core.stage import Index
+from claim2source.core.stage import Index, as_claims, as_sources
+from claim2source.core.terminal import one_line
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.models.manifest import manifest_of
@@ -62,6 +65,10 @@ class SystemResult:
     choices: tuple[Choice, ...] = ()
     parameters: int | None = None
     untrained_base: str | None = None
+
+    def __repr__(self) -> str:
+        stages = tuple(stage.name for stage in self.stages)
+        return one_line(self, system=self.system, form=self.form, stages=stages)
 
     @property
     def result(self) -> Result:
@@ -232,7 +239,7 @@ def _with_checkpoint(
     if isinstance(unlabelled, HybridNode):
         return replace(unlabelled, dense=_with_checkpoint(unlabelled.dense, path, None, read_as))
     if isinstance(unlabelled, RouteNode):
-        parts_of, paths = {}, routes or {}
+        parts_of, paths = {}, by_primary_language(routes or {}, "routes")
         for language in dict.fromkeys((*unlabelled.routes, *paths)):
             own, parts = paths.get(language, path), unlabelled.candidates(language)
             if len(parts) != 1:
@@ -273,6 +280,7 @@ class FittedSystem:
     choices: tuple[Choice, ...] = ()
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
+        sources = as_sources(sources)
         first = self.system.first.index(sources, self.runtime, self.requested)
         return SystemIndex(self, sources, first)
 
@@ -285,8 +293,11 @@ class SystemIndex:
     sources: Sequence[Source]
     first: Index
 
+    def __repr__(self) -> str:
+        return one_line(self, system=self.fitted.system.name, sources=len(self.sources))
+
     def search(self, claims: Sequence[Claim], k: int = DEPTH) -> SystemResult:
-        fitted = self.fitted
+        fitted, claims, k = self.fitted, as_claims(claims), whole_number(k, "k")
         system, runtime = fitted.system, fitted.runtime
         result = self.first.search(claims, system.first_depth(k))
         kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
@@ -320,7 +331,7 @@ class RunSettings:
 
     dataset: str = ""
     choosing: ChoosingOn = ChoosingOn()
-    rewrites: Mapping[str, str] = field(default_factory=dict)
+    rewrites: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Store | None = None
     device: str | None = None
     depth: int = DEPTH
@@ -393,6 +404,8 @@ def run_system(
         >>> [stage.name for stage in c2s.run_system(system, dev).stages]
         ['retrieve']
     """
+    require_kind(system, System, "system", "a System, such as make_system makes")
+    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
     return SystemRunner(dataset, settings or RunSettings()).run(system, form)
 
 

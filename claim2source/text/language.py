@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from claim2source.core.errors import UserError
+from claim2source.core.languages import primary_language
 from claim2source.core.records import nfkc
 from claim2source.io.text_files import why_not_text
 
@@ -46,7 +47,7 @@ _NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
 
 def language_name(code: str) -> str:
     """Name a language in English, for a prompt: "de" is German; an unknown code is itself."""
-    return _NAMES.get(code.partition("-")[0], code)
+    return _NAMES.get(primary_language(code), code)
 
 
 def detect(text: str) -> str | None:
@@ -76,7 +77,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 def why_not_in(text: str, language: str) -> str | None:
     """Explain that a text is surely in another language; None where it is not."""
-    code = language.partition("-")[0]
+    code = primary_language(language)
     if code not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
     detected = detect(text)

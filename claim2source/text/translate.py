@@ -12,6 +12,7 @@ from pathlib import Path
 
 from claim2source.core.errors import ConfigError, Problems, UserError
 from claim2source.core.files import atomic_folder, atomic_path, require_writable
+from claim2source.core.languages import is_in_language, language_tag, primary_language
 from claim2source.core.records import sorted_languages
 from claim2source.datasets.beir import (
     CORPUS,
@@ -87,11 +88,13 @@ def foreign_claims(
     """
     texts = []
     for row in _rows(folder / QUERIES):
-        language = row.text("metadata.lang").strip().lower() or "en"
+        language = language_tag(row.text("metadata.lang")) or "en"
         text = row.text("text")
-        if language.partition("-")[0] == "en" or not text.strip():
+        if primary_language(language) == "en" or not text.strip():
             continue
-        if languages is not None and language not in languages or ids and row.key not in ids:
+        if languages is not None and not any(is_in_language(language, one) for one in languages):
+            continue
+        if ids and row.key not in ids:
             continue
         if overwrite or not row.text("metadata.translation").strip():
             texts.append(ForeignText(row.key, CLAIM, text, language))
@@ -106,6 +109,8 @@ def foreign_sources(
     What was translated before is left out, or, with `overwrite`, listed as it was at first.
     """
     foreign = []
+    # What is detected has no region.
+    wanted = None if languages is None else {primary_language(one) for one in languages}
     for row in _rows(folder / CORPUS):
         before = row.meta.get("original")
         texts = before if isinstance(before, dict) else row.record
@@ -113,7 +118,7 @@ def foreign_sources(
             continue
         parts = {part: str(texts.get(field) or "") for part, field in _FIELDS.items()}
         language = detect(" ".join(parts.values()))
-        if language in (None, "en") or languages is not None and language not in languages:
+        if language in (None, "en") or wanted is not None and language not in wanted:
             continue
         foreign += [
             ForeignText(row.key, part, text, str(language))
@@ -168,7 +173,9 @@ def translation_report(results: Sequence[Translated]) -> dict[str, object]:
 def count_lines(texts: Sequence[ForeignText]) -> list[str]:
     lines = []
     for kind, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
-        counts = Counter(text.language for text in texts if (text.part == CLAIM) is of_claims)
+        counts = Counter(
+            primary_language(text.language) for text in texts if (text.part == CLAIM) is of_claims
+        )
         parts = ", ".join(f"{language} {counts[language]}" for language in sorted_languages(counts))
         lines += [f"{counts.total()} {kind} to translate ({parts})"] if counts else []
     return lines

@@ -80,7 +80,7 @@ def load_data(losses: LossesConfig, run: RunFolder) -> TrainingData:
         raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
     if losses.keep_base.weight:
         allowed = f"languages of the training claims: {', '.join(train.languages)}"
-        for language in sorted(losses.keep_base.languages.keys() - set(train.languages)):
+        for language in sorted(losses.keep_base.by_language.keys() - set(train.languages)):
             raise ConfigError("losses.keep_base.languages", language, allowed)
     if distillation.weight and distillation.scores is not None:
         teacher = read_teacher(distillation.scores, train, distillation.temperature)
@@ -312,7 +312,7 @@ class TrainingPairs:
         if self.base is not None and self.query_only:
             targets["fixed_sources"] = self.base.sources(columns)
         if self.base is not None and self.losses.keep_base.weight:
-            shares_of = self.losses.keep_base.languages
+            shares_of = self.losses.keep_base.by_language
             languages = [self._language_of[claim] for claim in ids]
             weights = [shares_of.get(name, 0.0) if shares_of else 1.0 for name in languages]
             targets["keep_weights"] = torch.tensor(weights)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from claim2source.core.config import Amount, Number, Positive, Settings, require
+from claim2source.core.languages import by_primary_language
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,8 +119,14 @@ class KeepBaseConfig(LossConfig):
 
     languages: dict[str, Amount] = field(default_factory=dict)
 
+    @property
+    def by_language(self) -> dict[str, float]:
+        """Return the weights by the languages' primary subtags."""
+        return by_primary_language(self.languages, "losses.keep_base.languages")
+
     def check(self) -> None:
         key = "losses.keep_base"
+        self.by_language  # noqa: B018  it checks that no language has two weights
         require(
             self.weight == 0 or not self.languages or any(self.languages.values()),
             f"{key}.languages",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claim2source.core.errors import InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.retrieve.topk import SourceIds
@@ -142,7 +143,7 @@ def test_pandas_and_ir_measures_give_the_run_back(ranked):
     # A user's table may be in any order and have other columns.
     rerun = Run.from_pandas(frame[::-1].assign(rank=0, more="x"))
     assert list(rerun.restricted(run.claim_ids)) == list(run)
-    with pytest.raises(KeyError, match="score"):
+    with pytest.raises(InputError, match="score"):
         Run.from_pandas(frame.drop(columns="score"))
     docs = list(run.to_ir_measures())
     assert list(Run.from_ir_measures(docs)) == list(run)

@@ -167,7 +167,9 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     old = ids_of(lambda paper: paper.source.date in ("1 April 2019", ""))
     assert ids("--date", "2019-12") == old and "2021" not in old
     assert ids("--venue", "NATURE", "--k", "50") == ids_of(lambda p: p.source.venue == "Nature")
-    assert ids("--paper_lang", "de", "--k", "50") == ids_of(lambda paper: paper.lang == "de")
+    german = ids_of(lambda paper: paper.lang == "de")
+    for tag in ("de", "ger", "DE", "de-AT"):
+        assert ids("--paper_lang", tag, "--k", "50") == german
     assert ids("--venue", "' OR 1=1") == set()
     assert "holds no paper" in ask(POST, "--venue", "none")
 
@@ -514,6 +516,10 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
 ) -> None:
     with pytest.raises(UserError, match="lang: 'xx' is not allowed; allowed: auto, or a language"):
         ask(POST, "--lang", "xx")
+    for tag in ("de-AT", "DE", "ger"):
+        assert "This post is" not in ask(POST, "--lang", tag, "--paper_lang", tag)
+        (answer,) = Finder(open_index(index)).find([Post("a", "Masken", tag)])
+        assert answer.lang == "de"
     finder = Finder(open_index(index))
     spanish = "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
     posts = [Post("a", "les masques marchent", "und"), Post("b", "Masken wirken")]

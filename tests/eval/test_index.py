@@ -162,7 +162,7 @@ def test_the_share_of_a_process() -> None:
     assert shard_of(None, {}) == (0, 1)
     assert shard_of("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
     assert shard_of(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
-    for wrong in ("0/2", "3/2", "1", "a/b", "1/"):
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/", "١/٢", "１/２", "²/3"):
         with pytest.raises(ConfigError, match="shard: .* allowed: I/N, such as 1/8"):
             shard_of(wrong, {})
 
@@ -171,6 +171,31 @@ def test_other_terms_than_the_index_s_are_refused_before_papers_are_read(tmp_pat
     Engine.create(tmp_path / "idx", manifest_of()).close()
     with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
         main(["none.jsonl", "--out", str(tmp_path / "idx"), "--bm25.language", "de"])
+
+
+@pytest.mark.parametrize("left", ["manifest.json is gone", "another folder", "cut", "a file"])
+def test_a_target_that_is_no_whole_index_is_refused_before_papers_are_read(
+    tmp_path: Path, left: str, model: list[str]
+) -> None:
+    target, bad = tmp_path / "idx", tmp_path / "bad.jsonl"
+    bad.write_text("{\n")
+    if left == "another folder":
+        target.mkdir()
+        (target / "notes.txt").write_text("mine")
+    elif left == "a file":
+        target.write_text("mine")
+    else:
+        Engine.create(target, manifest_of()).close()
+        manifest = target / "manifest.json"
+        manifest.unlink() if left != "cut" else manifest.write_bytes(manifest.read_bytes()[:40])
+        if left != "cut":
+            (target / "papers.lance" / "data").mkdir(exist_ok=True)
+            (target / "papers.lance" / "data" / "x.lance").write_bytes(b"papers")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as error:
+        main([str(bad), "--out", str(target), *model])
+    assert str(target) in str(error.value) and str(bad) not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.slow

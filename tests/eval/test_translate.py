@@ -228,8 +228,10 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         main([*base, "--out", str(tmp_path / "other")])
     with pytest.raises(ConfigError, match="other than English"):
         main([*base, "--languages", "en"])
-    with pytest.raises(ConfigError, match="languages: 'DE' is not allowed; allowed: de, fr"):
-        main([*base, "--languages", "DE"])
+    with pytest.raises(ConfigError, match="languages: 'es' is not allowed; allowed: de, fr"):
+        main([*base, "--languages", "es"])
+    main([*base, "--languages", "DE", "ger", "--dry_run"])
+    assert "2 claims to translate (de 2)" in capsys.readouterr().out
     english = data_set(tmp_path / "english", [{"_id": "e", "text": "Masks lower the risk."}])
     main(["--dataset", str(english), "--llm.model", "m", "--languages", "de"])
     assert "nothing to translate" in capsys.readouterr().out

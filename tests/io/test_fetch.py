@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.io.fetch import BLUESKY_API, Fetcher, is_address
+from claim2source.io.fetch import BLUESKY_API, Fetcher, is_address, posts_of
 from claim2source.io.posts import Post
 from tests.io.social_server import DID, RECORD, STATUS, Server, serving
 
@@ -176,6 +176,7 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
         ("http://mastodon.social/@ada/110", "not a plain https://"),
         ("https://me:secret@mastodon.social/@ada/110", "not a plain https://"),
         ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
+        ("https://mastodon.social/@ada/١١٠", "is not https://mastodon.social/@NAME/NUMBER"),
         ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
         ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
         ("https://[bad", "is not an address"),
@@ -188,6 +189,29 @@ def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -
     assert is_address(f" {address}\n") and not is_address(f"see {address}")
     with pytest.raises(UserError, match="instances: 'https://a.b' is not a host"):
         Fetcher(("https://a.b",))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("file:///etc/passwd", "FILE:///x", "file:/x", "file:///my file", "ftp://a.org/x"),
+        *("at://did:plc:a/app.bsky.feed.post/b", "javascript:alert(1)", "data:text/plain,x"),
+        *("ssh://a", "gopher://a.org", "mailto:a@b.org", "s3://bucket/x", "http+unix://x"),
+    ],
+)
+def test_addresses_of_other_kinds_are_not_fetched(server: Server, address: str) -> None:
+    for given in (None, fetcher(server)):
+        with pytest.raises(UserError) as error:
+            next(posts_of(f" {address}\n", None, given))
+        assert address in str(error.value) and "not fetched" in str(error.value)
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    "post", ["Breaking: masks work", "note:this", "doi:10.1000/x", "3:1", "see file:///x", "a//b"]
+)
+def test_texts_with_colons_are_posts(post: str) -> None:
+    assert next(posts_of(post, None, None)).text == post
 
 
 def test_what_a_server_must_not_do(server: Server) -> None:

@@ -95,7 +95,7 @@ def equal(first: Result, second: Result) -> bool:
 @settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 10**6), n=st.sampled_from([0, 1, 3, 20, 120]), k=st.integers(0, 130))
+@given(seed=st.integers(0, 10**6), n=st.sampled_from([0, 1, 3, 20, 120]), k=st.integers(1, 130))
 def test_an_opened_index_searches_as_the_one_that_was_built(
     name: str, seed: int, n: int, k: int, tmp_path: Path
 ) -> None:

@@ -50,6 +50,21 @@ def lists(run: Run) -> dict[str, list[str]]:
     return {claim: run.sources(claim) for claim in run.claim_ids}
 
 
+def test_files_and_routes_are_named_by_any_tag_of_a_language(tmp_path: Path) -> None:
+    files = {"en-GB": english(tmp_path), "ger": german(tmp_path)}
+    system = make_system(
+        "S", {"retrieve": {"run": {name: str(path) for name, path in files.items()}}}
+    )
+    assert run_system(system, DATA).result.sources("dev-de-0") == ["p3", "p2"]
+    by_name = {"retrieve": {"bm25": {}}, "routes": {"de-AT": {"run": {"all": str(files["ger"])}}}}
+    routed = run_system(make_system("R", by_name), DATA)
+    assert routed.result.sources("dev-de-0") == ["p3", "p2"]
+    node = {"bm25": {}}
+    twice = {"retrieve": node, "routes": {"de": node, "ger": node}}
+    with pytest.raises(ConfigError, match="routes.ger"):
+        make_system("T", twice)
+
+
 def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path) -> None:
     english(tmp_path), german(tmp_path)
     selections = tmp_path / "llm.json"

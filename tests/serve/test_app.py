@@ -127,6 +127,9 @@ WRONG: list[tuple[object, int, str | None]] = [
     (b"[]", 422, "body"),
     ({"post": " \n\x1f"}, 422, "post"),
     ({"post": "a", "k": 0}, 422, "k"),
+    *(({"post": address}, 422, "post") for address in ("file:///x", "https://a.org/1", "at://a/b")),
+    *(({"post": "a", "k": k}, 422, "k") for k in (True, False, 2.5, "٥", "５", "x", [])),
+    ({"post": "a", "date": "٢٠٢١"}, 422, "date"),
     ({"post": "a", "date": "soon"}, 422, "date"),
     ({"post": "a", "lang": "xx"}, 422, "lang"),
     ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
@@ -326,6 +329,23 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
     language = api["components"]["schemas"]["Question"]["properties"]["lang"]
     assert "enum" not in language and {"type": "null"} in language["anyOf"]
     assert {"auto", "de"} < set(language["anyOf"][0]["enum"])
+    for tag in ("de-AT", "DE", "ger"):
+        question = {"post": POST, "lang": tag, "paper_lang": tag}
+        answer = client.post("/api/v1/find", json=question)
+        assert (answer.status_code, answer.json()["lang"]) == (200, "de")
+
+
+WRONG_CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"post": " "}, "post"),
+    ({}, "post"),
+    ({"post": 5}, "post"),
+    ({"post": "file:///etc/passwd"}, "post"),
+    ({"post": "a", "k": True}, "k"),
+    ({"post": "a", "k": 0}, "k"),
+    ({"post": "a", "k": "٥", "lang": "xx", "date": "soon"}, "lang"),
+    ({"post": "a", "nonsense": 1}, "nonsense"),
+    ({"post": LONG}, "post"),
+]
 
 
 def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) -> None:
@@ -337,7 +357,7 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) 
             good = await agent.call_tool("find_papers", {"post": POST, "k": 3, "date": "2019-12"})
             nothing = {"post": POST, **dict.fromkeys(ABSENT), "venue": "", "date": "2019-12-31T10Z"}
             absent = await agent.call_tool("find_papers", nothing)
-            bad = await agent.call_tool("find_papers", {"post": " "})
+            bad = [await agent.call_tool("find_papers", arguments) for arguments, _ in WRONG_CALLS]
             return tools, good, absent, bad
 
     tools, good, absent, bad = asyncio.run(run())
@@ -348,4 +368,9 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) 
     assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
     (expected,) = local.find([Post("0", POST)], 3, Where("2019-12"))
     assert not good.is_error and close(good.structured_content["papers"], json_rows(expected))
-    assert bad.is_error
+    for answer, (arguments, field) in zip(bad, WRONG_CALLS, strict=True):
+        (content,) = answer.content
+        assert answer.is_error and content.text.startswith(f"{field}: "), arguments
+        assert (
+            "\n" not in content.text and len(content.text) < 200 and "pydantic" not in content.text
+        )

@@ -1,0 +1,63 @@
+"""Check what a caller passes to the library: one clear line names the argument and the wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any, TypeVar
+
+from claim2source.core.errors import ConfigError, InputError
+
+Kind = TypeVar("Kind")
+A_PATH = "a path"
+
+
+def whole_number(value: object, key: str, least: int = 1) -> int:
+    """Return a count as an int. Raises `ConfigError` for what is not a whole number so large."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or int(value) < least:  # type: ignore[call-overload]
+        raise ConfigError(key, value, f"a whole number, {least} or more")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def is_digits(text: str) -> bool:
+    """Whether a text is a whole number in ASCII digits: those of other scripts are no numbers."""
+    return text.isascii() and text.isdecimal()
+
+
+def require_path(value: object, key: str, allowed: str = A_PATH) -> None:
+    """Raise `ConfigError` unless a value is a path."""
+    if not isinstance(value, str | Path):
+        raise ConfigError(key, type(value).__name__, allowed)
+
+
+def require_kind(value: object, kind: type | tuple[type, ...], name: str, wanted: str) -> None:
+    """Raise `InputError` unless a value is of a kind."""
+    if not isinstance(value, kind):
+        raise InputError(name, why=f"is {_a(value)}; wanted: {wanted}")
+
+
+def records(
+    values: Any, kinds: type[Kind] | tuple[type[Kind], ...], name: str, wanted: str
+) -> Sequence[Kind]:
+    """Return the records of one kind that a caller gave, as a list unless they are one already.
+
+    Raises `InputError` for a table, a mapping or a single record, and for an item of another kind.
+    """
+    is_table = hasattr(values, "columns") or hasattr(values, "column_names")
+    is_one = isinstance(values, str | bytes | Mapping) or isinstance(values, kinds)
+    if is_table or is_one or not isinstance(values, Iterable):
+        raise InputError(name, why=f"is {_a(values)}; wanted: {wanted}")
+    listed: Sequence[Kind] = values if isinstance(values, list | tuple) else list(values)
+    for number, item in enumerate(listed):
+        if not isinstance(item, kinds):
+            raise InputError(f"{name}[{number}]", why=f"is {_a(item)}; wanted: {wanted}")
+    return listed
+
+
+def _a(value: object) -> str:
+    name = "None" if value is None else type(value).__name__
+    if value is None:
+        return name
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
