@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 from claim2source.core.errors import InputError, value_text
-from claim2source.core.files import write_json
+from claim2source.core.files import finite, write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.validate import Strict, read_json, validated
@@ -250,7 +250,8 @@ class Comparison:
 
     `low` and `high` bound the difference (95 %, by gold paper); `p` is the paired randomisation
     test's, `p_holm` the same after Holm within the family, `t_p` the cluster-robust t-test's
-    and `t_p_holm` that after Holm. `wins`, `ties` and `losses` count claims.
+    and `t_p_holm` that after Holm; `t` and these are None if the differences have no spread.
+    `wins`, `ties` and `losses` count claims.
     """
 
     system: str
@@ -262,9 +263,9 @@ class Comparison:
     high: float
     p: float
     p_holm: float
-    t: float
-    t_p: float
-    t_p_holm: float
+    t: float | None
+    t_p: float | None
+    t_p_holm: float | None
     wins: int
     ties: int
     losses: int
@@ -462,7 +463,7 @@ class Report(Strict):
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *twins_parts]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without a system's empty fields."""
+        """Return the JSON form, without a system's empty fields; null for what is not finite."""
         values = asdict(self)
         values["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}
@@ -472,7 +473,7 @@ class Report(Strict):
         if headline:
             values |= {**headline, "headline": list(headline)}
         first = ("version", "dataset", "split", *headline, "languages", "macro", "chosen")
-        return {**{key: values[key] for key in first}, **values}
+        return {key: finite(value) for key, value in {**dict.fromkeys(first), **values}.items()}
 
     def write(self, folder: str | Path) -> None:
         """Write `report.json` into a folder, whole or not at all."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
 from claim2source.core.run import Run
+from claim2source.core.tables import render
 from claim2source.datasets import load
 from claim2source.evaluation.compare import compare
+from claim2source.evaluation import families
 from claim2source.evaluation.families import Family
-from claim2source.pipeline.evaluate import Scoring, evaluate, run_tests, score_result
+from claim2source.pipeline.evaluate import (
+    Scoring,
+    add_tests,
+    evaluate,
+    make_report,
+    run_tests,
+    score_result,
+)
 from claim2source.retrieve import BM25, BM25Config
 from tests.shared_data import shared
 
@@ -69,6 +81,25 @@ def test_metrics_deeper_than_the_lists_are_noted() -> None:
         "count as not found.",
     )
     assert compared.notes[0] in str(compared)
+
+
+def test_a_report_is_written_where_every_claim_differs_by_one_amount(tmp_path: Path) -> None:
+    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
+    sources = (*(Source(c.golds[0]) for c in claims), Source("x"))
+    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    first = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
+    second = Run.from_lists({c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims})
+    settings = Scoring(repeats=20)
+    systems = {
+        name: score_result(name, run, data, settings) for name, run in (("a", first), ("b", second))
+    }
+    report = make_report(data, {name: system.report for name, system in systems.items()}, "a")
+    report = add_tests(report, systems, [Family.against("f", "b", ["a"])], data, 20, 0)
+    report.write(tmp_path)
+    (test,) = Report.read(tmp_path).tests
+    assert test.comparisons[0].difference == pytest.approx(0.5)
+    assert test.comparisons[0].t_p is None
+    assert render(families.tests_parts(report.tests, "mrr@5"), "html")
 
 
 def test_the_known_score_of_bm25() -> None:
