@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,11 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import yaml
-
-from claim2source.core.errors import UserError
+from claim2source.core.config import as_plain, read_yaml
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
+from claim2source.core.validate import read_json
 
 MARKER = ".claim2source-run"
 CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
@@ -67,21 +66,25 @@ def _is_ours(folder: Path) -> bool:
     settings, groups = run_settings(folder), ("data", "model", "optimisation", "losses")
     return all(isinstance(settings.get(group), dict) for group in groups) and (
         (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
-        or isinstance(_read_mapping(folder / RUN_FILE, json.loads).get("history"), list)
+        or _has_history(folder / RUN_FILE)
     )
 
 
 def run_settings(folder: Path) -> dict[str, object]:
     """Read a run's config; nothing where there is none that can be read."""
-    return _read_mapping(folder / CONFIG_FILE, yaml.safe_load)
-
-
-def _read_mapping(path: Path, parse: Callable[[str], object]) -> dict[str, object]:
     try:
-        values = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        values = as_plain(read_yaml(folder / CONFIG_FILE))
+    except (OSError, InputError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def _has_history(file: Path) -> bool:
+    try:
+        values = read_json(file)
+    except InputError:
+        return False
+    return isinstance(values, dict) and isinstance(values.get("history"), list)
 
 
 def foreign_file(run: Path) -> str | None:

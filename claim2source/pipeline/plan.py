@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
-from claim2source.core.config import as_plain, make, require_one_of
+from claim2source.core.config import as_plain, make, read_yaml, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
 from claim2source.core.files import why_not_file
 from claim2source.core.folders import RUN_FILE
@@ -236,7 +234,8 @@ def _varied(system: System, key: str, value: Any) -> System:
         allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
         raise ConfigError("vary", key, allowed)
     if path == "depth":
-        if not isinstance(value, int) or not 1 <= value <= DEEPEST:
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        if not is_count or not 1 <= value <= DEEPEST:
             raise ConfigError(f"vary {key}", value, f"1 to {DEEPEST}")
         return replace(changed, depth=value)
     nodes = list(system.first.walk())
@@ -327,7 +326,8 @@ def _pairs(option: str, texts: Sequence[str]) -> Iterator[tuple[str, list[Any]]]
         if not equals:
             raise UserError(f"config: {option}: {value} is not allowed; allowed: KEY=VALUE,VALUE")
         try:
-            values = yaml.safe_load(f"[{text}]") if option == "--vary" else [text]
-        except yaml.YAMLError:
-            raise UserError(f"config: {option}: {value}: not YAML after the =") from None
+            values = read_yaml(f"[{text}]") if option == "--vary" else [text]
+        except InputError as error:
+            reason = error.problems[0].why
+            raise UserError(f"config: {option}: {value}: after the =: {reason}") from None
         yield key, values

@@ -7,8 +7,6 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-import yaml
-
 from claim2source.core.config import (
     Between,
     Location,
@@ -203,8 +201,8 @@ def _entries(path: Path) -> Entries:
 
 def _is_old(path: Path) -> bool:
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        values = read_yaml(path)
+    except InputError:
         return False
     if not isinstance(values, Mapping):
         return False
