@@ -11,8 +11,8 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.core.tables import render
 from claim2source.datasets import load
-from claim2source.evaluation.compare import compare
 from claim2source.evaluation import families
+from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family
 from claim2source.pipeline.evaluate import (
     Scoring,
