@@ -22,13 +22,15 @@ CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
 _REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # which their beginning holds
 _BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
+_CHECKPOINT_NAME = r"(?P<kind>epoch|soup)-(?P<number>[0-9]+)(-[0-9]+)*(-scale-[^/]+)?"
+_CHECKPOINT = re.compile(_CHECKPOINT_NAME)
 # All that the trainer, its loggers and the programs that write into a run's folder make there.
 _OURS = re.compile(
     rf"""
     ({re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
     | state(\.previous)?\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
     | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
-    | checkpoints/(epoch|soup)(-\d+)+(-scale-[^/]+)?/(\d+_\w+/)?{_CHECKPOINT_FILE}
+    | checkpoints/{_CHECKPOINT_NAME}/(\d+_\w+/)?{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
     | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)
@@ -85,6 +87,25 @@ def _has_history(file: Path) -> bool:
     except InputError:
         return False
     return isinstance(values, dict) and isinstance(values.get("history"), list)
+
+
+def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
+    """List a run's checkpoints, epochs in their order and then soups, and the other folders beside.
+
+    Such others are copies that somebody keeps: `epoch-1.bak`.
+    """
+    epochs: list[tuple[int, str, Path]] = []
+    soups: list[Path] = []
+    others: list[Path] = []
+    for path in sorted((run / CHECKPOINTS).glob("[!.]*/")):
+        match = _CHECKPOINT.fullmatch(path.name)
+        if match is None:
+            others.append(path)
+        elif match["kind"] == "epoch":
+            epochs.append((int(match["number"]), path.name, path))
+        else:
+            soups.append(path)
+    return [*(path for _, _, path in sorted(epochs)), *soups], others
 
 
 def foreign_file(run: Path) -> str | None:
