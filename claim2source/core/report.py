@@ -57,6 +57,13 @@ class SystemCost:
         )
 
 
+def known_cost(
+    cost: Cost, from_store: bool = False, parameters: int | None = None
+) -> SystemCost | None:
+    """State a cost; None if nothing was measured: another program made the ranking."""
+    return None if cost == Cost() else SystemCost.of(cost, from_store, parameters)
+
+
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
     """Return the cells for `COST_COLUMNS`, None where a cost is not known.
 

@@ -44,6 +44,7 @@ from claim2source.metrics.metrics import (
     judged_claims,
     language_masks,
     language_strata,
+    missing_notes,
 )
 from claim2source.metrics.significance import bootstrap_intervals, claim_weights
 
@@ -148,8 +149,9 @@ class ScoredRuns:
 
     @property
     def notes(self) -> list[str]:
-        """Warn where the metric looks deeper than a system's lists."""
-        return depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+        """Warn where the metric looks deeper than a system's lists, or these lack claims."""
+        deep = depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+        return [*missing_notes(self.runs, self.dataset.qrels), *deep]
 
     def tests(
         self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0

@@ -60,7 +60,9 @@ KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 DEEPEST = 10**6
 MOST_LEVELS, MOST_NODES = 32, 1_000  # of a system's tree, which is walked by recursion
 _MOST_NAMED = 12  # systems of a circle
-_TOO_LARGE = f"a system has at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
+_TOO_LARGE = (
+    f"a system has at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
+)
 _OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
 _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
