@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import finite, write_json
+from claim2source.core.report_ranges import out_of_range
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.validate import Strict, read_json, validated
@@ -509,6 +510,8 @@ class Report(Strict):
             raw["headline"] = {name: raw.pop(name) for name in headline}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
+        for key, value, allowed in out_of_range(raw):
+            raise InputError(path, field=key, why=f"{value!r} is not allowed; allowed: {allowed}")
         for key, text in report._file_names():
             if reason := why_not_inside(text):
                 raise InputError(path, field=key, why=f"{value_text(text)} {reason}")
@@ -540,7 +543,7 @@ def why_not_inside(text: str) -> str | None:
     """Explain why a text names no place within its folder, here or on Windows; None if it does."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
-    if absolute or "\0" in text or ".." in windows.parts:
+    if absolute or any(sign in text for sign in "\0\r\n") or ".." in windows.parts:
         return "is not a place within the report's folder"
     return None
 

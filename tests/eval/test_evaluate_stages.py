@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Result
 from claim2source.datasets.beir import write_beir
