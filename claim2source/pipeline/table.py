@@ -30,6 +30,7 @@ from claim2source.pipeline.evaluate import (
     make_report,
     with_depth_notes,
     with_missing_notes,
+    with_shared_note,
 )
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
@@ -295,6 +296,7 @@ def _report_of(
     main = main_names[0] if len(main_names) == 1 else None
     report = make_report(dataset, reports, main, name=name, program=program)
     whole = {row.name: row.stages[row.name] for row in rows}
+    report = with_shared_note(report, [*whole])
     report = with_missing_notes(report, whole, dataset)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
     with_stages = scored_rows([row for row in rows if row.plan.system.stages])
