@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from claim2source.core.config import Between, Seed, list_field, read_config, require
-from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, Table
@@ -45,6 +45,8 @@ from claim2source.io.submissions import require_zip, zip_submission
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
 from claim2source.pipeline.files import require_one_row
+from claim2source.pipeline.rows import not_run_row
+from claim2source.pipeline.table import nothing_ran
 from claim2source.pipeline.views import remaining_parts, write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import read_systems
@@ -148,6 +150,8 @@ def verify_rumors(config: RumorsConfig) -> str:
     parts += _compare_precision(rows, config.out / ANOVA)
     write_markdown(config.out, "Rumours", parts)
     report.write(config.out)
+    if not rows:
+        raise nothing_ran(report.not_run, config.out)
     return render(parts)
 
 
@@ -170,21 +174,17 @@ def _run(
     rumors: Rumors,
     validation: Rumors | None,
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run systems; list those that fail as not run, but for one alone."""
+    """Run and score systems; list those that fail as not run, but for one alone."""
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
-    for name, system in systems.items():
+    for system in systems.values():
         try:
             result = _run_system(system, config, rumors, validation, runtime)
-        except ConfigError:
-            raise
-        except UserError as error:
+            rows.append(_row_of(system, result, rumors, config))
+        except (UserError, MemoryError, RuntimeError) as error:
             if len(systems) == 1:
                 raise
-            advice = system.advice or "remedy the reason, and run it again"
-            not_run.append(NotRun(name, "original", str(error), advice))
-            continue
-        rows.append(_row_of(system, result, rumors, config))
+            not_run.append(not_run_row(system, "original", error))
     return rows, not_run
 
 

@@ -19,11 +19,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from claim2source.core.config import Seed, Settings, list_field, read_config, require
+from claim2source.core.config import (
+    Seed,
+    Settings,
+    as_plain,
+    list_field,
+    read_config,
+    read_yaml,
+    require,
+)
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import write_text
 from claim2source.core.folders import is_run
@@ -72,7 +79,7 @@ class Table(Settings):
         return {**(self.of(own.against) if own.against else self.settings), **own.settings}
 
 
-TABLES = validated(dict[str, Table], yaml.safe_load(TABLE_FILE.read_bytes()), TABLE_FILE)
+TABLES = validated(dict[str, Table], as_plain(read_yaml(TABLE_FILE)), TABLE_FILE)
 
 
 @dataclass(frozen=True)

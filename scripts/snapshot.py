@@ -3,12 +3,12 @@
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
 python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
 
-The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work, and nothing is
-imported from the package: one script serves every version; language models are played by the
-repository's tests/llm_server. Runs are compared by system, claim form and claim, reports and other
-JSON by their numbers and words, weights by value, data by rows, a language model's answers by what
-it was asked. Additions do not count as differences; costs, paths, dates, sentences and pages are
-not compared.
+The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work, and but for the
+reader of that file nothing is imported from the package: one script serves every version; language
+models are played by the repository's tests/llm_server. Runs are compared by system, claim form and
+claim, reports and other JSON by their numbers and words, weights by value, data by rows, a language
+model's answers by what it was asked. Additions do not count as differences; costs, paths, dates,
+sentences and pages are not compared.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import yaml
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+from claim2source.core.config import read_yaml
+
+TABLE = read_yaml(Path(__file__).with_suffix(".yaml"))
 CASES: dict[str, str] = TABLE["cases"]
 KINDS = {".trec", ".tsv", ".jsonl", ".json", ".csv"}  # of files that are compared
 MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's

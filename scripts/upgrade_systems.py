@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import as_plain, read_yaml, to_yaml
+from claim2source.core.errors import InputError
 
 BESIDE = ("sources", "rendering")
 FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", "index", *BESIDE)
@@ -27,7 +30,12 @@ def main() -> int:
         return 0 if asks else 2
     try:
         upgraded = upgrade(Path(sys.argv[1]).read_text("utf-8"))
-    except (OSError, yaml.YAMLError, ValueError) as error:
+    except InputError as error:
+        problem = error.problems[0]
+        line = "" if problem.line is None else f"{problem.line}: "
+        print(f"{sys.argv[1]}: {line}{problem.why}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
         print(f"{sys.argv[1]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except (LookupError, AttributeError, TypeError, StopIteration):
@@ -39,7 +47,7 @@ def main() -> int:
 
 def upgrade(text: str) -> str:
     """Rewrite the systems of a file's text."""
-    values = yaml.safe_load(text)
+    values = as_plain(read_yaml(text))
     if not isinstance(values, dict):
         raise ValueError("holds no systems")
     is_single = isinstance(values.get("stages"), list)
@@ -54,9 +62,7 @@ def upgrade(text: str) -> str:
     comments = [f"{comment.strip()}\n" for comment in re.findall(r"(?m)(?:^|\s)#.*$", text)]
     if re.search(r"\bindex:", text):
         comments.append("# index: is gone: all vectors are compared, with all their numbers\n")
-    return yaml.safe_dump(systems, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
-        comments
-    )
+    return to_yaml(systems) + "".join(comments)
 
 
 def _rumors(values: Values) -> dict[str, Any]:
@@ -105,7 +111,8 @@ def _stages_to_node(values: Values, own: Values) -> dict[str, Any]:
 
 
 def _keys_to_node(values: Values) -> dict[str, Any]:
-    tuned = bool(values.get("tune"))
+    # Of 0.2, whose YAML was 1.1.
+    tuned = str(values.get("tune") or "no").lower() not in ("no", "off", "false")
     if values.get("routes") is not None:
         routes = dict(values["routes"])
         default = routes.pop("default", None)

@@ -192,3 +192,13 @@ def test_arguments_are_read_before_torch_is_imported(tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert len(PROGRAMS) >= 14
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+
+
+def test_yaml_is_read_in_one_place() -> None:
+    importing = {
+        name
+        for name, path in MODULES.items()
+        for _, imported in imports(ast.parse(path.read_text("utf-8")), name)
+        if imported.partition(".")[0] == "yaml"
+    }
+    assert importing == {"claim2source.core.config"}

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import os
 import re
 import sys
 import textwrap
@@ -39,6 +40,7 @@ MOST_VALUES = 100_000  # aliases may stand for billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_TAG = "tag:yaml.org,2002:"  # before the kind of a node that has no tag of its own
 _NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
@@ -159,6 +161,7 @@ def shipped(path: Path, program: str) -> Path:
 
     Raises `InputError` that lists the configs of `program` where there is neither.
     """
+    path = Path(os.path.expanduser(path))
     if path.exists() or path.is_symlink():
         return path
     parts = path.parts
@@ -199,7 +202,19 @@ def as_plain(value: Any) -> Any:
 
 
 def to_yaml(value: Any) -> str:
-    return yaml.safe_dump(as_plain(value), sort_keys=False, allow_unicode=True)
+    """Write a config, or plain values, as YAML that `read_yaml` reads back."""
+    return yaml.dump(as_plain(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Put texts in quotes that YAML 1.2 would read as another value, such as 1e-1."""
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        style = "'" if value.lower() in _CONSTANTS or _NUMBER.fullmatch(value) else None
+        return self.represent_scalar(f"{_TAG}str", value, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.text)
 
 
 def require(condition: bool, key: str, value: Any, allowed: str | Sequence[str]) -> None:
@@ -326,7 +341,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
         file = shipped(Path(words[0]), key)
         value, origin = read_mapping(file), (str(file), 1)
     elif words:
-        item = None if words[0].startswith("[") else _item_of(option.hint)
+        is_null = words == ["null"] and NoneType in parts_of(option.hint)
+        item = None if is_null or words[0].startswith("[") else _item_of(option.hint)
         if item is None and len(words) > 1 and name in options:
             quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
             allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
@@ -376,6 +392,7 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
+    value = _with_home(value, option.hint)
     texts = value if isinstance(value, list) else [value]
     if _is_text(_item_of(option.hint) or option.hint):
         texts = [getattr(text, "text", text) for text in texts]
@@ -387,6 +404,28 @@ def _typed_value(key: str, option: Option, value: Any) -> Any:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic
         raise ConfigError(key, value, allowed_words(option.hint)) from None
+
+
+def _with_home(value: Any, hint: Any) -> Any:
+    """Replace a path's `~` by the home; a name or an address that may be a path is one too."""
+    if isinstance(value, list):
+        return [_with_home(part, hint) for part in value]
+    if isinstance(value, YamlMapping):
+        parts = {name: _with_home(part, hint) for name, part in value.items()}
+        return YamlMapping(parts, value.locations)
+    if not isinstance(value, str) or not (value == "~" or value.startswith("~/")):
+        return value
+    return os.path.expanduser(value) if _leaves(hint) & {str, Path} else value
+
+
+def _leaves(hint: Any) -> set[Any]:
+    """Return the types that a value may have, or the values within a list or a mapping."""
+    leaves: set[Any] = set()
+    for part in parts_of(hint):
+        inner = get_args(part) if get_origin(part) in (list, tuple, dict) else ()
+        within = inner[1:] if get_origin(part) is dict else inner
+        leaves |= set().union(*map(_leaves, within)) if within else {part}
+    return leaves
 
 
 def _names_in(options: Mapping[str, Option], group: str) -> str:
@@ -434,14 +473,12 @@ class _Reader:
         if self.left < 0:
             raise InputError(self.file, why=f"holds more than {MOST_VALUES} values")
         if isinstance(node, yaml.SequenceNode):
+            self.require_untagged(node, "seq")
             return [self.read(part) for part in node.value]
         if isinstance(node, yaml.MappingNode):
+            self.require_untagged(node, "map")
             return self.mapping(node)
-        text = node.value
-        if NO_TEXT.search(text):
-            raise self.problem(node, f"{text[:40]!r} holds a NUL character or half of one")
-        if not node.tag.endswith(":str"):
-            raise self.problem(node, f"{text[:40]!r} cannot be read as a value")
+        text = self.text(node)
         if node.style is None and text.lower() in _CONSTANTS:
             return _CONSTANTS[text.lower()]
         if node.style is None and _NUMBER.fullmatch(text):
@@ -454,11 +491,25 @@ class _Reader:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.problem(key, "a key must be plain text")
+            self.text(key)
             if key.value in values:
                 raise self.problem(key, f"{key.value}: is set twice in this file")
             values[key.value] = self.read(value)
             origins[key.value] = (self.file, key.start_mark.line + 1) if self.file else None
         return YamlMapping(values, origins)
+
+    def text(self, node: yaml.ScalarNode) -> str:
+        text: str = node.value
+        if NO_TEXT.search(text):
+            raise self.problem(node, f"{text[:40]!r} holds a NUL character or half of one")
+        self.require_untagged(node, "str")
+        return text
+
+    def require_untagged(self, node: yaml.Node, kind: str) -> None:
+        if node.tag != f"{_TAG}{kind}":
+            tag = node.tag.replace(_TAG, "!!")
+            what = repr(node.value[:40]) if kind == "str" else f"what has the tag {tag[:40]}"
+            raise self.problem(node, f"{what} cannot be read as a value")
 
     def problem(self, node: yaml.Node, why: str) -> InputError:
         return InputError(self.file, node.start_mark.line + 1, why=why)

@@ -32,7 +32,12 @@ _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 class UserError(Exception):
-    """Report a mistake that the user can correct; a program prints its text alone, on one line."""
+    """Report a mistake that the user can correct; a program prints its text alone, on one line.
+
+    `model` names the model that could not be used, if that is the mistake.
+    """
+
+    model: str | None = None
 
     @property
     def lines(self) -> list[str]:

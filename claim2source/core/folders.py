@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,12 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import yaml
-
-from claim2source.core.errors import UserError
+from claim2source.core.config import as_plain, read_yaml
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
-from claim2source.core.validate import MOST_BYTES
+from claim2source.core.validate import MOST_BYTES, read_json
 
 MARKER = ".claim2source-run"
 CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
@@ -24,13 +22,15 @@ CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
 _REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # which their beginning holds
 _BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
+_CHECKPOINT_NAME = r"(?P<kind>epoch|soup)-(?P<number>[0-9]+)(-[0-9]+)*(-scale-[^/]+)?"
+_CHECKPOINT = re.compile(_CHECKPOINT_NAME)
 # All that the trainer, its loggers and the programs that write into a run's folder make there.
 _OURS = re.compile(
     rf"""
     ({re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
     | state(\.previous)?\.pt | scales\.png | wandb\.json | row\.json | mined(-epoch-\d+)?\.jsonl
     | logs/step-\d+/(metrics\.csv|hparams\.yaml) | (.+/)?wandb/.+
-    | checkpoints/(epoch|soup)(-\d+)+(-scale-[^/]+)?/(\d+_\w+/)?{_CHECKPOINT_FILE}
+    | checkpoints/{_CHECKPOINT_NAME}/(\d+_\w+/)?{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
     | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)
@@ -69,23 +69,46 @@ def _is_ours(folder: Path) -> bool:
     settings, groups = run_settings(folder), ("data", "model", "optimisation", "losses")
     return all(isinstance(settings.get(group), dict) for group in groups) and (
         (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
-        or isinstance(_read_mapping(folder / RUN_FILE, json.loads).get("history"), list)
+        or _has_history(folder / RUN_FILE)
     )
 
 
 def run_settings(folder: Path) -> dict[str, object]:
     """Read a run's config; nothing where there is none that can be read."""
-    return _read_mapping(folder / CONFIG_FILE, yaml.safe_load)
-
-
-def _read_mapping(path: Path, parse: Callable[[str], object]) -> dict[str, object]:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if (folder / CONFIG_FILE).stat().st_size > MOST_BYTES:
             return {}
-        values = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        values = as_plain(read_yaml(folder / CONFIG_FILE))
+    except (OSError, InputError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def _has_history(file: Path) -> bool:
+    try:
+        values = read_json(file)
+    except InputError:
+        return False
+    return isinstance(values, dict) and isinstance(values.get("history"), list)
+
+
+def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
+    """List a run's checkpoints, epochs in their order and then soups, and the other folders beside.
+
+    Such others are copies that somebody keeps: `epoch-1.bak`.
+    """
+    epochs: list[tuple[int, str, Path]] = []
+    soups: list[Path] = []
+    others: list[Path] = []
+    for path in sorted((run / CHECKPOINTS).glob("[!.]*/")):
+        match = _CHECKPOINT.fullmatch(path.name)
+        if match is None:
+            others.append(path)
+        elif match["kind"] == "epoch":
+            epochs.append((int(match["number"]), path.name, path))
+        else:
+            soups.append(path)
+    return [*(path for _, _, path in sorted(epochs)), *soups], others
 
 
 def foreign_file(run: Path) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from claim2source.core.arguments import require_path
 from claim2source.core.errors import InputError, value_text
-from claim2source.core.files import write_json
+from claim2source.core.files import finite, write_json
+from claim2source.core.report_ranges import out_of_range
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import one_line
@@ -57,6 +58,13 @@ class SystemCost:
             from_store,
             parameters,
         )
+
+
+def known_cost(
+    cost: Cost, from_store: bool = False, parameters: int | None = None
+) -> SystemCost | None:
+    """State a cost; None if nothing was measured: another program made the ranking."""
+    return None if cost == Cost() else SystemCost.of(cost, from_store, parameters)
 
 
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
@@ -277,7 +285,8 @@ class Comparison:
 
     `low` and `high` bound the difference (95 %, by gold paper); `p` is the paired randomisation
     test's, `p_holm` the same after Holm within the family, `t_p` the cluster-robust t-test's
-    and `t_p_holm` that after Holm. `wins`, `ties` and `losses` count claims.
+    and `t_p_holm` that after Holm; `t` and these are None if the differences have no spread.
+    `wins`, `ties` and `losses` count claims.
     """
 
     system: str
@@ -289,9 +298,9 @@ class Comparison:
     high: float
     p: float
     p_holm: float
-    t: float
-    t_p: float
-    t_p_holm: float
+    t: float | None
+    t_p: float | None
+    t_p_holm: float | None
     wins: int
     ties: int
     losses: int
@@ -499,7 +508,7 @@ class Report(Strict):
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *twins_parts]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without a system's empty fields."""
+        """Return the JSON form, without a system's empty fields; null for what is not finite."""
         values = asdict(self)
         values["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}
@@ -509,7 +518,7 @@ class Report(Strict):
         if headline:
             values |= {**headline, "headline": list(headline)}
         first = ("version", "dataset", "split", *headline, "languages", "macro", "chosen")
-        return {**{key: values[key] for key in first}, **values}
+        return {key: finite(value) for key, value in {**dict.fromkeys(first), **values}.items()}
 
     def write(self, folder: str | Path) -> None:
         """Write `report.json` into a folder, whole or not at all."""
@@ -539,6 +548,8 @@ class Report(Strict):
             raw["headline"] = {name: raw.pop(name) for name in headline}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
+        for key, value, allowed in out_of_range(raw):
+            raise InputError(path, field=key, why=f"{value!r} is not allowed; allowed: {allowed}")
         for key, text in report._file_names():
             if reason := why_not_inside(text):
                 raise InputError(path, field=key, why=f"{value_text(text)} {reason}")
@@ -570,7 +581,7 @@ def why_not_inside(text: str) -> str | None:
     """Explain why a text names no place within its folder, here or on Windows; None if it does."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
-    if absolute or "\0" in text or ".." in windows.parts:
+    if absolute or any(sign in text for sign in "\0\r\n") or ".." in windows.parts:
         return "is not a place within the report's folder"
     return None
 

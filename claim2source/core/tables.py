@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Literal, NamedTuple
 
@@ -25,10 +26,19 @@ class TextTable(NamedTuple):
 
 
 Part = str | TextTable  # of a text: a paragraph or a table
+Style = Literal["plain", "markdown", "markup", "html"]
+_TAG = re.compile(r"<(?=[A-Za-z/!?])[^>]*>?|&(?=#?\w+;)")
+# Within a line, and at the beginning of one.
+_MARKUP = re.compile(
+    r"[`*]|\\(?=[!-/:-@\[-`{-~]|$)|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|~(?=~)|(?<=~)~|^[#>]",
+    re.MULTILINE,
+)
 
 
-def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = "plain") -> str:
-    """Render paragraphs and tables; in HTML, everything is escaped.
+def render(parts: Iterable[Part], style: Style = "plain") -> str:
+    """Render paragraphs and tables; in HTML and Markdown, everything is escaped.
+
+    `markup` is Markdown whose paragraphs and cells are written in Markdown themselves.
 
     Numbers stand to the right. Control characters are written as Python does: what is rendered
     ends in terminals.
@@ -38,8 +48,18 @@ def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = 
             f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html(part)
             for part in parts
         )
-    draw = _plain_text if style == "plain" else _markdown
-    return "\n\n".join(printable(p) if isinstance(p, str) else draw(p) for p in parts)
+    if style == "plain":
+        texts = (printable(part) if isinstance(part, str) else _plain_text(part) for part in parts)
+        return "\n\n".join(texts)
+    write: Callable[[str], str] = markdown_text if style == "markdown" else str
+    drawn = (write(printable(p)) if isinstance(p, str) else _markdown(p, write) for p in parts)
+    return "\n\n".join(drawn)
+
+
+def markdown_text(text: str) -> str:
+    """Escape what Markdown would read as markup in a text; lists remain."""
+    text = _TAG.sub(lambda match: escape(match[0]), text)
+    return _MARKUP.sub(r"\\\g<0>", text)
 
 
 def text_of(cell: Cell, digits: int = 4) -> str:
@@ -61,9 +81,9 @@ def _plain_text(table: TextTable) -> str:
     )
 
 
-def _markdown(table: TextTable) -> str:
+def _markdown(table: TextTable, write: Callable[[str], str]) -> str:
     lines, right = _texts(table)
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    lines = [[write(cell).replace("|", "\\|") for cell in line] for line in lines]
     lines.insert(1, ["---:" if is_right else "---" for is_right in right])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -141,7 +141,7 @@ class Benchmarks:
         if words.pages:
             links = [f"- [{title}](docs/results/{page})" for title, page in words.pages.items()]
             parts += ["## Tables, ablations and timings", "\n".join(links)]
-        return f"{render(parts, 'markdown')}\n"
+        return f"{render(parts, 'markup')}\n"
 
     def _look_up(self, rows: Mapping[str, Figure], name: str, file: str) -> Figure:
         if name not in rows:

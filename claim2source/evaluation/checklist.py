@@ -12,7 +12,7 @@ from claim2source.core.report import (
     SystemReport,
     cost_cells,
 )
-from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
 from claim2source.evaluation.choices import RULES, settings_text
 
 TITLE = "# Reproducibility checklist"
@@ -61,16 +61,22 @@ def checklist(reports: Mapping[str, Report]) -> str:
     ]
     for section in _SECTIONS:
         cells = [
-            [*([name] if len(reports) > 1 else []), *map(_recorded, row)]
+            [*map(_written, [name] if len(reports) > 1 else []), *map(_written, row)]
             for name, own in rows[section.title].items()
             for row in own
         ]
         first = ["report"] if len(reports) > 1 else []
         table = TextTable([*first, *section.columns.split("|")], cells)
         parts += [f"## {section.title}", table if cells else section.none]
-    notes = {f"- {note}" for report in reports.values() for note in report.notes}
+    notes = {f"- {markdown_text(note)}" for report in reports.values() for note in report.notes}
     parts += ["## Notes", *sorted(notes)] if notes else []
-    return f"{render(parts, 'markdown')}\n"
+    return f"{render(parts, 'markup')}\n"
+
+
+def _written(cell: Cell) -> Cell:
+    """Return a cell for a page of Markdown, with names escaped."""
+    recorded = _recorded(cell)
+    return markdown_text(recorded) if isinstance(recorded, str) else recorded
 
 
 def _recorded(cell: Cell) -> Cell:

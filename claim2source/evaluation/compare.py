@@ -24,7 +24,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
-from claim2source.core.terminal import one_line
+from claim2source.core.terminal import listed, one_line
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, tests_parts
@@ -46,10 +46,28 @@ from claim2source.metrics.metrics import (
     judged_claims,
     language_masks,
     language_strata,
+    missing_notes,
 )
 from claim2source.metrics.significance import bootstrap_intervals, claim_weights
 
 MICRO = "micro"
+_ROUNDING = 1e-12
+
+
+def sharing_highest(scores: Mapping[str, float]) -> list[str]:
+    """List the systems that have the highest score, but for rounding, in their order."""
+    if not scores:
+        return []
+    highest = max(scores.values())
+    return [name for name, score in scores.items() if highest - score <= _ROUNDING]
+
+
+def highest_notes(metric: str, scores: Mapping[str, float]) -> list[str]:
+    """Note the systems that share the highest score; none if one alone has it."""
+    sharing = sharing_highest(scores)
+    if len(sharing) < 2:
+        return []
+    return [f"{listed(sharing, 8)} share the highest {metric}: {scores[sharing[0]]:.4f}."]
 
 
 class Interval(NamedTuple):
@@ -153,8 +171,10 @@ class ScoredRuns:
 
     @property
     def notes(self) -> list[str]:
-        """Warn where the metric looks deeper than a system's lists."""
-        return depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+        """Note a highest score that is shared, lists that lack claims, and those that are short."""
+        deep = depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+        shared = highest_notes(f"{self.metric} ({MACRO})", self.macro)
+        return [*shared, *missing_notes(self.runs, self.dataset.qrels), *deep]
 
     def tests(
         self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0

@@ -151,7 +151,9 @@ def compare_family(
     tests = paired_randomisations(differences, groups, strata, permutations, seed)
     intervals = bootstrap_intervals(differences, groups, strata, repeats, seed, 1 - alpha)
     t, t_p = clustered_t_test(differences, groups, strata)
-    adjusted, t_adjusted = holm(tests.p_values), holm(t_p)
+    adjusted = holm(tests.p_values)
+    # A t-test that says nothing still counts as one of the family's.
+    t_adjusted = np.where(np.isnan(t_p), np.nan, holm(np.nan_to_num(t_p, nan=1.0)))
     weights = claim_weights(strata, values.shape[1])
     # With so few papers that differ that no permutation is rare enough, the verdict is open.
     reachable = tests.least_p * len(pairs) <= alpha
@@ -166,9 +168,9 @@ def compare_family(
             high=float(intervals[i, 1]),
             p=float(tests.p_values[i]),
             p_holm=float(adjusted[i]),
-            t=float(t[i]),
-            t_p=float(t_p[i]),
-            t_p_holm=float(t_adjusted[i]),
+            t=_known(t[i]),
+            t_p=_known(t_p[i]),
+            t_p_holm=_known(t_adjusted[i]),
             wins=int((differences[i] > _TOLERANCE).sum()),
             ties=int((np.abs(differences[i]) <= _TOLERANCE).sum()),
             losses=int((differences[i] < -_TOLERANCE).sum()),
@@ -188,6 +190,10 @@ def compare_family(
         comparisons=comparisons,
         seed=seed,
     )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _verdict(significant: bool, reachable: bool, difference: float) -> str:

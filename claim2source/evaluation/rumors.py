@@ -41,6 +41,7 @@ DEFINITIONS = {
 # At the top of a report.
 HEADLINE = (MAP, RECALL, MAP_TASK, MACRO_F1, STRICT)
 ALPHA = 0.05  # of Tukey's HSD
+_ROUNDING = 1e-10  # relative to the largest score
 # The values of a measure, [draws], when every rumour counts so many times, [draws, rumours].
 _Measure = Callable[[np.ndarray], np.ndarray]
 
@@ -159,28 +160,29 @@ def _intervals(
 
 @dataclass(frozen=True)
 class Effect:
-    """Hold one line of an ANOVA table."""
+    """Hold one line of an ANOVA table; `f` and `p` are None if nothing is left as residual."""
 
     squares: float
     freedom: int
-    f: float
-    p: float
+    f: float | None
+    p: float | None
 
 
 @dataclass(frozen=True)
 class Pair:
     """Hold Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
 
-    p is read from a table that ends at 0.001 and 0.9.
+    p is read from a table that ends at 0.001 and 0.9. Interval, p and `differs` are None if nothing
+    is left as residual.
     """
 
     first: str
     second: str
     difference: float
-    low: float
-    high: float
-    p: float
-    differs: bool
+    low: float | None
+    high: float | None
+    p: float | None
+    differs: bool | None
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,8 @@ def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
     The design is balanced, so the sums of squares are those of row and column means, as
     statsmodels' `anova_lm` gives for `score ~ C(system) + C(claim)`, at any number of claims.
     Claims are taken as independent: where several share a gold paper, read the paired tests
-    by paper instead. Raises ValueError on fewer than two systems or two claims.
+    by paper instead. Without a residual (systems differ by one amount in every claim) there is
+    nothing to test by. Raises ValueError on fewer than two systems or two claims.
     """
     from scipy import stats
 
@@ -213,31 +216,40 @@ def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
     left = values - means[:, None] - topics[None, :] + grand
     freedom = (systems - 1) * (claims - 1)
     squares = float((left**2).sum())
+    # Rounding leaves a residual of the last digits.
+    has_residual = bool(np.abs(left).max() > _ROUNDING * np.abs(values).max())
 
     def effect(between: np.ndarray, size: int) -> Effect:
         sum_of_squares = float(size * ((between - grand) ** 2).sum())
         degrees = len(between) - 1
-        with np.errstate(divide="ignore", invalid="ignore"):
-            f = float(np.divide(sum_of_squares / degrees, squares / freedom))
+        if not has_residual:
+            return Effect(sum_of_squares, degrees, None, None)
+        f = sum_of_squares / degrees / (squares / freedom)
         return Effect(sum_of_squares, degrees, f, float(stats.f.sf(f, degrees, freedom)))
 
-    pairs = _tukey(tuple(scores), means, squares / freedom, claims, freedom)
+    error = squares / freedom if has_residual else None
+    pairs = _tukey(tuple(scores), means, error, claims, freedom)
     of_systems, of_claims = effect(means, claims), effect(topics, systems)
     return Anova(of_systems, of_claims, squares, freedom, tuple(pairs))
 
 
 def _tukey(
-    names: tuple[str, ...], means: np.ndarray, error: float, claims: int, freedom: int
+    names: tuple[str, ...], means: np.ndarray, error: float | None, claims: int, freedom: int
 ) -> list[Pair]:
+    """Compare every two systems; `error` is the residual's mean square, None without one."""
     from statsmodels.stats.libqsturng import psturng, qsturng
 
     pairs = list(combinations(range(len(names)), 2))
     first, second = (np.array(column) for column in zip(*pairs, strict=True))
     differences = means[second] - means[first]
+    if error is None:
+        return [
+            Pair(names[i], names[j], difference, None, None, None, None)
+            for (i, j), difference in zip(pairs, differences.tolist(), strict=True)
+        ]
     unit = float(np.sqrt(error / claims))
     reach = float(qsturng(1 - ALPHA, len(names), freedom)) * unit
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.where(differences == 0, 0.0, np.abs(differences) / unit)
+    q = np.abs(differences) / unit
     # The table is slow to read: each distinct hundredth of q once, and nothing beyond its end.
     distinct, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
     p_values = np.atleast_1d(psturng(distinct, len(names), freedom))[index]
@@ -255,8 +267,9 @@ def anova_parts(anova: Anova) -> list[Part]:
         for name, effect in (("systems", anova.systems), ("claims", anova.claims))
     ]
     rows.append(["residual", anova.residual_squares, anova.residual_freedom, None, None])
+    words = {True: "yes", False: "no", None: None}
     pairs = [
-        [f"{p.second} - {p.first}", p.difference, p.low, p.high, p.p, "yes" if p.differs else "no"]
+        [f"{p.second} - {p.first}", p.difference, p.low, p.high, p.p, words[p.differs]]
         for p in anova.pairs
     ]
     return [

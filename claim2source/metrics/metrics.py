@@ -154,6 +154,21 @@ def evaluate(
     return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
 
 
+def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
+    """Note the runs that lack claims with a gold: these count as 0."""
+    judged = judged_claims(qrels)
+    notes: list[str] = []
+    for name, run in runs.items():
+        ranked = {claim for claim in run.claim_ids if run.sources(claim, 1)}
+        missing = len(judged) - sum(claim in ranked for claim in judged)
+        if missing:
+            notes.append(
+                f"{name}: ranks nothing for {missing} of the {len(judged)} claims with a gold, "
+                "which count as 0."
+            )
+    return notes
+
+
 def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
     """Remove claims that are ranked for themselves from runs, and note them."""
     cleaned = {name: run.without_themselves(qrels) for name, run in runs.items()}

@@ -119,25 +119,26 @@ def clustered_t_test(
     """Return t and two-sided p, [systems] each, of mean differences clustered by group.
 
     With one claim per group this is the paired t-test; else its cluster-robust form, with
-    groups - 1 degrees of freedom. With one group, or no difference at all, t is 0 and p is 1.
+    groups - 1 degrees of freedom. Both are NaN without a spread to compare the mean with: if a
+    stratum (without strata: the claims) has a single group, or all differences of each stratum
+    are equal.
     """
     from scipy import stats
 
     values = np.asarray(differences, np.float64)
     index, size = _check_groups(values, groups)
     part, number = _stratified(strata, values.shape[1])
+    nothing = np.full(len(values), np.nan)
+    if any(len(np.unique(index[part == stratum])) < 2 for stratum in range(number)):
+        return nothing, nothing.copy()
     counts = np.bincount(part, minlength=number)
     means = _group_sums(values, part, number) / counts
     weights = claim_weights(strata, values.shape[1])
     errors = _group_sums((values - means[:, part]) * weights, index, size)
-    effect = means.mean(axis=1)
-    if size < 2:
-        return np.zeros(len(values)), np.ones(len(values))
     spread = np.sqrt(size / (size - 1) * (errors**2).sum(axis=1))
     # Rounding leaves a constant difference a spread of its last digits.
-    spread[spread < _TIE * np.abs(effect)] = 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(effect == 0, 0.0, effect / spread)
+    has_spread = spread > _TIE * np.abs(values).max(axis=1)
+    t = np.divide(means.mean(axis=1), spread, out=nothing, where=has_spread)
     return t, 2 * stats.t.sf(np.abs(t), size - 1)
 
 

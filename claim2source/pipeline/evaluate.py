@@ -24,9 +24,11 @@ from claim2source.core.report import (
     StageReport,
     SystemCost,
     SystemReport,
+    known_cost,
 )
 from claim2source.core.run import Result, Run
 from claim2source.datasets import load
+from claim2source.evaluation.compare import highest_notes
 from claim2source.evaluation.families import Family, compare_families, score_intervals
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
@@ -118,7 +120,26 @@ def evaluate(
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(dataset, systems, next(iter(systems), None))
     report = replace(report, notes=(*report.notes, *notes))
+    report = with_shared_note(report, [*scored])
+    report = with_missing_notes(report, scored, dataset)
     return with_depth_notes(report, scored, dataset)
+
+
+def with_missing_notes(
+    report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
+) -> Report:
+    """Note the systems that rank nothing for some of the claims with a gold."""
+    runs = {name: system.run for name, system in systems.items() if system.report.macro}
+    missing = scoring.missing_notes(runs, dataset.qrels)
+    return replace(report, notes=(*report.notes, *missing))
+
+
+def with_shared_note(report: Report, names: Sequence[str]) -> Report:
+    """Note the systems, of those named, that share the highest MRR@5."""
+    systems = [report.systems[name] for name in names if name in report.systems]
+    scores = {s.name: s.macro[MAIN_METRIC] for s in systems if MAIN_METRIC in s.macro}
+    shared = highest_notes(f"{MAIN_METRIC} ({MACRO})", scores)
+    return replace(report, notes=(*report.notes, *shared))
 
 
 def with_depth_notes(
@@ -144,7 +165,7 @@ def score_result(
         name,
         name,
         name,
-        cost=SystemCost.of(result.cost, result.stored),
+        cost=known_cost(result.cost, result.stored),
         failures=result.failure_counts(),
     )
     if not dataset.golds:
@@ -195,7 +216,7 @@ def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> 
         sources=result.sources,
         stages=stages,
         choices=result.choices,
-        cost=SystemCost.of(
+        cost=known_cost(
             result.cost, all(stage.result.stored for stage in result.stages), result.parameters
         ),
         without_translation=len(missing_translations(dataset.claims, result.form)),

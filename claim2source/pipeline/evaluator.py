@@ -24,6 +24,7 @@ from claim2source.pipeline.evaluate import (
     run_tests,
     score_result,
     with_depth_notes,
+    with_missing_notes,
 )
 from claim2source.pipeline.files import write_runs
 from claim2source.retrieve import Dense
@@ -124,6 +125,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
                 repeats, seed = self._scoring.repeats, self._scoring.seed
                 tests = run_tests(self.systems, family, self.dataset, repeats, seed)
                 report = replace(report, tests=tests)
+            report = with_missing_notes(report, self.systems, self.dataset)
             self._report = with_depth_notes(report, self.systems, self.dataset)
         return self._report
 

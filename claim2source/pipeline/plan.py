@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
 from claim2source.core.arguments import is_digits
-from claim2source.core.config import as_plain, make, require_one_of
+from claim2source.core.config import as_plain, make, read_yaml, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
 from claim2source.core.files import why_not_file
-from claim2source.core.folders import RUN_FILE
+from claim2source.core.folders import RUN_FILE, checkpoints_in
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
@@ -38,7 +37,9 @@ from claim2source.systems.stages import SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, SourceForm
 
-STEP_0, ROUTED, CHOSEN = "epoch-0", "routed", "chosen"
+log = logging.getLogger(__name__)
+
+EPOCH, STEP_0, ROUTED, CHOSEN = "epoch-", "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
 # What is run beside the systems that stand on a checkpoint: the checkpoint itself.
 _CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
@@ -133,18 +134,18 @@ def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
             path = name if folder.name else str(folder.resolve())
             checkpoints.append(Checkpoint(title, path))
             continue
-        folders = sorted(
-            (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
-            key=lambda path: (int(path.name.split("-")[1]), path.name),
-        )
-        if not folders:
+        folders, others = checkpoints_in(folder)
+        if not any(path.name.startswith(EPOCH) for path in folders):
             raise UserError(f"{folder}: a training run without checkpoints")
+        if others:
+            names_left = ", ".join(path.name for path in others)
+            log.warning("%s: left out, no checkpoints of this training: %s", folder, names_left)
         try:
             chosen_name = chosen_checkpoint(folder).name
         except UserError:
             chosen_name = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
-        for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
+        for epoch in folders:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen_name
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     for number, checkpoint in enumerate(checkpoints):
@@ -237,7 +238,8 @@ def _varied(system: System, key: str, value: Any) -> System:
         allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
         raise ConfigError("vary", key, allowed)
     if path == "depth":
-        if not isinstance(value, int) or not 1 <= value <= DEEPEST:
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        if not is_count or not 1 <= value <= DEEPEST:
             raise ConfigError(f"vary {key}", value, f"1 to {DEEPEST}")
         return replace(changed, depth=value)
     nodes = list(system.first.walk())
@@ -328,7 +330,8 @@ def _pairs(option: str, texts: Sequence[str]) -> Iterator[tuple[str, list[Any]]]
         if not equals:
             raise UserError(f"config: {option}: {value} is not allowed; allowed: KEY=VALUE,VALUE")
         try:
-            values = yaml.safe_load(f"[{text}]") if option == "--vary" else [text]
-        except yaml.YAMLError:
-            raise UserError(f"config: {option}: {value}: not YAML after the =") from None
+            values = read_yaml(f"[{text}]") if option == "--vary" else [text]
+        except InputError as error:
+            reason = error.problems[0].why
+            raise UserError(f"config: {option}: {value}: after the =: {reason}") from None
         yield key, values

@@ -30,6 +30,7 @@ from claim2source.pipeline.evaluate import (
     Scoring,
     make_report,
     score_result,
+    with_missing_notes,
     with_whole,
 )
 from claim2source.pipeline.files import write_runs, write_submissions
@@ -38,7 +39,7 @@ from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import share_asked
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import RouteNode, RunNode
+from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     StageResult,
@@ -307,6 +308,7 @@ def _write_row(
     trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")
     reports = {stage: scored.report for stage, scored in row.stages.items()}
     report = make_report(dataset, reports, row.name, name=name, program=program)
+    report = with_missing_notes(report, {row.name: row.stages[row.name]}, dataset)
     report = replace(report, notes=(*report.notes, *row.notes))
     write_markdown(folder, row.name, [*report_parts(report), *row.parts])
     report.write(folder)
@@ -378,29 +380,65 @@ def form_of_failed(
 def not_run_row(
     system: System, form: ClaimForm, error: UserError | MemoryError | RuntimeError
 ) -> NotRun:
-    """Describe a system that raised `error`: the reason and a remedy.
+    """Describe a system that raised `error`: the reason and a remedy."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if is_out_of_memory(error):
+        reason = f"out of memory: {reason}"
+    elif not isinstance(error, UserError):
+        reason = f"failed: {reason}"
+    return NotRun(system.name, form, reason[:300], _remedy(system, error))
 
-    A system's own advice is about weights that are missing; other errors have their own.
-    """
+
+def is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    why, advice = " ".join(str(error).split()) or type(error).__name__, None
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def _remedy(system: System, error: UserError | MemoryError | RuntimeError) -> str:
     if isinstance(error, NothingToChooseOn):
-        advice = (
+        return (
             "report on a split that nothing is chosen on: settings are chosen on train, which must "
             "have golds; or leave systems with `fit` out with --only"
         )
-    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
-        why = f"out of memory: {why}"
-        advice = (
+    if is_out_of_memory(error):
+        return (
             "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
             "there is more memory; finished rows are kept"
         )
-    elif isinstance(error, RuntimeError):
-        why = f"failed: {why}"
-        advice = f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
-    elif isinstance(error, ConfigError):
-        advice = "correct that setting in the system's entry or on the command line"
-    advised = (system, system.first, *reversed(system.first.parts))
-    own_advice = next((node.advice for node in advised if node.advice), None)
-    return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)
+    if not isinstance(error, UserError):
+        return f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
+    if isinstance(error, ConfigError):
+        return "correct that setting in the system's entry or on the command line"
+    return _own_advice(system, error) or _ADVICE
+
+
+def _own_advice(system: System, error: UserError) -> str | None:
+    """Return what the files of systems advise where a model or a run is missing; None without.
+
+    The nearest advice to the node that failed counts; a model of a stage has the whole system's.
+    """
+    if str(error) == system.unsupported or error.model in system.models():
+        return system.advice
+    is_found, advice = _advice_within(system.first, error)
+    return advice or system.advice if is_found else None
+
+
+def _advice_within(node: AnyNode, error: UserError) -> tuple[bool, str | None]:
+    """Find the node that an error is of, and the nearest advice to it."""
+    if _is_of(node, error):
+        return True, node.advice
+    for part in node.parts:
+        is_found, advice = _advice_within(part, error)
+        if is_found:
+            return True, advice or node.advice
+    return False, None
+
+
+def _is_of(node: AnyNode, error: UserError) -> bool:
+    if node.unsupported is not None and str(error) == node.unsupported:
+        return True
+    if isinstance(node, RunNode) and isinstance(error, InputError):
+        files = {str(path) for path in (*node.run.files.values(), node.run.selections) if path}
+        return error.problems[0].file in files
+    return isinstance(node, DenseNode) and error.model == node.model.name

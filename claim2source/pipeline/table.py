@@ -30,6 +30,8 @@ from claim2source.pipeline.evaluate import (
     load_reported,
     make_report,
     with_depth_notes,
+    with_missing_notes,
+    with_shared_note,
 )
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
@@ -239,7 +241,16 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
+    if not rows:
+        raise nothing_ran(report.not_run, config.out)
     return f"{title}\n{render(summary_parts(report, config.out, details))}"
+
+
+def nothing_ran(not_run: Sequence[NotRun], out: Path) -> UserError:
+    """Describe an evaluation without a row by the first that did not run."""
+    first = not_run[0]
+    more = f" ({len(not_run)} rows did not run: {out}/report.md)" if len(not_run) > 1 else ""
+    return UserError(f"nothing ran: {first.system}: {first.reason}; {first.advice}{more}")
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -292,6 +303,9 @@ def _report_of(
     reports = {name: system.report for name, system in scored.items()}
     main = main_names[0] if len(main_names) == 1 else None
     report = make_report(dataset, reports, main, name=name, program=program)
+    whole = {row.name: row.stages[row.name] for row in rows}
+    report = with_shared_note(report, [*whole])
+    report = with_missing_notes(report, whole, dataset)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
     with_stages = scored_rows([row for row in rows if row.plan.system.stages])
     report = with_depth_notes(report, with_stages, dataset)

@@ -17,7 +17,7 @@ from claim2source.core.report import (
     Report,
     cost_cells,
 )
-from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
 from claim2source.core.terminal import printable_line
 from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
 from claim2source.evaluation.families import family_table, tests_parts
@@ -138,6 +138,5 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
 
 def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:
     """Write `report.md`."""
-    write_text(
-        folder / "report.md", f"# {printable_line(heading)}\n\n{render(parts, 'markdown')}\n"
-    )
+    title = markdown_text(printable_line(heading))
+    write_text(folder / "report.md", f"# {title}\n\n{render(parts, 'markdown')}\n")

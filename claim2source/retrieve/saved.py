@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.languages import by_primary_language
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
 from claim2source.io.released import RankedBy, read_selections, with_selected
@@ -87,10 +86,11 @@ class SavedIndex:
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Return the first `k` sources that are ranked for every claim, best first.
 
-        Raises `UserError` for a language without a file, and `InputError` for a file that ranks
-        none of the claims, or as many as there are of which some are not among them.
+        The cost is that of the program that made the run, and not known here. Raises `UserError`
+        for a language without a file, and `InputError` for a file that ranks none of the claims, or
+        as many as there are of which some are not among them.
         """
-        started, posts, k = time.perf_counter(), as_claims(claims), whole_number(k, "k")
+        posts, k = as_claims(claims), whole_number(k, "k")
         ranked: dict[str, list[tuple[str, float]]] = {}
         for lang in dict.fromkeys(claim.lang for claim in posts):
             file = self.files.get(lang) or self.files.get(ALL)
@@ -108,9 +108,8 @@ class SavedIndex:
                 _refuse(file.path, "claim", strange, "among the claims of the data set")
             for claim in mine:
                 ranked[claim.id] = _within(claim, run, k)
-        cost = Cost(time.perf_counter() - started, len(posts))
         lists = {claim.id: ranked[claim.id] for claim in posts}
-        return Result(Run.from_lists(lists, pool=candidate_pool(posts)), cost=cost)
+        return Result(Run.from_lists(lists, pool=candidate_pool(posts)))
 
 
 def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:

@@ -7,8 +7,6 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-import yaml
-
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import (
     Between,
@@ -21,7 +19,7 @@ from claim2source.core.config import (
     require_one_of,
     shipped,
 )
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.imports import import_named
 from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Stage
@@ -62,6 +60,11 @@ STAGE_KINDS = ("rerank", "verify")
 WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
 KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 DEEPEST = 10**6
+MOST_LEVELS, MOST_NODES = 32, 1_000  # of a system's tree, which is walked by recursion
+_MOST_NAMED = 12  # systems of a circle
+_TOO_LARGE = (
+    f"a system has at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
+)
 _OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
 _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
@@ -157,7 +160,10 @@ def make_system(name: str, values: Mapping[str, Any]) -> System:
         >>> [part.kind for part in system.first.parts]
         ['bm25', 'dense']
     """
-    entry = make(SystemEntry, values)
+    try:
+        entry = make(SystemEntry, values)
+    except RecursionError:
+        raise ConfigError("retrieve", name, "", _TOO_LARGE) from None
     return _Reader({name: (entry, YamlMapping())}).system(name)
 
 
@@ -206,8 +212,8 @@ def _entries(path: Path) -> Entries:
 
 def _is_old(path: Path) -> bool:
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        values = read_yaml(path)
+    except InputError:
         return False
     if not isinstance(values, Mapping):
         return False
@@ -240,11 +246,43 @@ class _Reader:
 
     def system(self, name: str) -> System:
         """Make the system of a name. Raises `InputError` with the file and the name."""
+        for shared in reversed(self._chain(name)):
+            self._make(shared)
+        return self._make(name)
+
+    def _chain(self, name: str) -> list[str]:
+        """List the systems that a system is another name of, one by one."""
+        chain = {name: None}
+        following = self._shared_name(name)
+        while following is not None and following not in self._systems:
+            if following in chain:
+                raise self._circle([*chain, following])
+            chain[following] = None
+            following = self._shared_name(following)
+        return [*chain][1:]
+
+    def _circle(self, names: Sequence[str]) -> UserError:
+        name = names[-1]
+        path = names if len(names) <= _MOST_NAMED else [*names[: _MOST_NAMED - 2], "..", name]
+        _, values = self.entries[name]
+        error = ConfigError(name, "", "", f"names itself: {' -> '.join(path)}")
+        return error.at(_line_of(values, name, "retrieve"))
+
+    def _shared_name(self, name: str) -> str | None:
+        """Return the name of the system whose first stage and stages a system takes over."""
+        entry, _ = self.entries[name]
+        retrieve = entry.retrieve
+        is_name = isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None
+        return retrieve if is_name else None
+
+    def _make(self, name: str) -> System:
         if name in self._systems:
             return self._systems[name]
         entry, values = self.entries[name]
         if name in self._open:
-            why = f"names itself: {' -> '.join([*self._open, name])}"
+            raise self._circle([*self._open, name])
+        if len(self._open) >= MOST_LEVELS:
+            why = f"{_TOO_LARGE}, and {self._open[0]} has more"
             raise ConfigError(name, "", "", why).at(_line_of(values, name, "retrieve"))
         self._open.append(name)
         try:
@@ -264,9 +302,8 @@ class _Reader:
         depth = entry.depth
         claims, label = entry.claims, entry.label
         unsupported, advice = entry.unsupported, entry.advice
-        retrieve = entry.retrieve
-        if isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None:
-            shared = self.system(retrieve)
+        if (shared_name := self._shared_name(name)) is not None:
+            shared = self.system(shared_name)
             first = shared.first
             stages = shared.stages
             depth, claims = depth or shared.depth, claims or shared.claims
@@ -296,7 +333,9 @@ class _Reader:
             if any(isinstance(node, RouteNode) for node in nodes):
                 allowed = "a node without routes of its own"
                 raise ConfigError(f"routes.{language}", language, allowed)
-        return RouteNode(name=name, routes=routes)
+        node = RouteNode(name=name, routes=routes)
+        _require_small(node, "routes")
+        return node
 
     def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = value if isinstance(value, list) else [value]
@@ -354,7 +393,21 @@ class _Reader:
                 allowed = "nothing with `alpha: fit`, which chooses it"
                 raise ConfigError(f"{key}{name}", setting, allowed)
         fusion = make(FusionConfig, settings, key)
-        return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+        node = HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+        _require_small(node, f"{key}hybrid")
+        return node
+
+
+def _require_small(node: AnyNode, key: str) -> None:
+    """Raise `ConfigError` where a tree has too many levels or nodes."""
+    levels = nodes = 0
+    level = [node]
+    while level:
+        levels += 1
+        nodes += len(level)
+        if levels > MOST_LEVELS or nodes > MOST_NODES:
+            raise ConfigError(key, node.display_name, "", _TOO_LARGE)
+        level = [part for parent in level for part in parent.parts]
 
 
 def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:

@@ -37,21 +37,24 @@ class SystemRuntime:
     progress: bool = True
     _loaded: tuple[ModelConfig, Resolved] | None = field(default=None, init=False)
     _facts: dict[str, ModelFacts] = field(default_factory=dict, init=False)
-    _refused: dict[str, str] = field(default_factory=dict, init=False)
+    _refused: dict[str, UserError] = field(default_factory=dict, init=False)
 
     def load(self, model: ModelConfig) -> Resolved:
         """Return a model, letting go of the one before."""
         key = repr(model)
         if key in self._refused:
-            raise UserError(self._refused[key])
+            raise self._refused[key].with_traceback(None)
         if self._loaded is None or self._loaded[0] != model:
             self._loaded = None  # before the next one is read: two may not fit
             try:
                 resolved = resolve(model, self.device)
             except UserError as error:
                 # Not tried again for every form and hybrid: the hub may take long to say no.
-                self._refused[key] = str(error)
-                raise
+                self._refused[key] = error
+                error.model = model.name
+                # Kept without its frames, which may hold a model.
+                error.__context__ = None
+                raise error.with_traceback(None) from None
             self._loaded = model, resolved
             untrained = resolved.manifest is not None and not resolved.is_trained
             self._facts[key] = ModelFacts(

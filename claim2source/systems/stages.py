@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Source
@@ -114,9 +115,15 @@ class SystemStage:
         def apply(claims: Sequence[Claim], run: Run) -> Result:
             store, device, progress = runtime.store, runtime.device, runtime.progress
             ranked = Result(run)
-            return apply_stage(
-                self.stage, claims, sources, ranked, store, device=device, progress=progress
-            )
+            try:
+                return apply_stage(
+                    self.stage, claims, sources, ranked, store, device=device, progress=progress
+                )
+            except UserError as error:
+                # At a server the weights are somebody else's.
+                if not hasattr(self.stage, "url"):
+                    error.model = error.model or next(iter(models_of(self.stage)), None)
+                raise
 
         run = before[-1].result.run
         if self.when is None:

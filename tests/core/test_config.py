@@ -3,13 +3,21 @@
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
 
 from claim2source.core import config
-from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
+from claim2source.core.config import (
+    as_plain,
+    flag,
+    list_field,
+    read_config,
+    read_yaml,
+    require,
+    to_yaml,
+)
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.validate import validated
 
@@ -134,6 +142,41 @@ def test_several_values(read):
     assert read("langs: [no, 01, fr]\n").langs == ["no", "01", "fr"]
 
 
+def test_null_for_several_values_is_what_the_message_allows(read):
+    assert read("langs: [de]\n\n", "--langs", "null").langs is None
+    assert read("--langs=null").langs is None
+    with pytest.raises(ConfigError) as error:
+        read("--langs", "null", "de")
+    assert error.value.key == "langs"
+    with pytest.raises(ConfigError) as error:
+        read("--names", "null")
+    assert error.value.key == "names" and "null" not in error.value.allowed
+
+
+def test_the_home_is_put_for_a_tilde_of_paths_and_of_names(read, monkeypatch):
+    monkeypatch.setenv("HOME", "/of/me")
+    config = read("out: ~/x\nrun: [~/r, a~/b]\nmaybe: {name: ~/model}\nlangs: [~/l]\n")
+    assert (config.out, config.run) == (Path("/of/me/x"), [Path("/of/me/r"), Path("a~/b")])
+    assert (config.maybe, config.langs) == (Deep("/of/me/model"), ["/of/me/l"])
+    assert read("--out=~/y").out == Path("/of/me/y")
+    assert read("out: '~'\n").out == Path("/of/me")
+    assert read("--out", "~other").out == Path("~other")
+
+    @dataclass(frozen=True)
+    class Files:
+        by_language: dict[str, Path] = field(default_factory=dict)
+        free: dict[str, Any] = field(default_factory=dict)
+
+    files = read("by_language: {de: ~/d}\nfree: {a: ~/x}\n", kind=Files)
+    assert files == Files({"de": Path("/of/me/d")}, {"a": "~/x"})
+
+
+def test_a_file_of_a_flag_may_lie_in_the_home(read, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.yaml").write_text("group: {steps: 9}\n")
+    assert read("--config=~/c.yaml").group.steps == 9
+
+
 def test_reading_twice_shares_nothing():
     """The parser is built once: no value of one reading is the default of the next."""
 
@@ -172,6 +215,13 @@ REFUSED = {
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
     'out: "a\\0b"\n': "1: 'a\\x00b' holds a NUL character",
     "group: {steps: !!int x}\n": "1: 'x' cannot be read as a value",
+    "langs: !mine [de]\n": "1: what has the tag !mine cannot be read",
+    "group: !!python/object:os.system {steps: 4}\n": "1: what has the tag !!python/object",
+    "group: !!set {steps}\n": "1: what has the tag !!set",
+    "langs: !!python/tuple [de]\n": "1: what has the tag !!python/tuple",
+    "!!python/name:os.system out: x\n": "1: 'out' cannot be read as a value",
+    "out: !mine:str x\n": "1: 'x' cannot be read as a value",
+    '"a\\0b": x\n': "1: 'a\\x00b' holds a NUL character",
     f"group: {{steps: {'9' * 5000}}}\n": f"1: group.steps: '{'9' * 40}",
 }
 
@@ -261,6 +311,14 @@ def test_a_written_config_reads_back(read):
     assert as_plain(config)["run"] == ["é/r"]
     assert as_plain(config)["group"]["layers"] == ["q"]
     assert list(as_plain(config)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-1", "08", "1_000", "off", "~", "Null", "true", "5", "", "a: b"]
+)
+def test_a_written_text_reads_back_as_text(text):
+    assert read_yaml(to_yaml({"a": [text]})) == {"a": [text]}
+    assert type(read_yaml(to_yaml({"a": [text]}))["a"][0]) is str
 
 
 @dataclass(frozen=True, kw_only=True)

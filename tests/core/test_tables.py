@@ -20,7 +20,7 @@ def test_names_cannot_steer_a_terminal_or_break_a_table(style):
 def test_paragraphs_and_tables_are_rendered():
     assert render(["Head & <i>", TABLE]) == "Head & <i>\n\nrun       p\na|<b>  0.12\nc         -"
     assert render(["Head", TABLE], "markdown") == (
-        "Head\n\n| run | p |\n| --- | ---: |\n| a\\|<b> | 0.12 |\n| c | - |"
+        "Head\n\n| run | p |\n| --- | ---: |\n| a\\|&lt;b&gt; | 0.12 |\n| c | - |"
     )
     assert render([]) == render([], "html") == ""
     right = ' style="text-align: right"'
@@ -30,3 +30,27 @@ def test_paragraphs_and_tables_are_rendered():
         f"<tr><td>a|&lt;b&gt;</td><td{right}>0.12</td></tr>\n"
         f"<tr><td>c</td><td{right}>-</td></tr>\n</table>"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("`x` *y* _z_", r"\`x\` \*y\* \_z\_"),
+        ("[a](http://b)", r"[a\](http://b)"),
+        ("<script>x</script>&lt;", "&lt;script&gt;x&lt;/script&gt;&amp;lt;"),
+        ("# Owned", r"\# Owned"),
+        ("~~gone~~ \\", r"\~\~gone\~\~ \\"),
+        ("e5_large >3.2 <12.0 [0.1, 0.2] R&D", "e5_large >3.2 <12.0 [0.1, 0.2] R&D"),
+    ],
+)
+def test_names_are_no_markup(name, written):
+    assert (
+        render([name, TextTable([name], [])], "markdown") == f"{written}\n\n| {written} |\n| --- |"
+    )
+    # Pages of results are written in Markdown.
+    assert render([name, TextTable([name], [])], "markup").count(name) == 2
+
+
+def test_a_name_with_a_pipe_breaks_no_row():
+    (row,) = render([TextTable(["n"], [["a|b\\|c"]])], "markdown").splitlines()[2:]
+    assert row == r"| a\|b\\\|c |"

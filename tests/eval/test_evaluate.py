@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
-from claim2source.pipeline.plan import vary_words
+from claim2source.models import ModelConfig
+from claim2source.pipeline.plan import plan_rows, vary_words
+from claim2source.systems.nodes import BM25Node, DenseNode
+from claim2source.systems.system import System
 from eval.evaluate import main
 
 SYSTEMS = """\
@@ -149,6 +153,27 @@ def test_words_of_variations_and_routes_become_mappings() -> None:
     assert vary_words(["--route", "de=B", "fr=C"]) == ['--routes={"de": "B", "fr": "C"}']
     with pytest.raises(UserError, match="KEY=VALUE"):
         vary_words(["--vary", "depth"])
+
+
+def test_values_of_variations_are_read_as_those_of_configs() -> None:
+    (word,) = vary_words(["--vary", "a=1:30,010,off,no,1e-1,2026-11-25,0x1F,~", "b={x, y}"])
+    assert json.loads(word.removeprefix("--vary=")) == {
+        "a": ["1:30", 10, "off", "no", 0.1, "2026-11-25", "0x1F", None],
+        "b": [{"x": None, "y": None}],
+    }
+    for text in ("!!set {a}", "!!python/object:os.system [x]", "1]", "{a: 1, a: 2}"):
+        with pytest.raises(UserError):
+            vary_words(["--vary", f"a={text}"])
+
+
+def test_a_varied_depth_is_a_number() -> None:
+    plans = {"B": System("B", BM25Node())}
+    for value in (True, 0, "x", 2.5):
+        with pytest.raises(ConfigError) as error:
+            plan_rows(
+                plans, {}, [], DenseNode(model=ModelConfig()), vary={"retrieve.depth": [value]}
+            )
+        assert error.value.key == "vary retrieve.depth"
 
 
 def test_a_mix_and_a_margin_are_chosen_on_held_out_claims(

@@ -181,8 +181,9 @@ def test_metrics_deeper_than_the_lists_are_left_out(
 def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = trained
     for flag in ("--rendering.claims=original", "--model.pooling=cls", "--model.max_length=16"):
-        report = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
-        (row,) = report.not_run
+        with pytest.raises(UserError, match="nothing ran"):
+            evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
+        (row,) = Report.read(tmp_path).not_run
         assert "manifest" in row.reason or "as it was trained" in row.reason
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Result
@@ -159,7 +160,8 @@ def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None
     (tmp_path / "p.yaml").write_text(
         "retrieve: {hybrid: [{bm25: {}}, {dense: checkpoint}]}\nstages: [{rerank: max_sim}]\n"
     )
-    main([f"--systems={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
+    with pytest.raises(UserError, match="nothing ran: .*give --checkpoint"):
+        main([f"--systems={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
     (row,) = Report.read(tmp_path / "out").not_run
     assert "give --checkpoint" in row.reason
 

@@ -295,9 +295,12 @@ def test_a_missing_model_is_asked_for_once(
         raise UserError("not here")
 
     monkeypatch.setattr(runtime, "resolve", refuse)
-    main(arguments(setup, tmp_path, "--only", "Absent", "H-Absent", "--claims", *FORMS))
+    with pytest.raises(UserError, match="nothing ran"):
+        main(arguments(setup, tmp_path, "--only", "Absent", "H-Absent", "--claims", *FORMS))
     assert names == ["nobody/has-this"]
     assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
+    # The kind of a failure is that of every row that it stops.
+    assert {row["advice"] for row in report_of(tmp_path)["not_run"]} == {"ask for it"}
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,29 @@ def test_a_system_that_cannot_run_leaves_the_others(tmp_path: Path) -> None:
         run(tmp_path / "alone", path, "--offline", "--only=Absent", systems={"Absent": absent})
 
 
+def test_systems_whose_models_cannot_be_read_leave_the_others(tmp_path: Path) -> None:
+    path = write_rumors(tmp_path / "dev.json")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        (damaged / name).write_text("{")
+    bad: dict[str, Any] = {
+        "Damaged": {"verify": "stance", "by": "cosine", "model": str(damaged)},
+        "Unpinned": {"rerank": "cross_encoder", "model": str(damaged), "revision": "main"},
+        "Absent": {"rerank": "max_sim", "model": str(tmp_path / "none")},
+    }
+    systems = {
+        name: {"retrieve": {"fielded": {}}, "stages": [stage]} for name, stage in bad.items()
+    }
+    report = run(tmp_path / "out", path, "--offline", systems={**systems, **PLAIN})
+    assert [*report["systems"]] == ["System 0"]
+    assert [row["system"] for row in report["not_run"]] == [*bad]
+    assert all(row["reason"] and row["advice"] for row in report["not_run"])
+    with pytest.raises(UserError, match="nothing ran"):
+        run(tmp_path / "none", path, "--offline", systems=systems)
+    assert len(Report.read(tmp_path / "none").not_run) == 3
+
+
 # --- settings chosen off what is scored ---------------------------------------------------
 
 

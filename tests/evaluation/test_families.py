@@ -1,11 +1,22 @@
 """Families of paired tests: many systems at once, strata, Holm, enough permutations, ANOVA."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family, holm
-from claim2source.evaluation.rumors import two_way_anova
+from claim2source.core.tables import render
+from claim2source.evaluation.families import (
+    TOO_FEW,
+    WITHIN_NOISE,
+    Family,
+    compare_family,
+    family_table,
+    holm,
+)
+from claim2source.evaluation.rumors import anova_parts, two_way_anova
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
@@ -91,10 +102,35 @@ def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
     for i in range(3):
         theirs = stats.ttest_rel(SYSTEMS[i], SYSTEMS[3])
         assert (t[i], p[i]) == pytest.approx((theirs.statistic, theirs.pvalue))
-    # Without spread.
-    t, p = clustered_t_test(np.array([[0.0] * 6, [0.1] * 6]), np.arange(6) // 2)
-    assert p.tolist() == [1.0, 0.0] and t[0] == 0
-    assert clustered_t_test(np.ones((1, 3)), np.zeros(3, int))[1].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("differences", "groups", "strata"),
+    [
+        ([0.0] * 6, [0, 0, 1, 1, 2, 2], None),
+        ([0.1] * 6, [0, 0, 1, 1, 2, 2], None),
+        ([1.0, 0.0, 0.5], [0, 0, 0], None),
+        ([0.5, 0.2], [0, 1], [0, 1]),
+        # By one amount in each language, which cancel out but for rounding.
+        ([0.1, 0.1, 0.1, -0.1, -0.1, -0.1], [0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 1]),
+        ([0.3, 0.1, 0.2, 0.2, 0.4], [0, 1, 2, 3, 4], [0, 0, 0, 0, 1]),
+    ],
+)
+def test_without_spread_a_t_test_says_nothing(differences, groups, strata):
+    by = None if strata is None else np.array(strata)
+    t, p = clustered_t_test(np.array([differences]), np.array(groups), by)
+    assert np.isnan([*t, *p]).all()
+
+
+def test_a_t_test_that_says_nothing_is_null_and_one_of_the_family():
+    family_result = compare_family(scores(), FAMILY, np.arange(80) // 2)
+    by_name = {c.system: c for c in family_result.comparisons}
+    for name in ("better", "worse"):
+        assert (by_name[name].t, by_name[name].t_p, by_name[name].t_p_holm) == (None, None, None)
+    p_values = [1.0 if c.t_p is None else c.t_p for c in family_result.comparisons]
+    assert by_name["near"].t_p_holm == pytest.approx(holm(p_values)[1])
+    assert json.loads(json.dumps(asdict(family_result), allow_nan=False))
+    assert "nan" not in render([family_table(family_result)])
 
 
 def test_the_t_test_is_statsmodels_clustered_one():
@@ -146,9 +182,6 @@ def test_a_family_is_tested_against_its_baseline():
     ) == (80, 40, "micro", 10_000)
     assert [c.p_holm for c in family_result.comparisons] == pytest.approx(
         holm([c.p for c in family_result.comparisons])
-    )
-    assert [c.t_p_holm for c in family_result.comparisons] == pytest.approx(
-        holm([c.t_p for c in family_result.comparisons])
     )
     assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
 
@@ -206,3 +239,13 @@ def test_anova_needs_two_of_each_and_survives_no_spread():
         with pytest.raises(ValueError, match="two of each"):
             two_way_anova(groups)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
+
+
+def test_an_anova_without_a_residual_says_nothing():
+    base = np.round(np.random.default_rng(0).random(12), 1)
+    anova = two_way_anova({"base": base, "same": base, "better": base + 0.1})
+    assert (anova.systems.f, anova.systems.p, anova.claims.f, anova.claims.p) == (None,) * 4
+    assert [pair.difference for pair in anova.pairs] == pytest.approx([0.0, 0.1, 0.1])
+    for pair in anova.pairs:
+        assert (pair.low, pair.high, pair.p, pair.differs) == (None,) * 4
+    assert "nan" not in render(anova_parts(anova))

@@ -15,6 +15,8 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
     Choice,
+    Comparison,
+    FamilyResult,
     Intervals,
     Provenance,
     Report,
@@ -264,3 +266,52 @@ def test_headline_scores_stand_at_the_top_and_are_read_back(tmp_path: Path) -> N
         (tmp_path / "report.json").write_text(json.dumps(wrong))
         with pytest.raises(InputError, match="report.json"):
             Report.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("languages.en.recall@5", 3),
+        ("languages.en.recall@5", -1),
+        ("languages.en.queries", -1),
+        ("macro.recall@5", 1.5),
+        ("systems.a.macro.mrr@5", -0.1),
+        ("systems.a.languages.en.mrr@5", 2),
+        ("systems.a.intervals.values.mrr@5.macro", [0.6, 0.2]),
+        ("systems.a.intervals.values.mrr@5.macro", [-0.6, 0.2]),
+        ("systems.a.cost.seconds", -3.0),
+        ("systems.a.failures.late", -2),
+        ("tests.0.comparisons.0.p", 2.0),
+        ("tests.0.comparisons.0.t_p", -0.5),
+        ("tests.0.comparisons.0.difference", 1.5),
+        ("tests.0.comparisons.0.low", 0.9),
+        ("tests.0.comparisons.0.wins", -1),
+        ("tests.0.least_p", 7.0),
+    ],
+)
+def test_what_nothing_could_have_measured_is_refused(
+    tmp_path: Path, place: str, value: Any
+) -> None:
+    row = {"recall@5": 0.5, "mrr@5": 1 + 1e-12, "queries": 3}
+    pair = Comparison("a", "b", 0.5, 0.4, 0.1, 0.0, 0.2, 0.5, 1.0, None, None, None, 1, 1, 1, "?")
+    family = FamilyResult("f", "macro", 0.05, 10, 10, 0.1, 3, 3, (pair,))
+    system = {
+        "languages": {"en": row},
+        "macro": row,
+        "intervals": {"mrr@5": {"macro": (0.2, 0.6)}},
+        "cost": {"seconds": 1.0},
+        "failures": {"late": 2},
+    }
+    tables = {"languages": {"en": row}, "macro": row}
+    report = write_report(tmp_path, {"a": system}, tests=(family,), **tables)
+    assert Report.read(tmp_path) == report
+    values = json.loads((tmp_path / "report.json").read_text())
+    *groups, last = place.split(".")
+    part = values
+    for group in groups:
+        part = part[int(group)] if isinstance(part, list) else part[group]
+    part[last] = value
+    (tmp_path / "report.json").write_text(json.dumps(values))
+    with pytest.raises(InputError) as error:
+        Report.read(tmp_path)
+    assert str(error.value.problems[0].field).startswith(place.rpartition(".")[0])

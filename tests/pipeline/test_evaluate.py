@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pandas
 import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
 from claim2source.core.run import Run
+from claim2source.core.tables import render
 from claim2source.datasets import load
+from claim2source.evaluation import families
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family
-from claim2source.pipeline.evaluate import Scoring, evaluate, run_tests, score_result
+from claim2source.pipeline.evaluate import (
+    Scoring,
+    add_tests,
+    evaluate,
+    make_report,
+    run_tests,
+    score_result,
+)
 from claim2source.retrieve import BM25, BM25Config
 from tests.shared_data import shared
 
@@ -69,6 +83,47 @@ def test_metrics_deeper_than_the_lists_are_noted() -> None:
         "count as not found.",
     )
     assert compared.notes[0] in str(compared)
+
+
+def test_a_report_is_written_where_every_claim_differs_by_one_amount(tmp_path: Path) -> None:
+    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
+    sources = (*(Source(c.golds[0]) for c in claims), Source("x"))
+    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    first = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
+    second = Run.from_lists({c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims})
+    settings = Scoring(repeats=20)
+    systems = {
+        name: score_result(name, run, data, settings) for name, run in (("a", first), ("b", second))
+    }
+    report = make_report(data, {name: system.report for name, system in systems.items()}, "a")
+    report = add_tests(report, systems, [Family.against("f", "b", ["a"])], data, 20, 0)
+    report.write(tmp_path)
+    (test,) = Report.read(tmp_path).tests
+    assert test.comparisons[0].difference == pytest.approx(0.5)
+    assert test.comparisons[0].t_p is None
+    assert render(families.tests_parts(report.tests, "mrr@5"), "html")
+
+
+def test_a_ranking_that_lacks_claims_says_how_many(tmp_path: Path) -> None:
+    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(22))
+    sources = tuple(Source(c.golds[0]) for c in claims)
+    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    whole = {c.id: {c.golds[0]: 1.0} for c in claims}
+    one = {"c3": {"p4": 1.0}}
+    file = tmp_path / "one.trec"
+    file.write_text("c3 Q0 p4 1 1.0 x\n")
+    frame = pandas.DataFrame([("c3", "p4", 1.0)], columns=["qid", "docno", "score"])
+    empty = Run.from_lists({**{c.id: [] for c in claims}, "c3": [("p4", 1.0)]})
+    rankings: list[Any] = [one, file, frame, empty, Run.from_lists({"c3": [("p4", 1.0)]})]
+    for ranking in rankings:
+        notes = evaluate(ranking, data, repeats=0).notes
+        assert any("21" in note and "22" in note for note in notes)
+        report = evaluate({"whole": whole, "mine": ranking}, data, repeats=0)
+        (note,) = (note for note in report.notes if "21" in note)
+        assert note.startswith("mine:") and note in str(report)
+        compared = compare({"whole": whole, "mine": ranking}, data, repeats=20)
+        assert note in compared.notes and note in str(compared)
+    assert not any("22" in note for note in evaluate(whole, data, repeats=0).notes)
 
 
 def test_the_known_score_of_bm25() -> None:

@@ -10,8 +10,11 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Run
+from claim2source.core.report import known_cost
+from claim2source.core.run import Cost, Run
 from claim2source.io.trec import write_trec_run
+from claim2source.pipeline.evaluate import evaluate
+from claim2source.pipeline.table import evaluate_systems
 from claim2source.retrieve import FusionConfig
 from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
@@ -84,7 +87,7 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
         "dev-de-0": ["p3", "p2"],
         "dev-de-1": ["p1", "p0"],
     }
-    assert ranking.cost.items == 4
+    assert ranking.cost == Cost()
     english_only = DATA.with_claims(CLAIMS[:2])
     alone = run_system(systems["english"], english_only).result.run
     assert lists(alone) == {name: ranking.sources(name) for name in ("dev-en-0", "dev-en-1")}
@@ -136,3 +139,13 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     for settings in ({"files": {"all": trec, "en": trec}}, {"selections": selections}):
         with pytest.raises(ConfigError, match=f"run.{next(iter(settings))}"):
             SavedRunConfig(**{"files": {"all": trec}} | settings)
+
+
+def test_a_run_file_has_no_cost_in_a_report(tmp_path: Path) -> None:
+    file = tmp_path / "mine.trec"
+    write_trec_run(Run.from_lists({c.id: [("p1", 1.0)] for c in CLAIMS}), file, "mine")
+    report = evaluate_systems({"R": make_system("R", {"retrieve": {"run": str(file)}})}, DATA)
+    (system,) = report.systems.values()
+    assert system.cost is None and "cost" not in report.to_json()["systems"]["R.original"]
+    assert evaluate(file, DATA, repeats=0).systems["system"].cost is None
+    assert known_cost(Cost(0.5, 3)) is not None

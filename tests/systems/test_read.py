@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import by_model
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
-from claim2source.systems.read import read_stage, read_systems
+from claim2source.systems.read import (
+    MOST_LEVELS,
+    MOST_NODES,
+    make_system,
+    read_stage,
+    read_systems,
+)
 from claim2source.systems.system import System
 from tests.shared_data import REPOSITORY
 
@@ -332,3 +339,68 @@ def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> Non
     assert len(system.first.parts) == 3  # no second index of the same model
     with pytest.raises(ConfigError, match="none: val chooses among several for de"):
         system.on_checkpoint("C")
+
+
+BASE = "S0: {retrieve: {bm25: {}}}"
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_chain_of_a_thousand_names_is_one_system(tmp_path: Path, backwards: bool) -> None:
+    lines = [BASE, *(f"S{n}: {{retrieve: S{n - 1}}}" for n in range(1, 1000))]
+    lines = lines[::-1] if backwards else lines
+    systems = read_systems([write(tmp_path / "s.yaml", "\n".join(lines))])
+    assert len(systems) == 1000
+    assert systems["S999"].first == systems["S0"].first
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(
+    "retrieve",
+    [
+        "{{hybrid: [S0, S{}]}}",
+        # Each twice as large as the one before.
+        "{{hybrid: [S{0}, S{0}]}}",
+        "[S0, {{hybrid: [S0, S{}]}}]",
+    ],
+)
+def test_nests_of_a_thousand_are_one_line_with_the_limit(
+    tmp_path: Path, retrieve: str, backwards: bool
+) -> None:
+    lines = [BASE, *(f"S{n}: {{retrieve: {retrieve.format(n - 1)}}}" for n in range(1, 1000))]
+    lines = lines[::-1] if backwards else lines
+    with pytest.raises(UserError) as error:
+        read_systems([write(tmp_path / "s.yaml", "\n".join(lines))])
+    (line,) = error.value.lines
+    assert len(line) < 300
+    is_limit = str(MOST_LEVELS) in line and str(MOST_NODES) in line
+    assert is_limit or "without routes" in line
+
+
+def test_a_nest_of_the_limit_is_read_and_walked(tmp_path: Path) -> None:
+    nest = [f"S{n}: {{retrieve: {{hybrid: [S0, S{n - 1}]}}}}" for n in range(1, MOST_LEVELS)]
+    system = read_systems([write(tmp_path / "s.yaml", "\n".join([BASE, *nest][::-1]))])
+    deepest = system[f"S{MOST_LEVELS - 1}"]
+    assert len([*deepest.first.walk()]) == 2 * MOST_LEVELS - 1
+    assert repr(deepest) and deepest.settings and deepest.label_of()
+
+
+@pytest.mark.parametrize("depth", [40, 100, 1000, 5000])
+def test_what_is_written_in_one_nest_has_the_limit_too(tmp_path: Path, depth: int) -> None:
+    nest = "{hybrid: [{bm25: {}}, " * depth + "{bm25: {}}" + "]}" * depth
+    with pytest.raises(UserError) as error:
+        read_systems([write(tmp_path / "s.yaml", f"A: {{retrieve: {nest}}}")])
+    assert len(error.value.lines) == 1
+    values: dict[str, Any] = {"bm25": {}}
+    for _ in range(depth):
+        values = {"hybrid": [{"bm25": {}}, values]}
+    with pytest.raises(UserError) as error:
+        make_system("A", {"retrieve": values})
+    assert len(error.value.lines) == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_circle_is_named(tmp_path: Path, size: int) -> None:
+    lines = [f"S{n}: {{retrieve: S{(n + 1) % size}}}" for n in range(size)]
+    with pytest.raises(InputError, match="names itself") as error:
+        read_systems([write(tmp_path / "s.yaml", "\n".join(lines))])
+    assert error.value.problems[0].line == 1 and len(str(error.value)) < 400

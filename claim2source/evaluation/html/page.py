@@ -22,7 +22,7 @@ from claim2source.core.tables import TextTable, text_of
 from claim2source.core.terminal import listed
 from claim2source.datasets import files_of
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.compare import ScoredRuns, read_scored
+from claim2source.evaluation.compare import ScoredRuns, read_scored, sharing_highest
 from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
 from claim2source.evaluation.html.plots import Bar
 from claim2source.evaluation.html.sections import DEPTHS, PageData, published_section, sections_of
@@ -116,17 +116,25 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         seed=seed,
     )
     own = [pair for pair in result.comparisons if pair.system == first]
-    sentences = "; ".join(filter(None, [_wins(own), _ties(own)]))
+    sharing = sharing_highest(scored.macro)
+    is_shared = len(sharing) > 1
+    others = [pair for pair in own if pair.baseline not in sharing]
+    opening = f"{first} {_wins(own)}"
+    if is_shared:
+        opening = f"{listed(sharing, _MOST_NAMED)} share the highest score"
+        if any(pair.verdict == "better" for pair in others):
+            opening += f"; {first} {_wins(others)}"
+    sentences = "; ".join(filter(None, [opening, _ties(others)]))
     pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
     return [
-        f"{first} {sentences}.",
-        f"Its {scored.metric} is {score}.",
+        f"{sentences}.",
+        f"{'Their' if is_shared else 'Its'} {scored.metric} is {score}.",
         f"p is of a paired randomisation test by gold paper, after Holm over {pairs_said}"
         + (", because the best was picked on these claims." if len(pairs) > 1 else ".")
         + (
             " Inside the noise: these claims cannot tell the two apart, which does not say that "
             "they are equal."
-            if any(pair.verdict == WITHIN_NOISE for pair in own)
+            if any(pair.verdict == WITHIN_NOISE for pair in others)
             else ""
         ),
     ]

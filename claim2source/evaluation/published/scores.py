@@ -245,7 +245,7 @@ class PublishedTables:
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
         parts += places_parts(self.placed)
-        text = render(parts, "markdown" if markdown else "plain") + "\n"
+        text = render(parts, "markup" if markdown else "plain") + "\n"
         unplaced = (
             f"In no table: {s.name} of {s.report_folder} "
             f"({s.report.model}, {s.dataset}, {s.split})\n"

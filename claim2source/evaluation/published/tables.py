@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from claim2source.core.config import as_plain, read_yaml
 from claim2source.core.errors import InputError
 from claim2source.core.report import MACRO as MACRO
 from claim2source.core.validate import Strict, validated
@@ -165,7 +164,7 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     """
     tables: dict[str, Table] = {}
     for path in sorted(folder.glob("*.yaml")):
-        paper = yaml.safe_load(path.read_text(encoding="utf-8"))
+        paper = as_plain(read_yaml(path))
         for raw in paper["tables"]:
             table = validated(Table, _table_fields(paper, raw), path, str(raw.get("id")))
             if table.id in tables:

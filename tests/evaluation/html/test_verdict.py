@@ -67,3 +67,15 @@ def test_one_system_and_two_languages() -> None:
     values = {"first": wins(30), "second": wins(31)}
     sentences = verdict(scored(values, ("en", "de")), BEST, 50, 0)
     assert sentences[0].startswith("second") and "over one pair." in sentences[2]
+
+
+def test_systems_that_share_the_highest_score_are_said_to_share_it() -> None:
+    values = {"a": wins(30), "b": wins(30)[::-1].copy(), "c": wins(0)}
+    first, score, *_ = verdict(scored(values), BEST, 500, 0)
+    assert first.startswith("a, b share the highest score")
+    assert "c by" in first and score.startswith("Their")
+    (note,) = (note for note in scored(values).notes if "share" in note)
+    assert "a, b" in note and "c" not in note.partition("share")[0]
+    values["b"] = wins(29)
+    assert not any("share" in text for text in verdict(scored(values), BEST, 500, 0))
+    assert not any("share" in note for note in scored(values).notes)
