@@ -359,8 +359,8 @@ def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
         if column not in table:
             problems.add(path, None, column, "the column is missing")
     problems.raise_if_any()
-    for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
-        record = dict(zip(COLUMNS, cells, strict=True))
+    for number, values in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+        record = dict(zip(COLUMNS, values, strict=True))
         if (row := row_of(record, path, problems, number, f"row {number}")) is not None:
             yield row
 
