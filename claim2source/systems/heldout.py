@@ -269,7 +269,9 @@ class HeldOut:
         if self.own_train is None:
             return unknown_to_all([self._unknown_to(model) for model in models])
         selection = SelectionData(self.own_train, self.own_train, labels=self.labels)
-        for model in filter(None, models):
+        for model in models:
+            if model is None:
+                continue
             trained_on = claims_seen(model, self.dataset)
             warn_if_unrecorded(self.dataset, trained_on)
             selection = selection.unknown_to(trained_on, _MODEL_SAW)
