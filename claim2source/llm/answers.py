@@ -200,10 +200,10 @@ def _reply_of_row(
 
     tokens = [dict(zip(("text", "logprob", "top"), t, strict=True)) for t in json.loads(logprobs)]
     usage = {"prompt": prompt, "completion": completion}
-    *rest, reasoned = rest
+    *others, reasoned = rest
     if reasoned not in (None, 0, 1):
         raise ValueError("reasoned is neither 0 nor 1")
     names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
-    values = dict(zip((*names, "sent"), (raw, finish, usage, tokens, *rest), strict=True))
+    values = dict(zip((*names, "sent"), (raw, finish, usage, tokens, *others), strict=True))
     values["reasoned"] = None if reasoned is None else bool(reasoned)
     return TypeAdapter(StoredReply).validate_json(json.dumps(values), strict=True)
