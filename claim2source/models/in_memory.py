@@ -47,7 +47,9 @@ def _differences(model: SentenceTransformer) -> list[str]:
     if (folder / "config_sentence_transformers.json").is_file():
         declared, default = declared_prompts(folder)
         prompts = dict(declared)
-    return prompt_differences(choose_prompts(prompts, default), library_prompts(model.prompts))
+    own = {name: prompt or "" for name, prompt in prompts.items()}
+    theirs = {name: prompt or "" for name, prompt in model.prompts.items()}
+    return prompt_differences(choose_prompts(own, default), library_prompts(theirs))
 
 
 class InMemoryEncoder:

@@ -151,11 +151,11 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     # A model of the hub says what it was trained on once it is here.
     require_new_val(recipe, data, downloaded=True)
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
-    if recipe.optimisation.max_length is not None:
-        # Else it would fail once negatives are mined.
-        encoder.tokenize(["a text"], "claim", longest)
-        if recipe.optimisation.train == "both":
-            encoder.tokenize(["a text"], "source", longest)
+    # Else a length without room for the prefixes would fail once the base is scored.
+    limit = None if recipe.optimisation.max_length is None else longest
+    encoder.tokenize(["a text"], "claim", limit)
+    if recipe.optimisation.train == "both":
+        encoder.tokenize(["a text"], "source", limit)
     plan = plan_memory_here(recipe, encoder.model, longest, session.world.local_size)
     weights = encoder.weights or {}
     return LoadedBase(encoder, resolved.base, resolved.folder, weights, teacher, plan, length)

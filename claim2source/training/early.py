@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from claim2source.core.errors import report_once
+from claim2source.core.files import require_writable
 from claim2source.datasets.loading import require_golds
+from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
@@ -22,6 +24,7 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
     with report_once():
         require_device(config.device)
         require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
+        require_writable(Store(config.store).root, "folder")
         RunFolder.find(config, lock=False)
         data = config.data
         for split in (data.train_split, data.report_split):

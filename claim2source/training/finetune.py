@@ -21,11 +21,11 @@ from claim2source.training.fit import (
     fit,
     free_device,
     lightning_trainer,
-    plan_batches,
     provenance,
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import log_negatives, mine_first, restore_mined
+from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_run
 from claim2source.training.session import Session, open_session
 

@@ -49,8 +49,8 @@ from claim2source.training.choose import (
     scores_text,
     why_too_small,
 )
-from claim2source.training.config import BatchesConfig, RetrieverRecipe, TrainingRecipe
-from claim2source.training.data import TrainingData, TrainingPairs
+from claim2source.training.config import TrainingRecipe
+from claim2source.training.data import TrainingData
 from claim2source.training.distributed import (
     Sharded,
     check_same_world,
@@ -69,6 +69,7 @@ from claim2source.training.monitors import (
     score_name,
 )
 from claim2source.training.negatives import log_negatives, mine_pairs, mined_rows, mines_after
+from claim2source.training.plan import check_limits
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -81,7 +82,7 @@ from claim2source.training.session import Session
 from claim2source.training.trainer import trainer_arguments
 
 if TYPE_CHECKING:
-    from claim2source.training.reranker_data import RerankerPairs
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -485,10 +486,11 @@ def lightning_trainer(
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
     try:
         trainer = pl.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
+    except (ImportError, MisconfigurationException, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
     check_same_world(world, trainer.world_size)
+    check_limits(trainer, optimisation.batch_size * world.size, evaluation.data)
     return trainer
 
 
@@ -565,43 +567,3 @@ def free_device(model: torch.nn.Module) -> None:
     model.to(torch.device("cpu"))
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def plan_batches(
-    pairs: TrainingPairs | RerankerPairs,
-    recipe: TrainingRecipe,
-    session: Session,
-    trainer: pl.Trainer,
-) -> tuple[BatchSampler, int]:
-    """Deal the pairs to the batches of all epochs; count the optimizer steps.
-
-    Epochs and the training end where the trainer's limits do.
-    """
-    overfits = bool(vars(trainer)["overfit_batches"])
-    optimisation, batches, gather, remine_every = recipe.optimisation, BatchesConfig(), False, 0
-    if isinstance(recipe, RetrieverRecipe):
-        train, batches = recipe.optimisation, recipe.batches
-        gather, remine_every = train.gather, train.remine_every
-    sampler = BatchSampler(
-        pairs.groups(),
-        optimisation.batch_size,
-        epochs=optimisation.epochs,
-        accumulation=optimisation.accumulation,
-        seed=optimisation.seed,
-        rank=session.world.rank,
-        world_size=session.world.size,
-        gather=gather,
-        config=batches,
-        languages=pairs.languages,
-        repeat=session.run.config.data.repeat,
-        remine_every=remine_every,
-        fixed=overfits,
-    )
-    limit, total = trainer.limit_train_batches, sampler.batches
-    count = int(limit * total) if isinstance(limit, float) else int(limit or 0)
-    if count == 0:
-        key = "overfit_batches" if overfits else "limit_train_batches"
-        raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
-    sampler.limit = count
-    steps = sampler.optimizer_steps
-    return sampler, steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytorch_lightning as pl
 
@@ -15,8 +16,9 @@ from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import checkpoint_folder
 from claim2source.systems.seen import claims_of_models, require_held_out
 from claim2source.training.data import TrainingData
-from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
+from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
+from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig, RerankerRecipe
 from claim2source.training.reranker_data import (
@@ -83,6 +85,10 @@ def set_up(
     manifest = replace(reranker.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
     trainer = lightning_trainer(recipe, evaluation, reranker.model.device)
+    if session.state is None and not session.run.is_finished:
+        assert session.run.config.mined is not None
+        rows = read_mined(session.run.config.mined, data.train)
+        training_pairs(recipe, data, rows, session.run.config.mined)
     rankings = None
     if session.world.is_first:
         rankings = first_rankings(system, data, session, max(first.depth, REPORTED_DEPTH))
@@ -115,14 +121,22 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     return mined_rows(session, data.train)
 
 
+def training_pairs(
+    recipe: RerankerRecipe, data: TrainingData, rows: Sequence[MinedRow], file: Path
+) -> RerankerPairs:
+    """Make the pairs of mined rows. Raises `UserError` where none has a negative to learn from."""
+    scores = None if data.teacher is None else data.teacher.scores
+    pairs = RerankerPairs(data.train, rows, recipe, scores)
+    if not pairs.rows:
+        raise UserError(f"{file}: no pair has a negative to learn from")
+    return pairs
+
+
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
     recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
-    scores = None if teacher is None else teacher.scores
-    pairs = RerankerPairs(data.train, rows, recipe, scores)
-    if not pairs.rows:
-        raise UserError(f"{session.run.mined}: no pair has a negative to learn from")
+    pairs = training_pairs(recipe, data, rows, session.run.mined)
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(seed, verbose=False)
     reranker.adapt()

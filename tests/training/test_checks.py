@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.mining.baseline import RandomBaseline, first_loss_sentences
 from claim2source.training.data import unused_data
+from claim2source.training.early import check_early
 from claim2source.training.finetune import finetune
+from claim2source.training.reranker import finetune_reranker
+from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import data_of, small_config
 
 
@@ -197,3 +201,50 @@ def test_every_run_looks_at_random_pairs_and_at_its_first_loss(
         assert ("optimisation.temperature 0.002 is sharp" in capsys.readouterr().out) is wrong
         assert any("the first loss is" in line for line in caplog.messages) is wrong
         caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options", "key"),
+    [
+        ({"limit_train_batches": 0.1}, {}, "trainer.limit_train_batches"),
+        ({"limit_train_batches": 0}, {}, "trainer.limit_train_batches"),
+        ({"overfit_batches": 0.1}, {}, "trainer.overfit_batches"),
+        ({"max_steps": 0}, {}, "trainer.max_steps"),
+        ({}, {"model__max_length": 8, "model__template__source": "a paper, " * 9}, None),
+    ],
+)
+def test_what_would_end_a_run_once_it_is_mined_ends_it_before(
+    trainer: dict[str, Any],
+    options: dict[str, Any],
+    key: str | None,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
+    """Nothing is written."""
+    config = replace(small_config(*setup, tmp_path / "run", **options), trainer=trainer)
+    with pytest.raises(ConfigError) as error:
+        finetune(config)
+    assert error.value.key == (key or "model.max_length") and len(error.value.lines) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_store_that_is_a_file_is_refused_first(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("", encoding="utf-8")
+    config = small_config(*setup, tmp_path / "run", store=tmp_path / "store")
+    with pytest.raises(InputError, match="store"):
+        check_early(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reranker_without_a_negative_to_learn_from_is_refused_first(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    """Before the first stage ranks, and before anything is scored."""
+    file = tmp_path / "mined.jsonl"
+    rows = [json.loads(line) for line in tiny["mined"].read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "negatives": []}) for row in rows]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    config = reranker_config(tiny, tmp_path / "run", mined=file)
+    with pytest.raises(UserError, match=r"mined\.jsonl: no pair has a negative"):
+        finetune_reranker(config)
+    assert not (tmp_path / "run").exists()
