@@ -377,9 +377,8 @@ def load_causal(folder: Path, settings: LoadSettings) -> PreTrainedModel:
 
     from claim2source.models.fused import prepare_for_gpu
 
-    model: Any
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             trust_remote_code=settings.own_code,
             use_safetensors=True,
@@ -388,6 +387,7 @@ def load_causal(folder: Path, settings: LoadSettings) -> PreTrainedModel:
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
+    model, loading = loaded
     require_weights(folder, loading["missing_keys"])
     if settings.adapter is not None:
         with_adapter(model, settings.adapter)

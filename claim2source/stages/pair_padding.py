@@ -64,7 +64,7 @@ def changed_padding(folder: Path) -> str | None:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return None  # whoever loads the model says so
-    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     required = required_side(kind, config)
     return required if required not in (None, declared) else None
 
