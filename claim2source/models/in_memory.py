@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakSet
@@ -42,14 +42,13 @@ def is_sentence_transformer(value: object) -> TypeGuard[SentenceTransformer]:
 
 def _differences(model: SentenceTransformer) -> list[str]:
     """Describe what `Dense` would put before texts if it were given the model's folder."""
-    prompts, default = dict(model.prompts), model.default_prompt_name
+    own = {name: text or "" for name, text in model.prompts.items()}
+    prompts: Mapping[str, str] = own
+    default = model.default_prompt_name
     folder = Path(str(getattr(model.transformers_model, "name_or_path", "")))
     if (folder / "config_sentence_transformers.json").is_file():
-        declared, default = declared_prompts(folder)
-        prompts = dict(declared)
-    own = {name: prompt or "" for name, prompt in prompts.items()}
-    theirs = {name: prompt or "" for name, prompt in model.prompts.items()}
-    return prompt_differences(choose_prompts(own, default), library_prompts(theirs))
+        prompts, default = declared_prompts(folder)
+    return prompt_differences(choose_prompts(prompts, default), library_prompts(own))
 
 
 class InMemoryEncoder:

@@ -378,9 +378,8 @@ def load_causal(folder: Path, settings: LoadSettings) -> PreTrainedModel:
 
     from claim2source.models.fused import prepare_for_gpu
 
-    loaded: Any
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             trust_remote_code=settings.own_code,
             use_safetensors=True,
