@@ -34,7 +34,7 @@ def hidden_of(model: Any) -> Callable[[], Tensor]:
 
 @pytest.fixture(scope="module")
 def bert() -> BertModel:
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     return BertModel(BertConfig(vocab_size=50, intermediate_size=32, **shape)).eval()
 
 
