@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from claim2source.core.report import Report as Report
     from claim2source.core.run import Result as Result
     from claim2source.core.run import Run as Run
-    from claim2source.datasets import load as load
+    from claim2source.data.loading import load as load
+    from claim2source.data.trec import read_run as read_run
+    from claim2source.data.trec import write_trec_run as write_trec_run
     from claim2source.engines import open_index as open_index
     from claim2source.evaluation.compare import compare as compare
-    from claim2source.io.trec import read_run as read_run
-    from claim2source.io.trec import write_trec_run as write_trec_run
     from claim2source.pipeline.evaluate import evaluate as evaluate
     from claim2source.pipeline.evaluator import Evaluator as Evaluator
     from claim2source.pipeline.table import evaluate_systems as evaluate_systems
@@ -57,9 +57,9 @@ _MODULES = {
     "Result": "core.run",
     "Run": "core.run",
     "open_index": "engines",
-    "load": "datasets",
-    "read_run": "io.trec",
-    "write_trec_run": "io.trec",
+    "load": "data.loading",
+    "read_run": "data.trec",
+    "write_trec_run": "data.trec",
     "BM25": "retrieve",
     "Dense": "retrieve",
     "Hybrid": "retrieve",

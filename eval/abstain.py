@@ -13,7 +13,7 @@ from claim2source.core.files import write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT
+from claim2source.data.lenient import LENIENT
 from claim2source.engines import open_index
 from claim2source.find.abstention import abstention_of
 from claim2source.find.calibrate import reliability, reliability_parts

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from claim2source.core.config import list_field, read_config, require
 from claim2source.core.errors import report_once, run_program
 from claim2source.core.files import require_writable
-from claim2source.datasets import load
-from claim2source.io.store import Store
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
@@ -67,7 +67,7 @@ def encode(config: EncodeConfig) -> None:
     use_cores(world.local_size)
     if not world.is_first:
         # What a lenient loading leaves out is said once.
-        logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
+        logging.getLogger("claim2source.data").setLevel(logging.ERROR)
     splits = [load(config.dataset, split, lenient=config.lenient) for split in config.splits]
     if config.device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(world.local_rank % torch.cuda.device_count())

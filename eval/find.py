@@ -25,10 +25,10 @@ from claim2source.core.errors import run_program
 from claim2source.core.languages import primary_language
 from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
+from claim2source.data.fetch import Fetcher, posts_of
+from claim2source.data.store import Store
 from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
-from claim2source.io.fetch import Fetcher, posts_of
-from claim2source.io.store import Store
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models

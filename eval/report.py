@@ -16,6 +16,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.files import write_json, write_text
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.terminal import say
+from claim2source.data.wandb import require_tracking
 from claim2source.evaluation.benchmarks import TITLE as BENCHMARKS
 from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.checklist import TITLE as CHECKLIST
@@ -25,7 +26,6 @@ from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import ReportConfig, named_reports, read_reports
-from claim2source.io.wandb import require_tracking
 
 
 def main(argv: Sequence[str] | None = None) -> None:

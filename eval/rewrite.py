@@ -22,7 +22,8 @@ from claim2source.core.config import (
 from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import require_writable
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT, load
+from claim2source.data.lenient import LENIENT
+from claim2source.data.loading import load
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import style_prompt, style_tasks, write_texts
 from claim2source.models.local import ModelOptions, with_local_models

@@ -20,7 +20,7 @@ from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, 
 from claim2source.core.run import Cost, Run, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets.rumors import (
+from claim2source.data.rumors import (
     LABELS,
     MAX_TWEETS,
     Rumors,
@@ -31,6 +31,8 @@ from claim2source.datasets.rumors import (
     write_evidence,
     write_verification,
 )
+from claim2source.data.store import Store
+from claim2source.data.submissions import require_zip, zip_submission
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rumors import (
     DEFINITIONS,
@@ -40,8 +42,6 @@ from claim2source.evaluation.rumors import (
     score_rumors,
     two_way_anova,
 )
-from claim2source.io.store import Store
-from claim2source.io.submissions import require_zip, zip_submission
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
 from claim2source.pipeline.files import require_one_row

@@ -20,9 +20,9 @@ from claim2source.core.errors import run_program
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets.grouping import gold_groups
-from claim2source.io.released import RankedBy, read_selections, with_selected
-from claim2source.io.trec import named_as, read_qrels, read_run, run_names
+from claim2source.data.grouping import gold_groups
+from claim2source.data.released import RankedBy, read_selections, with_selected
+from claim2source.data.trec import named_as, read_qrels, read_run, run_names
 from claim2source.metrics.metrics import (
     ALLOWED,
     Coverage,

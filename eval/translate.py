@@ -15,7 +15,7 @@ from claim2source.core.files import write_json
 from claim2source.core.languages import is_in_language, primary_language
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
 from claim2source.models.local import ModelOptions, with_local_models

@@ -38,9 +38,9 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, Report, TrainingReport
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.validate import validated
-from claim2source.datasets import load
-from claim2source.datasets.grouping import gold_groups
-from claim2source.io.store import Store
+from claim2source.data.grouping import gold_groups
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.metrics.metrics import Scores, evaluate, language_table, macro
 from claim2source.metrics.significance import paired_randomisation
 from claim2source.models import ModelConfig, Resolved, resolve

@@ -27,7 +27,7 @@ from claim2source.core.config import Between, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.models.config import Template
 from claim2source.training.config import FinetuneConfig
 

@@ -1,7 +1,7 @@
 """Turn a task's own files into the native data layout: prepare.py TASK --input DIR --output DIR."""
 
 from claim2source.core.errors import run_program
-from claim2source.datasets.prepare import main, read_options
+from claim2source.data.prepare import main, read_options
 
 __all__ = ["main", "read_options"]
 

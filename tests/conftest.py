@@ -26,7 +26,7 @@ WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage"
 
 
 # Files that take longest, which two workers (make test-slow) must begin with.
-LONGEST = ["datasets/test_demo_bounds.py", "eval/test_real_data.py", "train/test_finetune.py"]
+LONGEST = ["data/test_demo_bounds.py", "eval/test_real_data.py", "train/test_finetune.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

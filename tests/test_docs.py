@@ -19,7 +19,7 @@ from claim2source.core import report as reports
 from claim2source.core.config import options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig

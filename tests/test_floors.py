@@ -13,8 +13,7 @@ TOP = ("train", "eval", "scripts")
 ROOMS = (
     *(
         "core",
-        "io",
-        "datasets",
+        "data",
         "text",
         "metrics",
         "llm",

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from tests.shared_data import REPOSITORY
 
 CHECK = """
 import claim2source, pathlib, sys
-from claim2source.datasets import load
+from claim2source.data.loading import load
 assert pathlib.Path(claim2source.__file__).is_relative_to(sys.argv[1]), claim2source.__file__
 data = load("demo", "test")
 assert len(data.sources) >= 400 and data.languages == ("en", "de", "fr")

@@ -30,10 +30,10 @@ from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
+from claim2source.data.store import Store
+from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.choices import TO_CHOOSE_BY
 from claim2source.evaluation.families import Family
-from claim2source.io.store import Store
-from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import language_strata
 from claim2source.metrics.significance import (
     bootstrap_intervals,

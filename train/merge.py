@@ -27,10 +27,10 @@ from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Choice, Report, Rule, Settings, SystemReport
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
-from claim2source.datasets import load
+from claim2source.data.loading import load
+from claim2source.data.store import Store
+from claim2source.data.wandb import Tracking, log_tables, require_tracking
 from claim2source.evaluation.reports import distinct_ends
-from claim2source.io.store import Store
-from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker

@@ -26,9 +26,10 @@ from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT, files_of, load
-from claim2source.datasets.loading import require_golds
-from claim2source.io.store import Store
+from claim2source.data.beir import files_of
+from claim2source.data.lenient import LENIENT
+from claim2source.data.loading import load, require_golds
+from claim2source.data.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
 from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve

@@ -14,13 +14,13 @@ import numpy as np
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.datasets.papers import Paper, add_notice, worst
+from claim2source.data.papers import Paper, add_notice, worst
+from claim2source.data.store import Store
 from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, findings_of, half, stamp_of
-from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.bm25 import Analyser

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from claim2source.core.records import Claim, Source, nfkc
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.bm25 import Analyser
 

@@ -15,9 +15,9 @@ import numpy as np
 from claim2source.core.arguments import is_digits
 from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
-from claim2source.datasets.paper_files import Format, PaperFiles
+from claim2source.data.paper_files import Format, PaperFiles
+from claim2source.data.store import Store
 from claim2source.engines.growing import PaperEncoder, fill_store
-from claim2source.io.store import Store
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 

@@ -13,7 +13,7 @@ import numpy as np
 from claim2source.core.config import Settings, require
 from claim2source.core.languages import is_language_tag
 from claim2source.core.records import Source, nfkc
-from claim2source.datasets.papers import Paper, first_day, last_day
+from claim2source.data.papers import Paper, first_day, last_day
 from claim2source.engines.names import names_of
 from claim2source.text.clean import findings, sentences_of
 

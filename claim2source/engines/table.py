@@ -20,7 +20,7 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
-from claim2source.datasets.papers import NOTICE, Paper, add_notice
+from claim2source.data.papers import NOTICE, Paper, add_notice
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import (
     ADVICE,

@@ -25,8 +25,8 @@ from claim2source.core.report import (
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import listed, one_line
-from claim2source.datasets import load
-from claim2source.datasets.grouping import gold_groups
+from claim2source.data.grouping import gold_groups
+from claim2source.data.loading import load
 from claim2source.evaluation.families import Family, compare_families, tests_parts
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks

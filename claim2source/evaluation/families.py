@@ -17,7 +17,7 @@ from claim2source.core.report import (
     Intervals,
 )
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.datasets.grouping import gold_groups
+from claim2source.data.grouping import gold_groups
 from claim2source.metrics.metrics import Scores, language_masks, language_strata
 from claim2source.metrics.significance import (
     bootstrap_intervals,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Union
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
-from claim2source.io.frames import is_table, run_from_frame, run_from_scores
-from claim2source.io.trec import named_as, read_run
+from claim2source.data.frames import is_table, run_from_frame, run_from_scores
+from claim2source.data.trec import named_as, read_run
 from claim2source.metrics.metrics import coverage
 from claim2source.models.in_memory import is_sentence_transformer
 from claim2source.retrieve import Dense

@@ -22,9 +22,10 @@ from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.core.terminal import listed
-from claim2source.datasets import LENIENT, folder_of
-from claim2source.io.trec import read_run
-from claim2source.io.wandb import Tracking
+from claim2source.data.beir import folder_of
+from claim2source.data.lenient import LENIENT
+from claim2source.data.trec import read_run
+from claim2source.data.wandb import Tracking
 from claim2source.metrics.metrics import coverage, cutoff
 
 # Programs whose reports keep scores, and no runs.

@@ -15,7 +15,7 @@ import numpy as np
 from claim2source.core.report import MACRO, Intervals
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.datasets.rumors import MAX_TWEETS, UNVERIFIABLE, Rumors, Verdicts
+from claim2source.data.rumors import MAX_TWEETS, UNVERIFIABLE, Rumors, Verdicts
 from claim2source.metrics.metrics import evaluate
 from claim2source.metrics.significance import draw_groups
 

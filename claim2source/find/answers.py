@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
-from claim2source.datasets.papers import Paper, first_day
+from claim2source.data.papers import Paper, first_day
 from claim2source.engines.table import NEW
 from claim2source.find.finder import Answer, Match
 

@@ -12,7 +12,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.datasets.grouping import connected_groups
+from claim2source.data.grouping import connected_groups
 from claim2source.engines import Engine
 from claim2source.find.abstention import (
     DEEPEST,

@@ -16,7 +16,9 @@ from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
-from claim2source.datasets.papers import Paper, last_day
+from claim2source.data.papers import Paper, last_day
+from claim2source.data.posts import Post
+from claim2source.data.store import Store
 from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.names import name_terms, names_of, plain_words
@@ -33,8 +35,6 @@ from claim2source.find.abstention import (
     languages_of,
     stages_of,
 )
-from claim2source.io.posts import Post
-from claim2source.io.store import Store
 from claim2source.models import ENGLISH
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.bm25 import Analyser

@@ -18,11 +18,12 @@ from claim2source.core.files import require_writable
 from claim2source.core.program import command_of, with_positionals
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
-from claim2source.datasets import folder_of
-from claim2source.datasets.beir import QRELS
-from claim2source.datasets.loading import require_golds
-from claim2source.datasets.paper_files import Format, PaperFiles
-from claim2source.datasets.papers import Notices, read_notices
+from claim2source.data.beir import QRELS, folder_of
+from claim2source.data.loading import require_golds
+from claim2source.data.paper_files import Format, PaperFiles
+from claim2source.data.papers import Notices, read_notices
+from claim2source.data.store import Store
+from claim2source.data.text_files import read_lines
 from claim2source.engines import Engine, is_engine, open_index
 from claim2source.engines.files import files_of, require_free
 from claim2source.engines.growing import (
@@ -37,8 +38,6 @@ from claim2source.engines.growing import (
 )
 from claim2source.engines.manifest import IndexManifest, check_bm25
 from claim2source.find.abstention import abstention_of
-from claim2source.io.store import Store
-from claim2source.io.text_files import read_lines
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models

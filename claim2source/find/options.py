@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.config import Share, require
+from claim2source.data.store import Store
 from claim2source.engines import Engine
-from claim2source.io.store import Store
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
 

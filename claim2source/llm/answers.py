@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from claim2source.core.errors import InputError
-from claim2source.io.store import default_root
+from claim2source.data.store import default_root
 from claim2source.llm.work import Token, Usage
 
 VERSION = 3

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from claim2source.core.records import Claim, Dataset
-from claim2source.datasets.grouping import golds_by_text
-from claim2source.io.store import Store
+from claim2source.data.grouping import golds_by_text
+from claim2source.data.store import Store
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:

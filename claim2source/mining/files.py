@@ -18,7 +18,7 @@ from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import atomic_path
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.validate import validated
-from claim2source.io.text_files import text_lines
+from claim2source.data.text_files import text_lines
 from claim2source.mining.mine import MinedRow, Negative
 from claim2source.text import Rendering
 

@@ -21,8 +21,8 @@ from claim2source.core.config import (
 )
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Dataset
-from claim2source.datasets.grouping import golds_by_text
-from claim2source.io.store import Store
+from claim2source.data.grouping import golds_by_text
+from claim2source.data.store import Store
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare

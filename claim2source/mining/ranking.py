@@ -10,7 +10,7 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
-from claim2source.datasets.grouping import golds_by_text
+from claim2source.data.grouping import golds_by_text
 from claim2source.mining.mine import (
     MinedRow,
     MiningConfig,

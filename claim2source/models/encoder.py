@@ -19,7 +19,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.machine import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
-from claim2source.io.store import EmbeddingSpace, Store, text_key
+from claim2source.data.store import EmbeddingSpace, Store, text_key
 from claim2source.models.config import EncoderSettings, Identity, Side
 from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.identity import config_hash, vector_key

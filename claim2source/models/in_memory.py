@@ -25,7 +25,7 @@ from claim2source.models.sentence_transformers import (
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from claim2source.io.store import Store
+    from claim2source.data.store import Store
 
 
 log = logging.getLogger(__name__)

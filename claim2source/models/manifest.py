@@ -15,7 +15,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, why_not_file, write_json, write_text
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE, run_settings
 from claim2source.core.validate import Strict, read_json, validated
-from claim2source.io.store import default_root
+from claim2source.data.store import default_root
 from claim2source.models.config import Dtype, EncoderSettings, Identity
 from claim2source.models.local import local_name
 from claim2source.models.trained_on import TrainedOn

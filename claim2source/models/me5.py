@@ -19,7 +19,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError
 from claim2source.core.files import atomic_folder, file_hash, write_json, write_text
-from claim2source.io.store import default_root
+from claim2source.data.store import default_root
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from claim2source.models.identity import config_hash, vector_key
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from claim2source.io.store import Store
+    from claim2source.data.store import Store
 
 # What transformers writes of a config that does not say it.
 _DEFAULTS: dict[str, object] = {

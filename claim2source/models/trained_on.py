@@ -18,7 +18,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, why_not_file, write_json
 from claim2source.core.records import Claim
 from claim2source.core.validate import Strict, read_json, validated
-from claim2source.datasets.grouping import plain_text
+from claim2source.data.grouping import plain_text
 
 TRAINED_ON = "trained_on.json"
 # Bytes of a hash: 8 keep 100,000 claims apart, and take 1.1 MB of a file with their translations.

@@ -10,8 +10,8 @@ from pathlib import Path
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
-from claim2source.datasets.checkthat import LANGUAGES
-from claim2source.io.submissions import (
+from claim2source.data.checkthat import LANGUAGES
+from claim2source.data.submissions import (
     SourceId,
     Year,
     check_submission,
@@ -22,7 +22,7 @@ from claim2source.io.submissions import (
     year_of,
     zip_submission,
 )
-from claim2source.io.trec import write_trec_run
+from claim2source.data.trec import write_trec_run
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn, is_trained_on
 
 SUBMITTED = 5

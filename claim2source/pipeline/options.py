@@ -8,8 +8,8 @@ from typing import Literal
 
 from claim2source.core.config import Repeats, Seed, flag
 from claim2source.core.report import Rule
-from claim2source.datasets import LENIENT
-from claim2source.io.wandb import Tracking
+from claim2source.data.lenient import LENIENT
+from claim2source.data.wandb import Tracking
 from claim2source.models.local import ModelOptions
 
 

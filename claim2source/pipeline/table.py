@@ -15,9 +15,9 @@ from claim2source.core.progress import watched
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
+from claim2source.data.store import Store
+from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.families import Family
-from claim2source.io.store import Store
-from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model

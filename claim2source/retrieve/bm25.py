@@ -19,7 +19,7 @@ from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_strings
 from claim2source.retrieve.terms import Analysis, Counts, Postings, Terms, import_bm25s

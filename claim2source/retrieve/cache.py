@@ -9,7 +9,7 @@ from typing import Any
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Thinking
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 
 # Counted up when a stored result would hold something else.
 _FORMAT = 3

@@ -21,7 +21,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash

@@ -14,8 +14,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
-from claim2source.io.released import RankedBy, read_selections, with_selected
-from claim2source.io.trec import RunFile, named_as, read_run
+from claim2source.data.released import RankedBy, read_selections, with_selected
+from claim2source.data.trec import RunFile, named_as, read_run
 from claim2source.retrieve.topk import candidate_pool
 
 ALL = "all"

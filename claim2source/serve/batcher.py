@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from claim2source.core.errors import UserError
+from claim2source.data.posts import Post
 from claim2source.engines import Where
 from claim2source.find.finder import Answer, Finder
-from claim2source.io.posts import Post
 from claim2source.text.language import likeliest
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
-from claim2source.io.text_files import read_lines
+from claim2source.data.text_files import read_lines
 
 TOKEN = "CLAIM2SOURCE_TOKEN"
 # Characters of a token that nobody guesses.

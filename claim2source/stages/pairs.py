@@ -15,7 +15,7 @@ from claim2source.core.config import Between, Settings, Share
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
+from claim2source.data.store import EmbeddingSpace, Store, pair_key, text_key
 from claim2source.models.hub import one_line
 from claim2source.text.views import (
     ClaimForm,

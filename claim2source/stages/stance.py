@@ -16,7 +16,7 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run, Thinking
-from claim2source.datasets.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
+from claim2source.data.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
 from claim2source.llm.work import Request, count_thinking
 from claim2source.stages.facts import means, score_of, score_schema
 from claim2source.stages.llm_stage import RewritingStage, Task, cost_of

@@ -14,8 +14,9 @@ from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Rule
-from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
-from claim2source.datasets.grouping import plain_text
+from claim2source.data.grouping import plain_text
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val, expected_seen_share, seen_claims
 from claim2source.models import DataRecord
 from claim2source.models.manifest import is_lost, manifest_of_base
 from claim2source.models.trained_on import TrainedOn

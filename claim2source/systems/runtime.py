@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from claim2source.core.errors import UserError
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import Manifest, ModelConfig, Resolved, checkpoint_folder, resolve
 from claim2source.models.manifest import FILE
 from claim2source.text import Rendering

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset
-from claim2source.datasets import carve_val, load
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
 from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest, RerankerManifest, is_lost, manifest_of
 from claim2source.models.trained_on import TrainedOn

@@ -18,7 +18,7 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run, Thinking
 from claim2source.core.stage import Stage
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered

@@ -17,7 +17,7 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Index, as_claims, as_sources
 from claim2source.core.terminal import one_line
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig
 from claim2source.models.manifest import manifest_of
 from claim2source.models.trained_on import TrainedOn

@@ -15,7 +15,7 @@ from typing import Any
 from claim2source.core.errors import UserError
 from claim2source.core.languages import primary_language
 from claim2source.core.records import nfkc
-from claim2source.io.text_files import why_not_text
+from claim2source.data.text_files import why_not_text
 
 # Shorter texts are not judged, nor those of which the detector is less sure.
 MIN_LETTERS, SURE = 20, 0.9

@@ -19,7 +19,7 @@ from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import atomic_path, why_not_file, write_json
 from claim2source.core.records import Dataset
 from claim2source.core.validate import read_json, validated
-from claim2source.io.jsonl import JsonLines, Row
+from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text import style_rules
 from claim2source.text.language import detect, why_bad_reply
 from claim2source.text.prompts import Prompt

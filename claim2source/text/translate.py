@@ -14,7 +14,7 @@ from claim2source.core.errors import ConfigError, Problems, UserError
 from claim2source.core.files import atomic_folder, atomic_path, require_writable
 from claim2source.core.languages import is_in_language, language_tag, primary_language
 from claim2source.core.records import sorted_languages
-from claim2source.datasets.beir import (
+from claim2source.data.beir import (
     CORPUS,
     DEMO,
     QRELS,
@@ -22,7 +22,7 @@ from claim2source.datasets.beir import (
     check_folders,
     folder_of,
 )
-from claim2source.io.jsonl import JsonLines, Row
+from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text.language import detect, why_bad_reply
 from claim2source.text.quality import WrittenText, judge_text, lost_facts
 

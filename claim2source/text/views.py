@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, get_args
 from claim2source.core.config import Settings, require_one_of
 from claim2source.core.errors import Problems
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.authors import AFFILIATION, in_reading_order
-from claim2source.io.jsonl import JsonLines
+from claim2source.data.authors import AFFILIATION, in_reading_order
+from claim2source.data.jsonl import JsonLines
 
 ClaimForm = Literal["original", "translated", "bilingual", "paired"]
 SourceForm = Literal[

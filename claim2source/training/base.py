@@ -18,7 +18,7 @@ from torch import Tensor
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, resolve
 from claim2source.models.layers import set_dropout
 from claim2source.models.manifest import FILE, Base, checkpoint_folder

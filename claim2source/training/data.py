@@ -15,8 +15,8 @@ from torch import Tensor
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.datasets import load
-from claim2source.datasets.grouping import connected_groups, golds_by_text
+from claim2source.data.grouping import connected_groups, golds_by_text
+from claim2source.data.loading import load
 from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens

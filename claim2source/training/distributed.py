@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
 from claim2source.core.records import Dataset
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import Encoder, Side
 from claim2source.models.layers import layers_of
 from claim2source.text import Rendering

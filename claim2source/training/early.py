@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from claim2source.core.errors import report_once
 from claim2source.core.files import require_writable
-from claim2source.datasets.loading import require_golds
-from claim2source.io.store import Store
-from claim2source.io.wandb import require_tracking, wandb_mode
+from claim2source.data.loading import require_golds
+from claim2source.data.store import Store
+from claim2source.data.wandb import require_tracking, wandb_mode
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import require_device

@@ -18,9 +18,9 @@ from claim2source.core.report import (
 from claim2source.core.run import Result
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
+from claim2source.data.wandb import table_key
 from claim2source.evaluation.choices import TO_CHOOSE_BY
 from claim2source.evaluation.families import Family
-from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import (
     ScoredSystem,

@@ -10,7 +10,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result
-from claim2source.datasets.grouping import connected_groups
+from claim2source.data.grouping import connected_groups
 from claim2source.mining import MinedRow
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn

@@ -18,8 +18,8 @@ from claim2source.core.machine import use_cores
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.core.terminal import say
-from claim2source.io.store import Store
-from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
+from claim2source.data.store import Store
+from claim2source.data.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
 from claim2source.training.config import RunConfig
 from claim2source.training.distributed import (
     LaunchedSettings,

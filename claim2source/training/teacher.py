@@ -16,8 +16,8 @@ from torch import Tensor
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.io.store import Store
-from claim2source.io.trec import named_as, read_run
+from claim2source.data.store import Store
+from claim2source.data.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, Identity, ModelConfig, Side, Tokens, Weights, resolve
 from claim2source.models.projection import (

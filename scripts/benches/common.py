@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.config import Repeats, Settings, require
 from claim2source.core.errors import UserError
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.text import Rendering
 
 Clock = Literal["wall", "cpu"]

@@ -34,14 +34,14 @@ from claim2source.core.errors import UserError
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.datasets import load
-from claim2source.datasets.papers import Paper
+from claim2source.data.loading import load
+from claim2source.data.papers import Paper
+from claim2source.data.posts import Post
 from claim2source.engines import Engine, Where, open_index
 from claim2source.engines.growing import open_for_writing
 from claim2source.engines.probes import DEPTH
 from claim2source.engines.rows import Rows, half, stamp_of
 from claim2source.find.finder import Finder
-from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.retrieve.bm25 import Analyser

@@ -22,7 +22,7 @@ from pytorch_lightning.callbacks import LambdaCallback
 from claim2source.core.config import LARGEST, Between, Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.mining import MinedRow, MiningConfig
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.layers import set_dropout

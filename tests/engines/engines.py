@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 
 from claim2source.core.records import Source
-from claim2source.datasets.papers import Paper, first_day
+from claim2source.data.papers import Paper, first_day
 from claim2source.engines.lance import Hits
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, Where, half, stamp_of, venue_key

@@ -17,11 +17,11 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
+from claim2source.data.posts import Post
 from claim2source.engines import Engine, files, is_engine, open_index
 from claim2source.engines.files import Bucket, BucketLock
 from claim2source.find.answers import json_rows
 from claim2source.find.finder import Finder
-from claim2source.io.posts import Post
 from tests.engines.engines import WIDTH, Corpus, manifest_of
 from tests.shared_data import REPOSITORY
 

@@ -16,7 +16,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
 from claim2source.engines import Engine, Where, is_engine, open_index
 from claim2source.engines.engine import EXACT
 from claim2source.engines.files import files_of

@@ -13,7 +13,8 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
+from claim2source.data.store import Store
 from claim2source.engines import grow, grow_engine, open_index
 from claim2source.engines.growing import (
     PaperEncoder,
@@ -22,7 +23,6 @@ from claim2source.engines.growing import (
     undo_re_encoding,
 )
 from claim2source.engines.rows import MAX_SENTENCES, SPLIT, findings_of, split
-from claim2source.io.store import Store
 from claim2source.models import Encoder, ModelConfig
 from claim2source.models.query_only import LateEncoder, source_model
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
 from claim2source.engines import Engine
 from claim2source.engines.rows import Rows, half, stamp_of
 from claim2source.retrieve import BM25, BM25Config

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.datasets import load
-from claim2source.datasets.papers import Paper
+from claim2source.data.loading import load
+from claim2source.data.papers import Paper
 from claim2source.engines import Engine, Rows
 from claim2source.engines.names import name_terms, names_of
 from claim2source.engines.rows import half, stamp_of

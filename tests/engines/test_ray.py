@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Source
+from claim2source.data.store import Store
 from claim2source.engines import open_index
-from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from tests.shared_data import REPOSITORY

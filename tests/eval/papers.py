@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from claim2source.core.records import Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
 
 NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
 PAPERS = [

@@ -15,8 +15,8 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
-from claim2source.datasets.beir import write_beir
-from claim2source.io.trec import read_run
+from claim2source.data.beir import write_beir
+from claim2source.data.trec import read_run
 from eval import evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

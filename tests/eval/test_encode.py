@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.datasets import load, write_beir
-from claim2source.io.store import Store
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from eval import encode

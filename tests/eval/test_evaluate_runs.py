@@ -13,8 +13,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets import load
-from claim2source.io.trec import read_run
+from claim2source.data.loading import load
+from claim2source.data.trec import read_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
 from claim2source.pipeline.rows import form_of_failed

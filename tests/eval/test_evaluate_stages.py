@@ -14,10 +14,10 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Result
-from claim2source.datasets.beir import write_beir
+from claim2source.data.beir import write_beir
+from claim2source.data.trec import read_run
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.reports import ReportConfig
-from claim2source.io.trec import read_run
 from claim2source.pipeline.summary import WIDTH
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim

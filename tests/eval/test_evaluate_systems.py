@@ -13,9 +13,9 @@ import torch
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.run import Run
-from claim2source.datasets import load
+from claim2source.data.loading import load
+from claim2source.data.trec import read_run
 from claim2source.evaluation.reports import read_reports
-from claim2source.io.trec import read_run
 from claim2source.metrics.metrics import evaluate, judged_claims
 from claim2source.models import resolve
 from claim2source.models.config import ModelConfig

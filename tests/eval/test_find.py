@@ -21,7 +21,9 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
-from claim2source.datasets.papers import Paper
+from claim2source.data.fetch import Fetcher
+from claim2source.data.papers import Paper
+from claim2source.data.posts import Post
 from claim2source.engines import Engine, open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.manifest import IndexManifest
@@ -29,15 +31,13 @@ from claim2source.find.abstention import AbstainModel, Design, Tenth
 from claim2source.find.answers import as_text
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
-from claim2source.io.fetch import Fetcher
-from claim2source.io.posts import Post
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
 from eval.find import main
+from tests.data.social_server import STATUS, serving
 from tests.eval.papers import NASTY, PAPERS, POST
-from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.models.layout import declare

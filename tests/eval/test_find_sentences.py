@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
+from claim2source.data.posts import Post
 from claim2source.engines import open_index
 from claim2source.engines.rows import SPLIT, findings_of, split
 from claim2source.find.finder import Finder
-from claim2source.io.posts import Post
 from claim2source.models.prepacked import PrepackedEncoder
 from tests.eval.papers import POST
 

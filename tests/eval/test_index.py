@@ -12,8 +12,8 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
 from claim2source.core.validate import validated
-from claim2source.datasets import load
-from claim2source.datasets.beir import write_beir
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
 from claim2source.engines import Engine, open_index
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of

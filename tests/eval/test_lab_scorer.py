@@ -18,8 +18,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.report import Report
-from claim2source.datasets.prepare import main as prepare
-from claim2source.datasets.rumors import load_rumors, read_verification
+from claim2source.data.prepare import main as prepare
+from claim2source.data.rumors import load_rumors, read_verification
 from eval import evaluate, rumors, style_grid
 from tests.lab_scorer import LANGUAGES, score_2025, score_2026
 from tests.llm_server import LLMServer

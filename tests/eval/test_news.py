@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError
+from claim2source.data.trec import read_run
 from claim2source.evaluation.published.tables import load_published
-from claim2source.io.trec import read_run
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from eval.evaluate import main
 from eval.report import main as report_main

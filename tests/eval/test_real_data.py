@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from claim2source.datasets import load
-from claim2source.io.store import Store
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.metrics.metrics import evaluate as measure
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import VectorIndex

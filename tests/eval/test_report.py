@@ -20,12 +20,12 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import FILE, Choice, Report, SystemReport, TrainingReport, Trial
 from claim2source.core.run import Run
-from claim2source.datasets import write_beir
+from claim2source.data.beir import write_beir
+from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.html import page as report
 from claim2source.evaluation.html import sections
 from claim2source.evaluation.reports import LoadedSystem
-from claim2source.io.trec import write_trec_run
 from claim2source.metrics.metrics import Scores
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from eval.report import main

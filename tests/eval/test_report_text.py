@@ -15,8 +15,8 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.datasets import load
-from claim2source.io.trec import write_trec_run
+from claim2source.data.loading import load
+from claim2source.data.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config

@@ -12,7 +12,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.text.prompts import PROMPTS, read_prompt
 from claim2source.text.styles import (
     REWRITTEN,

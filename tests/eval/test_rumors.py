@@ -17,7 +17,7 @@ import yaml
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
-from claim2source.datasets.rumors import load_rumors, read_evidence, read_verification
+from claim2source.data.rumors import load_rumors, read_evidence, read_verification
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
 from claim2source.stages.stance import verdict_of

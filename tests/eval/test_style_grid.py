@@ -9,7 +9,8 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
-from claim2source.datasets import load, write_beir
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
 from eval.style_grid import main
 from tests.shared_data import REPOSITORY
 

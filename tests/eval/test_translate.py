@@ -12,7 +12,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.text.prompts import read_prompt
 from claim2source.text.translate import foreign_claims, foreign_sources
 from eval.translate import TranslateConfig, main

@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.compare import compare
 from claim2source.pipeline.evaluate import evaluate

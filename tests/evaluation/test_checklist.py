@@ -14,8 +14,8 @@ import pytest
 import claim2source as c2s
 from claim2source.core.errors import run_program
 from claim2source.core.report import Report, SystemReport, TrainingReport
+from claim2source.data.store import Store
 from claim2source.evaluation.checklist import NOT_RECORDED, checklist
-from claim2source.io.store import Store
 from claim2source.systems.system import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
 from eval.report import main

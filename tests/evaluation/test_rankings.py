@@ -15,7 +15,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.datasets import write_beir
+from claim2source.data.beir import write_beir
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,13 @@ from claim2source.core.report import (
     TrainingReport,
 )
 from claim2source.core.run import Run
+from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.reports import (
     common_data,
     distinct_ends,
     judged_run,
     read_reports,
 )
-from claim2source.io.trec import write_trec_run
 from claim2source.pipeline.table import EvaluateConfig
 from tests.report_files import write_report
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from claim2source.core.run import Run
-from claim2source.datasets.rumors import LABELS, Rumors, load_rumors
+from claim2source.data.rumors import LABELS, Rumors, load_rumors
 from claim2source.evaluation.rumors import macro_f1, score_rumors
 from tests.rumor_files import DENIED, OPEN, rumor, write_rumors
 

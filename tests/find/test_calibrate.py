@@ -11,6 +11,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
+from claim2source.data.posts import Post
 from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
 from claim2source.find.abstention import AbstainModel, Tenth, fit, tenths_of
@@ -27,7 +28,6 @@ from claim2source.find.calibrate import (
     reliability_line,
 )
 from claim2source.find.finder import Finder
-from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from eval.abstain import main
 
@@ -104,7 +104,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
 def test_abstention_of_an_index_is_measured_by_a_command(
     engine: Engine, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from claim2source.datasets import write_beir
+    from claim2source.data.beir import write_beir
 
     write_beir(dataset, tmp_path / "data")
     words = ["--index", engine.location, "--dataset", str(tmp_path / "data"), "--split", "train"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.papers import Paper
+from claim2source.data.papers import Paper
 from claim2source.find import finder as module
 from claim2source.find.finder import MatchingWords
 from claim2source.retrieve import BM25Config

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.datasets.grouping import golds_by_text
+from claim2source.data.grouping import golds_by_text
 from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.near_duplicates import distinct_words, jaccard

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.records import Source
-from claim2source.datasets.grouping import connected_groups
+from claim2source.data.grouping import connected_groups
 from claim2source.mining.near_duplicates import distinct_words, jaccard, same_papers
 
 # Few words, of which some are frequent: texts of all degrees of likeness, equal and empty ones.

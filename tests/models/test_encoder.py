@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, Template, Tokens, resolve
 from tests.training.points import byte_level
 

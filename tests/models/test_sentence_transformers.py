@@ -13,7 +13,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from tests.models.layout import change_json, declare
 from tests.models.mistral import save_mistral, save_tokenizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from claim2source.core.errors import UserError
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.models.seq2seq import Seq2Seq, Seq2SeqConfig, translations
 from claim2source.text.translate import ForeignText
 from eval.translate import main

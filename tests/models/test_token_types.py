@@ -14,7 +14,7 @@ from tokenizers import processors
 from transformers import AutoTokenizer, XLNetConfig, XLNetModel
 
 from claim2source.core.errors import InputError
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.models.load import positions_of
 from tests.models.layout import change_json, declare

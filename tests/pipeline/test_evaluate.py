@@ -12,7 +12,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.core.tables import render
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.evaluation import families
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family

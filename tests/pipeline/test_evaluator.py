@@ -13,7 +13,7 @@ import claim2source as c2s
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report, SystemReport
-from claim2source.datasets import write_beir
+from claim2source.data.beir import write_beir
 from claim2source.text import Rendering
 from eval.report import main as report_main
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import MACRO, Report
+from claim2source.data.store import Store
 from claim2source.evaluation.style_grid import StyleGrid, grid_tables, mean_scores
-from claim2source.io.store import Store
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.pipeline.evaluate import Scoring, make_report

@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.report import Choice, NotRun, Report
 from claim2source.core.tables import TextTable, render
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.evaluation.compare import compare
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.pipeline.summary import WIDTH, fitting, summary_parts

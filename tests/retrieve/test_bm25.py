@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
 from claim2source.core.records import Claim, Source
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve import terms as terms_module
 from claim2source.retrieve.bm25 import NO_TERM, Analyser

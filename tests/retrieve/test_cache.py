@@ -14,7 +14,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import EncoderSettings, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, bm25
 from claim2source.retrieve.terms import Analysis

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.rumors import load_rumors
+from claim2source.data.rumors import load_rumors
 from claim2source.retrieve import BM25
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, Timeline
 from tests.retrieve.test_bm25 import slow_bm25

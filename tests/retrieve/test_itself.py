@@ -10,17 +10,17 @@ import pytest
 
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Run
-from claim2source.datasets import load
-from claim2source.datasets.grouping import golds_by_text
-from claim2source.io.store import Store
-from claim2source.io.trec import write_trec_run
+from claim2source.data.grouping import golds_by_text
+from claim2source.data.loading import load
+from claim2source.data.store import Store
+from claim2source.data.trec import write_trec_run
 from claim2source.mining.candidates import Candidates
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.retrieve import BM25, BM25Config, BM25Index, FusionConfig, Hybrid
 from claim2source.retrieve.faiss_index import VectorIndex
 from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from eval.score import main as score
-from tests.datasets.test_beir import make
+from tests.data.test_beir import make
 
 # As ArguAna: every argument is a source, and its counter-argument is the gold.
 WORDS = "taxes schools rivers trains music hospitals forests prisons bridges farms".split()

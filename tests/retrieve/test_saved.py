@@ -12,7 +12,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import known_cost
 from claim2source.core.run import Cost, Run
-from claim2source.io.trec import write_trec_run
+from claim2source.data.trec import write_trec_run
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.pipeline.table import evaluate_systems
 from claim2source.retrieve import FusionConfig
@@ -20,7 +20,7 @@ from claim2source.retrieve.saved import SavedRunConfig, read_saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, run_system
-from tests.io.test_released import claim_of, write
+from tests.data.test_released import claim_of, write
 
 GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
 CLAIMS = tuple(

@@ -12,9 +12,9 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets.grouping import golds_by_text
-from claim2source.datasets.news import names_one
-from claim2source.io.store import Store
+from claim2source.data.grouping import golds_by_text
+from claim2source.data.news import names_one
+from claim2source.data.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve.bm25 import Analyser
 from claim2source.retrieve.fielded import FieldedConfig, Timeline

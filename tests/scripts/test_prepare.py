@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets.test_checkthat2025 import task
+from tests.data.test_checkthat2025 import task
 from tests.processes import program
 
 

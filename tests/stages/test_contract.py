@@ -14,7 +14,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.systems.read import read_stage
 from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer, Reply

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.files import write_json
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair
 from tests.models.test_dense_layer import save_t5

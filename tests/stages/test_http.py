@@ -15,7 +15,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import DETAILED, RELEASED

@@ -13,7 +13,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.stages import pairs
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, RawScores, Reranker, Result
 

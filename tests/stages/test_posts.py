@@ -12,7 +12,7 @@ import claim2source as c2s
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
-from claim2source.datasets.beir import write_beir
+from claim2source.data.beir import write_beir
 from claim2source.models import resolve
 from claim2source.stages import posts
 from claim2source.stages.posts import Posts, other_papers_cosines

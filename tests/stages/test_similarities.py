@@ -13,7 +13,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.pairs import Runtime

@@ -13,7 +13,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.datasets.rumors import LABELS
+from claim2source.data.rumors import LABELS
 from claim2source.llm import LLMConfig
 from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair

@@ -15,7 +15,7 @@ import claim2source as c2s
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.llm import LLMConfig
 from claim2source.llm.parse import SEVERAL, read_reply
 from claim2source.stages.verifier import (

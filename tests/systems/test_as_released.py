@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.models.local import local_models
 from claim2source.pipeline.table import evaluate_systems

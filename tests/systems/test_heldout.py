@@ -16,9 +16,11 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run
-from claim2source.datasets import carve_val, load, write_beir
-from claim2source.datasets.prepare import PrepareConfig, prepare
-from claim2source.datasets.rumors import load_rumors
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.prepare import PrepareConfig, prepare
+from claim2source.data.rumors import load_rumors
+from claim2source.data.split import carve_val
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import (
     Base,

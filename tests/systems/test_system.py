@@ -14,8 +14,8 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Failure, Result, Run
-from claim2source.datasets import load
-from claim2source.io.store import Store
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system

@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
 from claim2source.systems.conditions import WhenConfig, margin_of, share_asked
 from claim2source.systems.read import make_system, read_stage

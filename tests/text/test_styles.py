@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.text.quality import Quality, numbers
 from claim2source.text.styles import (
     REWRITTEN,

@@ -13,8 +13,10 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
-from claim2source.datasets import carve_val, load, write_beir
-from claim2source.io.trec import read_run
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
+from claim2source.data.trec import read_run
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.retrieve import BM25Config
 from claim2source.stages.learned import Learned, LearnedFusion

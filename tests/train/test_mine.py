@@ -10,7 +10,8 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.datasets import carve_val, load
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from train.mine import MineConfig, main, mine

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.datasets import carve_val, load
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from tests.processes import BY_TWO, run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.datasets import write_beir
+from claim2source.data.beir import write_beir
 from claim2source.models import Encoder
 from tests.training.small import small_encoder, small_setup, small_splits
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets import write_beir
+from claim2source.data.beir import write_beir
 from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED

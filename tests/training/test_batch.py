@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from claim2source.core.records import Claim, Source
-from claim2source.io.store import Store
+from claim2source.data.store import Store
 from claim2source.mining import MiningConfig
 from claim2source.models import Encoder
 from claim2source.text import Rendering

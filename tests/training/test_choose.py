@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from claim2source.core.report import Epoch, Report, Rule
-from claim2source.datasets import carve_val, load
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table

@@ -12,8 +12,8 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.run import Run
-from claim2source.datasets import load
-from claim2source.io.trec import write_trec_run
+from claim2source.data.loading import load
+from claim2source.data.trec import write_trec_run
 from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.retrieve import Dense

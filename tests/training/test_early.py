@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import InputError
-from claim2source.datasets.loading import require_golds
+from claim2source.data.loading import require_golds
 from tests.shared_data import REPOSITORY
 
 DEMO = REPOSITORY / "claim2source" / "datasets" / "demo"

@@ -11,8 +11,8 @@ import torch
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
-from claim2source.datasets import load
-from claim2source.io.store import Store
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, resolve
 from claim2source.text import ClaimForm, Rendering

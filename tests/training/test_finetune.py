@@ -25,9 +25,10 @@ from claim2source.core.files import file_hash
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, load
-from claim2source.io.store import Store
-from claim2source.io.trec import write_trec_run
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
+from claim2source.data.store import Store
+from claim2source.data.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
 from claim2source.training import fit as evaluate

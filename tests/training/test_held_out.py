@@ -12,8 +12,10 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim
-from claim2source.datasets import carve_val, load, write_beir
-from claim2source.datasets.prepare import PrepareConfig, prepare
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.prepare import PrepareConfig, prepare
+from claim2source.data.split import carve_val
 from claim2source.mining import write_mined
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.manifest import DataRecord, RerankerManifest, RerankerSettings, SourceModel

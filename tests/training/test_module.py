@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import TrainingArguments, get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import UserError
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.mining import MinedRow
 from claim2source.models.layers import set_dropout
 from claim2source.models.packed import PackedBatch

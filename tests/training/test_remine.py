@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from claim2source.core.records import Dataset
-from claim2source.datasets import carve_val, load
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.models import Encoder, Side, Tokens
 from claim2source.training.batches import BatchPlan

@@ -15,8 +15,8 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.datasets import load
-from claim2source.io.store import Store
+from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Encoder, Manifest, ModelConfig, resolve
 from claim2source.models.query_only import LateEncoder

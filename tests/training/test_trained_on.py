@@ -18,8 +18,9 @@ from safetensors.torch import save_file
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.records import Claim, Dataset
-from claim2source.datasets import load, write_beir
-from claim2source.datasets.prepare import PrepareConfig, prepare
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.prepare import PrepareConfig, prepare
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord, manifest_of
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn

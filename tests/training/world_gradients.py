@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.models.layers import set_dropout
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchSampler

@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.report import Report
-from claim2source.datasets import load
+from claim2source.data.loading import load
 from claim2source.models import Manifest
 from claim2source.models.config import Template
 from claim2source.models.manifest import RerankerManifest, RerankerSettings

@@ -13,8 +13,10 @@ import torch
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets import carve_val, load, write_beir
-from claim2source.io.trec import write_trec_run
+from claim2source.data.beir import write_beir
+from claim2source.data.loading import load
+from claim2source.data.split import carve_val
+from claim2source.data.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import RerankerManifest

@@ -1,0 +1,1 @@
+"""Read, write, store, split and prepare data: claims, papers, runs, submissions."""

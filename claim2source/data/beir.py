@@ -1,0 +1,477 @@
+"""Read and write the native layout, a BEIR folder of corpus.jsonl, queries.jsonl and qrels."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
+from claim2source.core.folders import check_aside, put_aside, replaced_folder
+from claim2source.core.languages import is_language_tag
+from claim2source.core.records import (
+    Claim,
+    Dataset,
+    Qrels,
+    Source,
+    is_integer_text,
+    sorted_languages,
+)
+from claim2source.data.authors import author_names
+from claim2source.data.jsonl import JsonLines, Records, Row
+from claim2source.data.lenient import Kind, Traits, is_lenient
+from claim2source.data.text_files import first_cells, text_lines, tsv_rows, why_not_id
+from claim2source.data.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
+
+log = logging.getLogger(__name__)
+
+DEMO = Path(__file__).resolve().parent / "demo"
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+# Keys of the metadata of sources and of claims.
+OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
+OF_CLAIMS = ("lang", "translation", "split", "candidates")
+# Metadata of sources that `prepare` writes.
+NUMERIC_ID = "numeric_id"
+_SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
+_USUAL_SPLITS = ("train", "val", "dev", "test")
+
+
+class Judgement(NamedTuple):
+    """Hold one judgement and its line."""
+
+    line: int
+    claim: str
+    source: str
+    grade: int
+
+
+class Query(NamedTuple):
+    """Hold a claim of queries.jsonl, its line, and the split that its metadata names."""
+
+    line: int
+    claim: Claim
+    split: str
+
+
+def folder_of(name: str | Path) -> Path:
+    """Locate the folder of a data set given by path or name, as `load` does.
+
+    Raises `InputError` where a plain name is no folder, here or in CLAIM2SOURCE_DATA.
+    """
+    if str(name) == "demo":
+        return DEMO
+    folder = Path(name)
+    if folder.is_dir() or len(folder.parts) != 1:
+        return folder
+    root = os.environ.get("CLAIM2SOURCE_DATA")
+    if root and (Path(root) / folder).is_dir():
+        return Path(root) / folder
+    folder_note = (
+        "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
+    )
+    root_note = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
+    raise InputError(folder, why=f"{folder_note}, {root_note}")
+
+
+def files_of(name: str | Path) -> list[Path]:
+    """List a data set's two files and its folder. Raises as `folder_of` does."""
+    return [folder_of(name) / part for part in (CORPUS, QUERIES, QRELS)]
+
+
+def read_beir(
+    folder: str | Path,
+    split: str,
+    languages: Sequence[str] | None = None,
+    *,
+    lenient: bool = False,
+) -> Dataset:
+    """Read one split of a BEIR folder; see `load`."""
+    folder = Path(folder)
+    if why := why_not_folder(folder):
+        raise InputError(folder, why=why)
+    problems = Traits(folder, is_lenient(folder, lenient))
+    for name in (CORPUS, QUERIES):
+        if why := why_not_file(folder / name):
+            problems.add(folder / name, None, None, why)
+    problems.raise_if_any()
+
+    queries = JsonLines(folder / QUERIES, problems)
+    read = read_claims(queries)
+    judgements = _read_split(folder, split, read, problems)
+    corpus = JsonLines(folder / CORPUS, problems)
+    return assembled(
+        queries,
+        read,
+        corpus,
+        folder / QRELS / f"{split}.tsv",
+        judgements,
+        split=split,
+        name=folder.resolve().name,
+        problems=problems,
+        languages=languages,
+    )
+
+
+def assembled(
+    queries: Records,
+    read: list[Query],
+    corpus: Records,
+    path: Path,
+    judgements: list[Judgement] | None,
+    columns: Sequence[str] = BEIR_COLUMNS,
+    *,
+    split: str,
+    name: str,
+    problems: Traits,
+    languages: Sequence[str] | None,
+) -> Dataset:
+    """Read the corpus, and put claims, sources and judgements (None: there are none) together.
+
+    `path` names where the judgements are, `columns` what their columns are called. Raises
+    `InputError` and `ConfigError` as `load` does.
+    """
+    sources, numeric_ids = _read_sources(corpus)
+    # A record that is refused is not blamed on the judgements too.
+    claim_ids: Collection[str] = queries.seen
+    pool: Collection[str] = corpus.seen
+    if problems.lenient:
+        claim_ids, pool = {query.claim.id for query in read}, {source.id for source in sources}
+    if not pool and corpus.complete:
+        problems.add(corpus.path, None, None, "holds no sources")
+
+    grades: dict[str, dict[str, int]] = {}
+    for line, claim, source, grade in judgements or ():
+        if claim not in claim_ids and queries.complete:
+            why = f"{claim!r} is not in {queries.path.name}"
+            problems.add(path, line, columns[0], why, "stranger")
+            continue
+        if grade > 0 and source not in pool and corpus.complete:
+            why = f"gold {source!r} is not in {corpus.path.name}"
+            problems.add(path, line, columns[1], why, "absent")
+        graded = grades.setdefault(claim, {})
+        graded[source] = max(grade, graded.get(source, grade))
+    if problems.lenient and judgements and not grades:
+        problems.add(path, None, None, f"judges no claim of {queries.path.name}")
+    qrels = Qrels(grades)
+    claims = []
+    for query in read:
+        if query.claim.id not in grades and not _in_split(query, split, judgements is None):
+            continue
+        for source in query.claim.candidates or ():
+            if source not in pool and corpus.complete:
+                why = f"{source!r} is not in {corpus.path.name}"
+                problems.add(queries.path, query.line, "metadata.candidates", why)
+        claims.append(_with_golds(query.claim, qrels, pool))
+    problems.raise_if_any()
+    notes = (*problems.omission_notes(split), *_themselves(split, claims))
+    for note in notes:
+        log.warning("%s", note)
+    dataset = Dataset(tuple(claims), sources, qrels, split, name, notes, numeric_ids)
+    if languages is None:
+        return dataset
+    if not isinstance(languages, Iterable):
+        raise ConfigError("languages", languages, "a list of languages, such as en, de")
+    requested = [languages] if isinstance(languages, str) else list(languages)
+    languages_of: list[object] = [*requested] or [requested]
+    for language in languages_of:
+        if not dataset.in_languages([str(language)]).claims:
+            tags = sorted_languages(claim.tag for claim in dataset.claims)
+            allowed = dict.fromkeys((*dataset.languages, *tags))
+            raise ConfigError("languages", language, ", ".join(allowed))
+    return dataset.in_languages(requested)
+
+
+def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] | None]:
+    """Read the sources, and which of them had a number for an id (None if that is not noted)."""
+    longest: dict[str, Source] = {}
+    numeric: dict[str, bool] = {}
+    for row in corpus.rows(repeated=True):
+        record = source_of(row)
+        is_numeric = _numeric_id(row)
+        if is_numeric is not None:
+            numeric.setdefault(record.id, is_numeric)
+        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
+            longest[record.id] = record
+    sources = tuple(record for record in longest.values() if text_length(record))
+    if not numeric:
+        return sources, None
+    return sources, frozenset(key for key, is_numeric in numeric.items() if is_numeric)
+
+
+def read_claims(queries: Records) -> list[Query]:
+    return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
+
+
+def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
+    golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
+    itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
+    candidates = claim.candidates
+    if candidates is not None:
+        candidates = tuple(source for source in candidates if source in pool)
+    return replace(claim, golds=golds, candidates=candidates, excluded=itself)
+
+
+def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
+    ids = [claim.id for claim in claims if claim.excluded]
+    if not ids:
+        return []
+    are = f"{len(ids)} of {len(claims)} claims have the id of a source, such as {ids[0]!r}"
+    return [f"{split}: {are}: no claim is ranked for itself, as in BEIR."]
+
+
+def _read_split(
+    folder: Path, split: str, queries: Sequence[Query], problems: Traits
+) -> list[Judgement] | None:
+    judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
+    if split in judged:
+        path = folder / QRELS / f"{split}.tsv"
+        return read_judgements(_qrels_rows(path, problems), path, problems)
+    if any(_in_split(query, split, True) for query in queries):
+        return None
+    splits = sorted(judged | {query.split for query in queries if query.split})
+    usual = [name for name in _USUAL_SPLITS if name in splits]
+    listed = ", ".join(dict.fromkeys([*usual, *splits]))
+    splits_note = (
+        f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
+    )
+    problems.add(folder, None, "split", f"no split {split!r}; {splits_note}")
+    problems.raise_if_any()
+    return None
+
+
+def _in_split(query: Query, split: str, by_id: bool) -> bool:
+    return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
+
+
+def _query(row: Row) -> Query:
+    row.check_keys(("_id", "text"), OF_CLAIMS)
+    text = row.require_text("text")
+    lang = row.text("metadata.lang").strip().lower() or "en"
+    if not is_language_tag(lang):
+        row.complain("metadata.lang", f"{lang!r} is not a language code such as en")
+        lang = "en"
+    listed = row.list_field("candidates")
+    ids = [row.as_id("metadata.candidates", value) for value in listed or ()]
+    if len(set(ids)) < len(ids):
+        row.complain("metadata.candidates", "names a source twice")
+    claim = Claim(
+        id=row.key,
+        text=text,
+        lang=lang,
+        translation=row.text("metadata.translation") or None,
+        candidates=None if listed is None else tuple(dict.fromkeys(filter(None, ids))),
+    )
+    return Query(row.line, claim, row.text("metadata.split"))
+
+
+def text_length(source: Source) -> int:
+    return len(source.title.strip()) + len(source.abstract.strip())
+
+
+def source_of(row: Row) -> Source:
+    """Read a source of corpus.jsonl; problems are reported."""
+    row.check_keys(("_id", "title", "text"), OF_SOURCES)
+    row.require_either("title", "text")
+    names = row.meta.get("authors")
+    if isinstance(names, str):
+        names = author_names(row.as_text("metadata.authors", names))
+    else:
+        names = [row.as_text("metadata.authors", n) for n in row.list_field("authors") or ()]
+    return Source(
+        id=row.key,
+        title=row.text("title"),
+        abstract=row.text("text"),
+        authors=tuple(name for name in names if name.strip()),
+        venue=row.text("metadata.venue"),
+        date=row.text("metadata.date"),
+    )
+
+
+def _numeric_id(row: Row) -> bool | None:
+    """Read whether the id was a number in the task's own files; a number here was one there."""
+    if type(row.record.get("_id")) is int:
+        return True
+    value = row.meta.get(NUMERIC_ID)
+    if value is None:
+        return None
+    if not isinstance(value, bool):
+        row.complain(f"metadata.{NUMERIC_ID}", "is neither true nor false")
+        return None
+    if value and not is_integer_text(row.key):
+        row.complain(f"metadata.{NUMERIC_ID}", f"is true, but {row.key[:60]!r} is not an integer")
+        return None
+    return value
+
+
+def read_judgements(
+    rows: Iterable[tuple[int, list[str]]],
+    path: Path,
+    problems: Traits,
+    columns: Sequence[str] = BEIR_COLUMNS,
+) -> list[Judgement]:
+    """Read rows of claim, source and grade, with their lines; problems are reported."""
+    before = len(problems)
+    judgements: list[Judgement] = []
+    first_of: dict[tuple[str, str], Judgement] = {}
+    for line, (claim, source, score) in rows:
+        good = True
+        for column, why in zip(columns, map(why_not_id, (claim, source)), strict=False):
+            if why:
+                problems.add(path, line, column, why)
+                good = False
+        grade = _grade(score.strip(), path, line, columns[2], problems)
+        if grade is None or not good:
+            continue
+        judgement = Judgement(line, claim, source, grade)
+        first = first_of.setdefault((claim, source), judgement)
+        if first is not judgement:
+            why = f"{claim!r} is already judged for {source!r} on line {first.line}"
+            kind: Kind = "same" if first.grade == grade else "contradicts"
+            problems.add(path, line, columns[1], why, kind)
+        judgements.append(judgement)
+    if not judgements and len(problems) == before:
+        problems.add(path, None, None, "empty split: no judgements")
+    return judgements
+
+
+def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]:
+    lines = [text or "\n" for _, text in text_lines(path, problems)]
+    if not any(line.strip() for line in lines):
+        return
+    header, added = first_cells(lines), 0
+    if header != list(BEIR_COLUMNS):
+        is_headless = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
+        has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        number = next(n for n, line in enumerate(lines, start=1) if line.strip())
+        why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
+        problems.add(path, number, None, why, "header" if is_headless or has_names else "")
+        if not (problems.lenient and (is_headless or has_names)):
+            return
+        if is_headless:
+            lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
+    for number, cells in tsv_rows(path, BEIR_COLUMNS, problems, lines=lines):
+        yield number - added, cells
+
+
+def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:
+    """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
+    if not (why := why_not_grade(score)):
+        return int(score)
+    decimal = _DECIMAL.fullmatch(score) is not None
+    kind: Kind | Literal[""] = ""
+    if decimal:
+        kind = "decimal" if float(score).is_integer() else "cut"
+    problems.add(path, line, column, why, kind)
+    return int(float(score)) if decimal and problems.lenient else None
+
+
+def write_beir(
+    parts: Dataset | Sequence[Dataset], folder: str | Path, *, overwrite: bool = False
+) -> None:
+    """Write the splits of one data set as a BEIR folder, completely or not at all.
+
+    A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
+    moved to `NAME.replaced`. Raises `UserError` where `folder` holds anything else, ValueError
+    without a split, and where the name of one is no file name or a split or claim is there twice.
+    """
+    splits = [parts] if isinstance(parts, Dataset) else list(parts)
+    if not splits:
+        raise ValueError("no split to write")
+    for name, count in Counter(part.split for part in splits).items():
+        if count > 1 or not _SPLIT.fullmatch(name):
+            raise ValueError(f"split {name!r} is not a file name, or is repeated")
+    for claim_id, count in Counter(c.id for part in splits for c in part.claims).items():
+        if count > 1:
+            raise ValueError(f"claim {claim_id!r} is repeated")
+    target = Path(folder).resolve()
+    _refuse_foreign(target, overwrite)
+    try:
+        with atomic_folder(target) as temporary:
+            records = (_source_json(source, splits[0]) for source in splits[0].sources)
+            _write_lines(temporary / CORPUS, records)
+            queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
+            _write_lines(temporary / QUERIES, queries)
+            (temporary / QRELS).mkdir()
+            for part in splits:
+                if part.qrels.grades:
+                    write_beir_qrels(part.qrels, temporary / QRELS / f"{part.split}.tsv")
+            if target.exists() and any(target.iterdir()):
+                put_aside(target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def check_folders(sources: Iterable[Path], target: Path, overwrite: bool = False) -> None:
+    """Raise where a folder of `sources` is absent or writing `target` would lose something."""
+    target_path = target.resolve()
+    for source in sources:
+        if why := why_not_folder(source):
+            raise InputError(source, why=why)
+        replaced = (target_path, replaced_folder(target_path))
+        if any(source.resolve().is_relative_to(folder) for folder in replaced):
+            raise UserError(f"{target}: writing there would replace the input {source}")
+    _refuse_foreign(target_path, overwrite)
+
+
+def _refuse_foreign(folder: Path, overwrite: bool) -> None:
+    """Raise `UserError` unless `folder` is absent, empty, or a BEIR folder and `overwrite` is set.
+
+    It would be moved aside, so an earlier folder there must be a BEIR folder too.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if (name := _foreign(folder)) is not None:
+        raise UserError(f"{folder}: holds {name!r}; it would be lost")
+    if not overwrite:
+        raise UserError(f"{folder}: holds a data set; add --overwrite or choose another folder")
+    check_aside(folder, _why_kept)
+
+
+def _foreign(folder: Path) -> str | None:
+    paths = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
+    judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
+    foreign = [path for path in paths if path.name not in (CORPUS, QUERIES)] + judged
+    return foreign[0].name if foreign else None
+
+
+def _why_kept(folder: Path) -> str | None:
+    if folder.is_symlink() or not (folder / CORPUS).is_file():
+        return "is not a data set"
+    name = _foreign(folder)
+    return None if name is None else f"holds {name!r}"
+
+
+def _source_json(source: Source, part: Dataset) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "authors": list(source.authors),
+        "venue": source.venue,
+        "date": source.date,
+    }
+    if part.numeric_ids is not None:
+        metadata[NUMERIC_ID] = source.id in part.numeric_ids
+    return {"_id": source.id, "title": source.title, "text": source.abstract, "metadata": metadata}
+
+
+def _claim_json(claim: Claim, part: Dataset) -> dict[str, object]:
+    metadata: dict[str, object] = {"lang": claim.tag, "translation": claim.translation}
+    if claim.candidates is not None:
+        metadata["candidates"] = list(claim.candidates)
+    if not part.qrels.grades.get(claim.id):
+        metadata["split"] = part.split
+    return {"_id": claim.id, "text": claim.text, "metadata": metadata}
+
+
+def _write_lines(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

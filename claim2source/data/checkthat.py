@@ -1,0 +1,427 @@
+"""Convert CheckThat! 2025 Task 4b and 2026 Task 1 into the native layout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from claim2source.core.errors import InputError, Problems, UserError
+from claim2source.core.files import why_not_file
+from claim2source.core.languages import primary_language
+from claim2source.core.progress import waiting
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.data.authors import author_names, turned_names
+from claim2source.data.frame_pickle import read_frame
+from claim2source.data.jsonl import JsonLines, Row, parse_json, row_of
+from claim2source.data.text_files import text_lines, tsv_rows, why_not_id, why_not_text
+
+COLLECTION = "collection_data.json"
+SPLITS = ("train", "dev", "test")
+LANGUAGES = ("en", "de", "fr")
+# The task's own files and copies of them spell the gold's field in two ways.
+GOLD = ("pubkey", "pub_key")
+HUB_COLLECTION, HUB_TEST = "collection", "test"
+# The organisers name the posts of the official test so.
+FINAL_TEST = "final_{}_test.json"
+COLLECTION_2025 = "subtask4b_collection_data.pkl"
+# The same table in another format; the first one that is there is read.
+COLLECTION_2025_CSV = "subtask4b_collection_data.csv"
+TWEETS = "subtask4b_query_tweets_{}.tsv"
+COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
+
+
+class _Table(NamedTuple):
+    """Hold the entries of one file, or of one split of a hub configuration; `name` names it."""
+
+    name: str
+    entries: list[object]
+
+
+_Parts = dict[tuple[str, str], _Table]
+
+
+def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Dataset], list[str]]:
+    """Read the splits of the task's JSON files in `source`, and note what is absent.
+
+    Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
+    The collection is required; of the claims' files (`<language>_<split>.json`, or
+    `final_<language>_test.json`) those that are absent are noted; it is an error if all are.
+    `translations` is a JSONL file of English translations: {"index", "lang", "split",
+    "translation"}. Raises `InputError` on bad input, a line per problem.
+    """
+    problems = Problems()
+    collection = _read_json(source / COLLECTION, problems)
+    parts: _Parts = {}
+    notes = []
+    for split, lang in product(SPLITS, LANGUAGES):
+        path = _claims_file(source, split, lang, problems)
+        if why_not_file(path) == "no such file":
+            notes.append(f"{path}: no such file; left out")
+        elif (table := _read_json(path, problems)) is not None:
+            parts[split, lang] = table
+    # A file that could not be read would make the checks of the others wrong.
+    problems.raise_if_any()
+    assert collection is not None
+    return _splits(str(source), collection, parts, notes, translations)
+
+
+def files_2026() -> set[str]:
+    """Name all files that `read_2026` knows."""
+    names = {f"{lang}_{split}.json" for split, lang in product(SPLITS, LANGUAGES)}
+    return {COLLECTION, *names, *map(FINAL_TEST.format, LANGUAGES)}
+
+
+def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Path:
+    """Choose the file of a split's claims; two of one language's test must be equal."""
+    path = source / f"{lang}_{split}.json"
+    final = source / FINAL_TEST.format(lang)
+    if split != "test" or not final.is_file():
+        return path
+    if not path.is_file():
+        return final
+    if path.read_bytes() != final.read_bytes():
+        problems.add(final, None, None, f"differs from {path.name}; keep one of them")
+    return path
+
+
+def read_hub(
+    name: str, translations: Path | None = None, revision: str | None = None
+) -> tuple[list[Dataset], list[str]]:
+    """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
+
+    The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
+    (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
+    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `read_2026`.
+    """
+    tables = _load_hub(name, revision)
+    if HUB_COLLECTION not in tables:
+        names = ", ".join(tables) or "none of this task's"
+        raise UserError(f"{name}: no configuration {HUB_COLLECTION!r}; there are: {names}")
+    entries = [entry for part in tables[HUB_COLLECTION].values() for entry in part]
+    parts: _Parts = {}
+    notes = []
+    for split, lang in product(SPLITS, LANGUAGES):
+        config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
+        table = f"{name}/{config}/{part}"
+        if part in tables.get(config, {}):
+            parts[split, lang] = _Table(table, tables[config][part])
+        else:
+            notes.append(f"{table}: not there; left out")
+    collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
+    return _splits(name, collection, parts, notes, translations)
+
+
+def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
+    try:
+        import datasets
+        from huggingface_hub import get_token
+    except ImportError:
+        raise UserError("--hub needs `datasets`: pip install 'claim2source[hub]'") from None
+    try:
+        with waiting(f"{name}: waiting for the hub"):
+            available = datasets.get_dataset_config_names(name, revision=revision)
+            tables = {
+                config: datasets.load_dataset(name, config, revision=revision)
+                for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
+                if config in available
+            }
+        return {
+            config: {str(split): part.to_list() for split, part in parts.items()}
+            for config, parts in tables.items()
+        }
+    # The library, the hub and the network fail in many ways; none of them is a bug of ours.
+    except Exception as error:
+        message = (str(error).splitlines() or [""])[0]
+        message = message.replace(get_token() or "\0", "<token>")
+        raise UserError(
+            f"{name}: cannot be loaded: {type(error).__name__}: {message} (a gated set needs "
+            "access granted on its page, and your login: `hf auth login` or HF_TOKEN)"
+        ) from None
+
+
+def _splits(
+    origin: str,
+    collection: _Table,
+    parts: _Parts,
+    notes: list[str],
+    translations: Path | None,
+) -> tuple[list[Dataset], list[str]]:
+    problems = Problems()
+    papers, numeric_ids = _papers(collection, problems)
+    ids = {paper.id for paper in papers}
+    claims: dict[str, dict[str, Claim]] = {}
+    for (split, lang), table in parts.items():
+        before = len(problems)
+        own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
+        claims.setdefault(split, {}).update(own)
+        if not table.entries and len(problems) == before:
+            problems.add(table.name, None, None, "holds no claims")
+    if not parts:
+        raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
+    if translations is not None:
+        notes = notes + _add_translations(claims, translations, problems)
+    problems.raise_if_any()
+    splits = []
+    for split, own in claims.items():
+        qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
+        splits.append(Dataset(tuple(own.values()), papers, qrels, split, numeric_ids=numeric_ids))
+    return splits, [*notes, *_gold_type_notes(parts, numeric_ids)]
+
+
+def _read_json(path: Path, problems: Problems) -> _Table | None:
+    before = len(problems)
+    text = "".join(line or "" for _, line in text_lines(path, problems))
+    entries = parse_json(text, path, problems) if len(problems) == before else None
+    if isinstance(entries, list):
+        return _Table(str(path), entries)
+    if len(problems) == before:
+        problems.add(path, None, None, "is not a list of entries")
+    return None
+
+
+def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
+    for number, entry in enumerate(table.entries, start=1):
+        if isinstance(entry, dict):
+            # It means something in our layout, nothing in this one.
+            entry.pop("metadata", None)
+        row = row_of(entry, Path(table.name), problems, number, f"entry {number}")
+        if row is not None:
+            yield row
+
+
+def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], frozenset[str]]:
+    """Read the collection, and the papers whose id is a number in it."""
+    numeric: set[str] = set()
+    entry_of: dict[str, int] = {}
+    papers = []
+    for row in _rows(table, problems):
+        field = next((name for name in GOLD if row.record.get(name) is not None), GOLD[0])
+        key = row.as_id(field, row.record.get(field)) or ""
+        if key and entry_of.setdefault(key, row.line) != row.line:
+            row.complain(field, f"{key!r} is already entry {entry_of[key]}")
+        row.require_either("title", "abstract")
+        title, abstract, venue = map(row.text, ("title", "abstract", "venue"))
+        papers.append(Source(key, title, abstract, _authors(row), venue))
+        if type(row.record.get(field)) is int:
+            numeric.add(key)
+    if not table.entries:
+        problems.add(table.name, None, None, "holds no papers")
+    return tuple(papers), frozenset(numeric)
+
+
+def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
+    """Note golds that are texts where the collection has numbers, or the other way round.
+
+    Submissions write ids as the collection has them, and a scorer compares them with the golds.
+    """
+    notes = []
+    for table in parts.values():
+        golds = [_raw_gold(entry) for entry in table.entries if isinstance(entry, dict)]
+        other = [
+            gold
+            for gold in golds
+            if gold is not None and isinstance(gold, int) != (str(gold) in numeric_ids)
+        ]
+        if other:
+            notes.append(
+                f"{table.name}: {len(other)} golds, such as {other[0]!r}, have another type than "
+                "in the collection; submissions write ids as the collection has them"
+            )
+    return notes
+
+
+def _raw_gold(entry: Mapping[str, object]) -> object:
+    values = [entry.get(name) for name in GOLD]
+    return next((value for value in values if value not in (None, "")), None)
+
+
+def _authors(row: Row) -> tuple[str, ...]:
+    raw = row.record.get("authors")
+    if isinstance(raw, list):
+        names = [row.as_text("authors", name) for name in raw if name is not None]
+        return tuple(name for name in names if name.strip())
+    return author_names(row.text("authors"))
+
+
+def _claims(
+    table: _Table, split: str, lang: str, source_ids: set[str], problems: Problems
+) -> Iterator[Claim]:
+    entry_of: dict[str, int] = {}
+    for row in _rows(table, problems):
+        index = row.as_id("index", row.record.get("index"))
+        if index and entry_of.setdefault(index, row.line) != row.line:
+            row.complain("index", f"{index!r} is already entry {entry_of[index]}")
+        text = row.require_text("text")
+        gold = _gold(row, required=split != "test")
+        if gold and gold not in source_ids:
+            row.complain(GOLD[0], f"gold {gold!r} is not in the collection")
+        yield Claim(f"{split}-{lang}-{index}", text, lang, golds=(gold,) if gold else ())
+
+
+def _gold(row: Row, required: bool) -> str | None:
+    fields = [name for name in GOLD if row.record.get(name) not in (None, "")]
+    ids = [row.as_id(name, row.record[name]) for name in fields]
+    if not fields and required:
+        row.complain(GOLD[0], "is missing")
+    if len(set(ids)) > 1:
+        row.complain(GOLD[1], f"{ids[1]!r} is not the pubkey, {ids[0]!r}")
+    return ids[0] if ids else None
+
+
+def _add_translations(
+    claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
+) -> list[str]:
+    """Add translations to the claims; return notes on claims still without one."""
+    file = JsonLines(path, problems)
+    split_of = {claim: split for split, own in claims.items() for claim in own}
+    for row in file.records():
+        lang, text = primary_language(row.require_text("lang")), row.require_text("translation")
+        index = row.as_id("index", row.record.get("index"))
+        split = row.require_text("split").strip()
+        if not (index and lang and split):
+            continue
+        key = f"{split}-{lang}-{index}"
+        if key not in split_of:
+            row.complain("index", f"no claim is {key!r}, its split, lang and index")
+        elif file.seen.setdefault(key, row.line) != row.line:
+            row.complain("index", f"{key!r} is already on line {file.seen[key]}")
+        else:
+            own = claims[split_of[key]]
+            own[key] = replace(own[key], translation=text)
+    notes = []
+    for split, own in claims.items():
+        foreign = [claim for claim in own.values() if claim.lang != "en"]
+        without = sum(claim.translation is None for claim in foreign)
+        if without:
+            notes.append(f"{split}: {without} of {len(foreign)} de and fr claims not translated")
+    return notes
+
+
+def read_2025(source: Path) -> list[Dataset]:
+    """Read the splits of Task 4b of 2025 in the folder `source`.
+
+    Claim ids are `<split>-<post_id>`. The collection is a pickle, or a CSV file with the same
+    columns. train and dev are required; test is taken from the gold file if it exists, else from
+    the tweets alone (without qrels), else left out. Raises `InputError` on bad input, a line per
+    problem.
+    """
+    problems = Problems()
+    collection = _collection_file(source)
+    for name in (collection, TWEETS.format("train"), TWEETS.format("dev")):
+        if why := why_not_file(source / name):
+            problems.add(source / name, None, None, why)
+    problems.raise_if_any()
+
+    papers = _read_collection(source / collection, problems)
+    ids = {paper.id for paper in papers}
+    splits = []
+    for split in ("train", "dev", "test"):
+        gold, unlabelled = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
+        if split == "test" and not gold.is_file() and not unlabelled.is_file():
+            continue
+        judged = split != "test" or gold.is_file()
+        path = gold if split == "test" and judged else unlabelled
+        split_data = _read_tweets(
+            path, split, papers, ids if judged else None, collection, problems
+        )
+        splits.append(split_data)
+        if path == gold and unlabelled.is_file():
+            _same_posts(unlabelled, gold, problems)
+    problems.raise_if_any()
+    return splits
+
+
+def files_2025(source: Path) -> set[str]:
+    """Name all files that `read_2025` reads of a folder, if they are there."""
+    tweets = {TWEETS.format(name) for name in (*SPLITS, "test_gold")}
+    return {_collection_file(source), *tweets}
+
+
+def _collection_file(source: Path) -> str:
+    has_pickle = (source / COLLECTION_2025).exists()
+    has_csv = (source / COLLECTION_2025_CSV).exists()
+    return COLLECTION_2025_CSV if has_csv and not has_pickle else COLLECTION_2025
+
+
+def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
+    """Yield the rows of the collection: a CSV file's by line, a pickle's by number."""
+    if path.suffix == ".csv":
+        for line, cells in tsv_rows(path, COLUMNS, problems, delimiter=","):
+            record = dict(zip(COLUMNS, cells, strict=True))
+            if (row := row_of(record, path, problems, line)) is not None:
+                yield row
+        return
+    table = read_frame(path)
+    for column in COLUMNS:
+        if column not in table:
+            problems.add(path, None, column, "the column is missing")
+    problems.raise_if_any()
+    for number, values in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+        record = dict(zip(COLUMNS, values, strict=True))
+        if (row := row_of(record, path, problems, number, f"row {number}")) is not None:
+            yield row
+
+
+def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
+    before = len(problems)
+    row_with: dict[str, Row] = {}
+    papers = []
+    for row in _collection_rows(path, problems):
+        key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
+        if key and row_with.setdefault(key, row) is not row:
+            first = row_with[key]
+            place = first.location if isinstance(first.location, str) else f"line {first.line}"
+            row.complain("cord_uid", f"{key!r} is already in {place}")
+        row.require_either("title", "abstract")
+        title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
+        papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
+    if not papers and len(problems) == before:
+        problems.add(path, None, None, "holds no papers")
+    # Every gold would be one that is not there.
+    if len(problems) > before and path.suffix == ".csv":
+        problems.raise_if_any()
+    return tuple(papers)
+
+
+def _read_tweets(
+    path: Path,
+    split: str,
+    papers: tuple[Source, ...],
+    source_ids: set[str] | None,
+    collection: str,
+    problems: Problems,
+) -> Dataset:
+    """Read one split; `source_ids` holds ids that golds may have, None where golds are unknown."""
+    before = len(problems)
+    claims: list[Claim] = []
+    grades: dict[str, dict[str, int]] = {}
+    line_of: dict[str, int] = {}
+    columns = ["post_id", "tweet_text", *(["cord_uid"] if source_ids is not None else [])]
+    for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
+        why_not = why_not_text(tweet) if tweet.strip() else "is empty"
+        whys = [why_not_id(post), why_not, *map(why_not_id, golds)]
+        if line_of.setdefault(post, line) != line:
+            problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
+        for gold in golds:
+            if source_ids is not None and gold and gold not in source_ids:
+                whys[2] = f"gold {gold!r} is not in {collection}"
+        for column, why in zip(columns, whys, strict=True):
+            if why:
+                problems.add(path, line, column, why)
+        key = f"{split}-{post}"
+        claims.append(Claim(key, tweet, golds=tuple(filter(None, golds))))
+        if claims[-1].golds:
+            grades[key] = dict.fromkeys(claims[-1].golds, 1)
+    if not claims and len(problems) == before:
+        problems.add(path, None, None, "empty split: no posts")
+    return Dataset(tuple(claims), papers, Qrels(grades), split)
+
+
+def _same_posts(unlabelled: Path, gold: Path, problems: Problems) -> None:
+    judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
+    for line, (post,) in tsv_rows(unlabelled, ["post_id"], problems):
+        if post not in judged:
+            problems.add(unlabelled, line, "post_id", f"{post!r} is not in {gold.name}")

@@ -1,0 +1,226 @@
+"""Read pandas frames and Hugging Face data sets: papers, posts, judgements and runs.
+
+A table has a name, as a file has, and its rows are counted from 1: `posts:3: text: is empty`.
+Where a column may have several names, the first one that is there is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from claim2source.core.errors import InputError, Problems, value_text
+from claim2source.core.run import Run
+from claim2source.data.jsonl import Records, Row, row_of
+from claim2source.data.trec import TOO_LARGE
+
+# What BEIR, ir_measures, PyTerrier and `Run.to_pandas` call the columns.
+CLAIM_COLUMNS = ("query-id", "query_id", "qid", "claim")
+SOURCE_COLUMNS = ("corpus-id", "corpus_id", "doc_id", "docno", "docid", "source")
+SCORE_COLUMNS = ("score",)
+GRADE_COLUMNS = ("score", "relevance", "label")
+_NA_TYPES = ("NAType", "NaTType")  # pandas's own, which compare with nothing
+
+RankingRow = tuple[int | None, object, object, object]  # row, claim, source, score
+
+
+def is_table(value: object) -> bool:
+    """Tell whether a value has columns, as frames and data sets of Hugging Face have."""
+    names = getattr(value, "column_names", None) or getattr(value, "columns", None)
+    return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
+
+
+ANY_TABLE = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
+
+
+def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
+    """Turn a list of dicts, or of texts, into columns; texts are `post-1`, .."""
+    if isinstance(rows[0], str):
+        kind = name.removesuffix("s")
+        rows = [{"_id": f"{kind}-{n}", "text": text} for n, text in enumerate(rows, start=1)]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {str(key): [row.get(key) for row in rows] for key in keys}
+
+
+class Frame:
+    """Hold a table, or a list of dicts or texts, under the name that errors give it.
+
+    `columns` says which key a column of another name stands for. Raises `InputError` in one line
+    where it is no table, or has a column twice.
+    """
+
+    def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        data: Any = table
+        if isinstance(table, list | tuple) and table:
+            kinds = {dict if isinstance(row, Mapping) else type(row) for row in table}
+            if kinds not in ({dict}, {str}):
+                listed = " and ".join(sorted(kind.__name__ for kind in kinds))
+                raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
+            data = _columns(table, name)
+        elif not is_table(table):
+            if isinstance(table, Mapping) and hasattr(table, "column_names"):
+                raise self.wrong(f"holds several splits: give one of {', '.join(map(str, table))}")
+            empty = isinstance(table, list | tuple)
+            kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {ANY_TABLE}"
+            raise self.wrong(kind)
+        if any(name is not None for name in getattr(getattr(data, "index", None), "names", ())):
+            data = data.reset_index()  # an id that is the frame's index is a column too
+        if hasattr(data, "with_format"):
+            data = data.with_format(None)  # plain values in place of tensors
+        self._table = data
+        names = getattr(data, "column_names", data if isinstance(data, dict) else None)
+        self.names = [str(column) for column in (data.columns if names is None else names)]
+        self.columns = [(columns or {}).get(column, column) for column in self.names]
+        for column in self.columns:
+            if self.columns.count(column) > 1:
+                raise self.wrong(f"has the column {column} twice")
+
+    def wrong(self, why: str) -> InputError:
+        return InputError(self.name, why=why)
+
+    def column(self, name: str) -> list[object]:
+        """Read a column as plain Python values, None where one is missing."""
+        values = self._table[self.names[self.columns.index(name)]]
+        for method in ("to_list", "to_pylist"):
+            values = getattr(values, method)() if hasattr(values, method) else values
+        return [plain_value(value) for value in values]
+
+    def choose(self, names: Sequence[str]) -> str:
+        """Choose the first of these names that is a column. Raises `InputError` without one."""
+        for name in names:
+            if name in self.columns:
+                return name
+        listed = ", ".join(self.columns) or "none"
+        raise self.wrong(f"has no column {' or '.join(names)}; there are: {listed}")
+
+
+def plain_value(value: Any) -> object:
+    """Return a cell as a plain Python value: None where it is missing, dates as ISO text."""
+    if value is None or type(value).__name__ in _NA_TYPES:
+        return None
+    if isinstance(value, float):
+        return None if value != value else float(value)
+    if isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    if isinstance(value, date):
+        return value.isoformat()[:10]
+    return plain_value(value.tolist()) if hasattr(value, "tolist") else value
+
+
+class FrameRecords(Records):
+    """Read the rows of a table as the records of a BEIR file.
+
+    `fields` are the keys of a record with the names that their columns may have. A column with one
+    of the names `of_metadata` is read as if it stood in the metadata.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        problems: Problems,
+        fields: Mapping[str, Sequence[str]],
+        of_metadata: Sequence[str],
+    ) -> None:
+        super().__init__(Path(frame.name), problems)
+        self._frame = frame
+        frame.choose(fields["_id"])
+        present = {key: [n for n in names if n in frame.columns] for key, names in fields.items()}
+        self._column_of = {key: names[0] for key, names in present.items() if names}
+        self._of_metadata = [name for name in of_metadata if name in frame.columns]
+        read = {*self._column_of.values(), *self._of_metadata, "metadata"}
+        metadata = dict.fromkeys(name for name in frame.columns if name not in read)
+        # An error of every row is reported once.
+        header = dict.fromkeys(self._column_of, "") | metadata | {"metadata": {}}
+        Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
+
+    def _complain(self, field: str, why: str, kind: str = "", /) -> None:
+        self.problems.add(self.path, None, field, why, kind)
+
+    def records(self) -> Iterator[Row]:
+        keys = [*self._column_of, *self._of_metadata]
+        names = [*self._column_of.values(), *self._of_metadata]
+        if "metadata" in self._frame.columns:
+            keys, names = [*keys, "metadata"], [*names, "metadata"]
+        columns = [self._frame.column(name) for name in names]
+        for number, cells in enumerate(zip(*columns, strict=True), start=1):
+            record = dict(zip(keys, cells, strict=True))
+            metadata_cells = {name: record.pop(name) for name in self._of_metadata}
+            metadata = {name: value for name, value in metadata_cells.items() if value is not None}
+            inner = record.get("metadata")
+            if metadata and (inner is None or isinstance(inner, dict)):
+                record["metadata"] = {**(inner or {}), **metadata}
+            row = row_of(record, self.path, self.problems, number)
+            assert row is not None
+            yield row
+
+
+def cell_text(value: object) -> str:
+    """Write a cell as a TSV file has it; a whole number that a frame holds as a float is whole."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return "" if value is None else str(value)
+
+
+def run_from_frame(table: object, name: str = "run") -> Run:
+    """Read a run of a table with columns for claim, source and score; others are not read.
+
+    Raises `InputError` with row and column for each problem.
+    """
+    frame = Frame(table, name)
+    columns = [frame.choose(n) for n in (CLAIM_COLUMNS, SOURCE_COLUMNS, SCORE_COLUMNS)]
+    cells = zip(*(frame.column(column) for column in columns), strict=True)
+    rows = ((number, *row) for number, row in enumerate(cells, start=1))
+    return _run(rows, name, columns)  # type: ignore[arg-type]
+
+
+def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") -> Run:
+    """Read a run of claim -> source -> score. Raises `InputError` with a line for each problem."""
+    rows = (
+        (None, claim, source, plain_value(score))
+        for claim, ranked in scores.items()
+        for source, score in ranked.items()
+    )
+    return _run(rows, name, ("claim", "source", "score"), list(scores))
+
+
+def _run(
+    rows: Iterable[RankingRow], name: str, columns: Sequence[str], claims: Sequence[object] = ()
+) -> Run:
+    problems = Problems()
+    id_of_value: dict[object, str | None] = {}
+
+    def as_id(row: int | None, column: str, value: object) -> str | None:
+        if not isinstance(value, str | int):
+            return Row({}, 0, complain(row)).as_id(column, value)
+        if value not in id_of_value:
+            id_of_value[value] = Row({}, 0, complain(row)).as_id(column, value)
+        return id_of_value[value]
+
+    def complain(row: int | None) -> Any:
+        return lambda field, why, kind="": problems.add(name, row, field, why)
+
+    ranked: dict[str, dict[str, float]] = {}
+    for claim in claims:
+        if (key := as_id(None, columns[0], claim)) is not None:
+            ranked[key] = {}
+    for number, claim, source, score in rows:
+        ids = as_id(number, columns[0], claim), as_id(number, columns[1], source)
+        why = ""
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            why = "is missing" if score is None else f"{value_text(score)} is not a number"
+        elif not abs(score) < TOO_LARGE:
+            why = f"{score} is not a finite float32"
+        if why:
+            problems.add(name, number, columns[2], f"{why} (claim {claim!r}, source {source!r})")
+        elif ids[0] is not None and ids[1] is not None:
+            of_claim = ranked.setdefault(ids[0], {})
+            of_claim[ids[1]] = max(float(score), of_claim.get(ids[1], float(score)))  # type: ignore[arg-type]
+    problems.raise_if_any()
+    return Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})

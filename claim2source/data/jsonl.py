@@ -1,0 +1,243 @@
+"""Read JSON lines; problems are collected with file, line and field."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from claim2source.core.errors import Problems
+from claim2source.data.text_files import text_lines, why_not_id, why_not_text
+
+# Kinds of problems that a lenient reader leaves out.
+EMPTY, REPEATED, UNKNOWN = "empty", "repeated", "unknown"
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
+
+
+class Records(ABC):
+    """Read the records of a file or table; note the ids seen and whether all were readable."""
+
+    def __init__(self, path: Path, problems: Problems) -> None:
+        self.path, self.problems = path, problems
+        self.seen: dict[str, int] = {}
+        self.complete = True
+
+    @abstractmethod
+    def records(self) -> Iterator[Row]:
+        """Yield every record that can be read."""
+
+    def rows(self, repeated: bool = False) -> Iterator[Row]:
+        """Yield every record that has an id of its own; with `repeated` those others have too."""
+        for row in self.records():
+            key = row.as_id("_id", row.record.get("_id"))
+            if key is None:
+                self.complete = False
+            elif self.seen.setdefault(key, row.line) != row.line:
+                row.complain("_id", f"{key!r} is already on line {self.seen[key]}", REPEATED)
+                if repeated:
+                    row.key = key
+                    yield row
+            else:
+                row.key = key
+                yield row
+
+
+class JsonLines(Records):
+    """Read the records of a JSON-lines file."""
+
+    def records(self) -> Iterator[Row]:
+        """Yield every line that is a JSON object."""
+        for line, text in text_lines(self.path, self.problems):
+            if text is not None and not text.strip():
+                continue
+            row = None if text is None else _parsed_row(text, self.path, self.problems, line)
+            if row is None:
+                self.complete = False
+            else:
+                yield row
+
+
+def json_records(path: Path, problems: Problems) -> Iterator[Row]:
+    """Yield the objects of JSON lines, or of one JSON document: an object or a list of them.
+
+    A document is read whole.
+    """
+    lines = text_lines(path, problems)
+    begin: list[tuple[int, str]] = []
+    for number, text in lines:
+        if text is not None and text.strip():
+            begin.append((number, text))
+        if len(begin) == 2 or text is None:
+            break
+    first = begin[0][1].strip() if begin else ""
+    # The first line of a document is no JSON by itself, and its second one neither.
+    is_one_value = first.startswith("[") or (
+        first.startswith("{") and not any(_is_object(text) for _, text in begin)
+    )
+    if is_one_value:
+        blank = "\n" * (begin[0][0] - 1)  # for the line of what is broken
+        document = blank + "".join(text for _, text in begin)
+        value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
+        records = value if isinstance(value, list) else [] if value is None else [value]
+        for position, record in enumerate(records, start=1):
+            if (row := row_of(record, path, problems, position, f"record {position}")) is not None:
+                yield row
+        return
+    for number, line in chain(begin, lines):
+        if line is not None and line.strip():
+            if (row := _parsed_row(line, path, problems, number)) is not None:
+                yield row
+
+
+def _parsed_row(text: str, path: Path, problems: Problems, line: int) -> Row | None:
+    before = len(problems)
+    record = parse_json(text, path, problems, line)
+    return None if len(problems) > before else row_of(record, path, problems, line)
+
+
+def row_of(record: object, path: Path, problems: Problems, line: int, name: str = "") -> Row | None:
+    """Make a row of an object; problems name its line or, in a document, its name."""
+
+    def complain(field: str | None, why: str, kind: str = "") -> None:
+        label = ": ".join(part for part in (name, field) if part)
+        problems.add(path, None if name else line, label or None, why, kind)
+
+    if isinstance(record, dict):
+        return Row(record, line, complain, name)
+    complain(None, "is not a JSON object")
+    return None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
+    """Parse JSON; where it is broken add a problem, at `line` or the error's own, and give None.
+
+    A key that an object has twice is a problem too: one of its values would be lost.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except _RepeatedKey as error:
+        problems.add(path, line, str(error), "stands twice in one JSON object")
+    except json.JSONDecodeError as error:
+        problems.add(path, line or error.lineno, None, f"broken JSON: {error.msg}")
+    except ValueError:
+        problems.add(path, line, None, "broken JSON: a number is too long")
+    except RecursionError:
+        problems.add(path, line, None, "broken JSON: nested too deeply")
+    return None
+
+
+class _RepeatedKey(Exception):
+    """Report a key that an object has twice."""
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _RepeatedKey(next(key for key in keys if keys.count(key) > 1))
+    return values
+
+
+# Takes a field, why it is wrong and, perhaps, the kind of problem.
+Complain = Callable[..., None]
+
+
+class Row:
+    """Hold one record; a wrong field is reported through `complain` and read as an empty value."""
+
+    def __init__(
+        self, record: Mapping[str, object], line: int, complain: Complain, name: str = ""
+    ) -> None:
+        self.record, self.line, self.complain = record, line, complain
+        self.location: int | str = name or line
+        self.key = ""
+        meta = record.get("metadata")
+        if meta is not None and not isinstance(meta, dict):
+            complain("metadata", f"is {_kind(meta)}, not an object")
+        self.meta: Mapping[str, object] = meta if isinstance(meta, dict) else {}
+
+    def as_id(self, field: str, value: object) -> str | None:
+        """Check an id: text, or an integer, which becomes text; else complain and give None."""
+        if type(value) is int:
+            return str(value)
+        if value is None:
+            hint = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
+            self.complain(field, f"is missing{hint}")
+        elif why := why_not_id(value) if isinstance(value, str) else _not_text(value):
+            self.complain(field, why)
+        else:
+            return str(value)
+        return None
+
+    def text(self, field: str) -> str:
+        """Read the text of a field (`metadata.x`: of the metadata); "" where it is absent."""
+        name = field.removeprefix("metadata.")
+        value = (self.record if name == field else self.meta).get(name)
+        if name in ("date", "publish_time") and type(value) is int:
+            return str(value)
+        return self.as_text(field, "" if value is None else value)
+
+    def as_text(self, field: str, value: object) -> str:
+        """Check a text; else complain and give ""."""
+        why = why_not_text(value) if isinstance(value, str) else _not_text(value)
+        if why:
+            self.complain(field, why)
+        return "" if why else str(value)
+
+    def require_text(self, field: str) -> str:
+        """Read the text of a field of the record; complain where it is absent or blank."""
+        value = self.record.get(field)
+        if value is None:
+            self.complain(field, "is missing", EMPTY)
+        elif isinstance(value, str) and not value.strip():
+            self.complain(field, "is empty", EMPTY)
+        return self.text(field)
+
+    def require_either(self, field: str, alternative: str) -> None:
+        """Complain where both fields are absent or blank."""
+        values = (self.record.get(field), self.record.get(alternative))
+        if all(value is None or isinstance(value, str) and not value.strip() for value in values):
+            self.complain(field, f"is empty, and so is {alternative}", EMPTY)
+
+    def check_keys(self, fields: Sequence[str], of_metadata: Sequence[str]) -> None:
+        """Complain of a key that nobody reads where a field of the record is missing.
+
+        `of_metadata` are keys that belong into metadata.
+        """
+        unexpected = [key for key in self.record if key not in (*fields, "metadata")]
+        missing = [field for field in fields if self.record.get(field) is None]
+        stray = [key for key in unexpected if key in of_metadata]
+        if not missing:
+            unexpected = []
+        if "metadata" not in self.record and stray:
+            missing.append("metadata")
+            unexpected = list(dict.fromkeys([*unexpected, *stray]))
+        if missing and unexpected:
+            allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
+            why = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
+            self.complain(", ".join(unexpected), why, UNKNOWN)
+
+    def list_field(self, field: str) -> list[object] | None:
+        """Read a list of the metadata; None where it is absent, or wrong, which is reported."""
+        value = self.meta.get(field)
+        if value is None or isinstance(value, list):
+            return value
+        self.complain(f"metadata.{field}", f"is {_kind(value)}, not a list")
+        return None
+
+
+def _not_text(value: object) -> str:
+    return f"is {_kind(value)}, not text"
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else _KINDS.get(type(value), "a number")

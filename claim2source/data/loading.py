@@ -1,0 +1,185 @@
+"""Load a data set: a folder by its name, or tables of papers, posts and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Dataset, Table
+from claim2source.data.beir import (
+    OF_CLAIMS,
+    OF_SOURCES,
+    QRELS,
+    assembled,
+    folder_of,
+    read_beir,
+    read_claims,
+    read_judgements,
+)
+from claim2source.data.frames import (
+    ANY_TABLE,
+    CLAIM_COLUMNS,
+    GRADE_COLUMNS,
+    SOURCE_COLUMNS,
+    Frame,
+    FrameRecords,
+    cell_text,
+)
+from claim2source.data.lenient import TABLES, Traits
+from claim2source.data.trec import BEIR_COLUMNS
+
+PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
+# Keys of a BEIR file with the columns that are read as them, the first that is there.
+_OF_PAPERS: Mapping[str, Sequence[str]] = {
+    "_id": ("_id", "id", *SOURCE_COLUMNS[:-1]),
+    "title": ("title",),
+    "text": ("text", "abstract"),
+}
+_OF_POSTS: Mapping[str, Sequence[str]] = {
+    "_id": ("_id", "id", *CLAIM_COLUMNS[:-1]),
+    "text": ("text", "query"),
+}
+
+
+def load(
+    folder: str | Path | None = None,
+    split: str | None = None,
+    languages: Sequence[str] | None = None,
+    *,
+    papers: Table | None = None,
+    posts: Table | None = None,
+    pairs: Table | None = None,
+    columns: Mapping[str, str] | None = None,
+    lenient: bool = False,
+) -> Dataset:
+    """Load one split of a data set: by its folder or name, or of tables.
+
+    The name `demo` is the packaged set; another plain name that is no folder here is looked up
+    in the folder CLAIM2SOURCE_DATA.
+
+    Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
+    `golds` the sources graded above 0; sources are the whole corpus. Claims without any
+    judgement belong to a split by their `metadata.split`, or, where the split has no qrels
+    file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
+    unless it is judged to be its gold, is the claim itself and never ranked for it.
+
+    `papers`, `posts` and `pairs` are pandas frames, Hugging Face `Dataset`s, lists of dicts, or
+    lists of texts (their ids are `paper-1`, `post-1`, ..), in place of the three files, read and
+    checked as these are. `columns` maps other names to these: `{"tweet": "text"}`. Columns: of
+    papers `_id` (or `id`), `title`, `text` (or `abstract`); of posts `_id` (or `id`), `text` (or
+    `query`); what files have in `metadata` stands there or in columns of its own (`authors`,
+    `venue`, `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id:
+    `query-id` (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`,
+    `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
+    pairs no post has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
+
+    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
+    empty or repeated are left out, as are judgements of
+    claims that are not there and metadata that mean something else. Golds that are not there stay
+    in the judgements, as never found. Of a source judged twice for a claim the highest grade
+    counts, of a decimal grade its whole part. What was left out or changed is logged and stands in
+    the data set's `notes`.
+
+    Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
+    no claim of the split has.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev", ["de"])
+        >>> {claim.lang for claim in dev.claims}, len(dev.sources) > 400
+        ({'de'}, True)
+    """
+    tables = {PAPERS: papers, POSTS: posts, PAIRS: pairs}
+    names = [name for name, table in tables.items() if table is not None]
+    if folder is None:
+        require(bool(names), "load", None, "a folder and a split, or papers, posts and pairs")
+        return _load_tables(tables, columns or {}, split or "test", languages, lenient)
+    if not isinstance(folder, str | Path):
+        raise ConfigError(
+            "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
+        )
+    require(not names, "folder", folder, f"none beside {' and '.join(names)}")
+    require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
+    require(split is not None, "split", split, "the name of a split, such as dev")
+    return read_beir(folder_of(folder), str(split), languages, lenient=lenient)
+
+
+def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
+    """Raise `UserError` where no claim of a split has a gold; nothing but its judgements is read.
+
+    Where they hold none, the data set is loaded, whose own errors come first.
+    """
+    path = folder_of(folder) / QRELS / f"{split}.tsv"
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            if any(map(_is_gold, lines)):
+                return
+    if not load(folder, split, lenient=lenient).golds:
+        why = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        raise InputError(folder_of(folder), field="split", why=why)
+
+
+def _is_gold(line: str) -> bool:
+    try:
+        return float(line.rpartition("\t")[2]) > 0
+    except ValueError:
+        return False
+
+
+def _load_tables(
+    tables: Mapping[str, Table | None],
+    columns: Mapping[str, str],
+    split: str,
+    languages: Sequence[str] | None,
+    lenient: bool,
+) -> Dataset:
+    problems = Traits(None, lenient)
+    frames = {
+        name: Frame(table, name, columns) for name, table in tables.items() if table is not None
+    }
+    papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
+    for old in columns:
+        available = sorted({column for frame in frames.values() for column in frame.names})
+        is_known = any(old in frame.names for frame in frames.values())
+        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(available)}")
+    if papers is None or posts is None:
+        raise ConfigError(PAPERS if papers is None else POSTS, None, ANY_TABLE)
+    corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
+    queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
+    problems.raise_if_any()  # a column that is missing is said once, not of every row
+    read = read_claims(queries)
+    if not read and queries.complete:
+        problems.add(queries.path, None, None, "holds no claims")
+    judgements, names = None, BEIR_COLUMNS
+    if judged is None:
+        # There is no other split that they could belong to.
+        read = [query._replace(split=query.split or split) for query in read]
+    else:
+        ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
+        grades = next((name for name in GRADE_COLUMNS if name in judged.columns), None)
+        names = (*ids, grades or GRADE_COLUMNS[0])
+        rows = _judged_rows(judged, *ids, grades)
+        judgements = read_judgements(rows, Path(PAIRS), problems, names)
+    return assembled(
+        queries,
+        read,
+        corpus,
+        Path(PAIRS),
+        judgements,
+        names,
+        split=split,
+        name=TABLES,
+        problems=problems,
+        languages=languages,
+    )
+
+
+def _judged_rows(
+    pairs: Frame, claim: str, source: str, grades: str | None
+) -> Iterator[tuple[int, list[str]]]:
+    columns = [pairs.column(claim), pairs.column(source)]
+    columns += [pairs.column(grades) if grades else ["1"] * len(columns[0])]
+    for number, cells in enumerate(zip(*columns, strict=True), start=1):
+        yield number, [cell_text(cell) for cell in cells]

@@ -1,0 +1,144 @@
+"""Convert the released files of the cross-genre paper (ADMA 2023), tweets to news, into BEIR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from claim2source.core.errors import Problems
+from claim2source.core.files import why_not_file
+from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
+from claim2source.data.beir import source_of
+from claim2source.data.jsonl import JsonLines
+from claim2source.data.text_files import text_lines, why_not_id, why_not_text
+
+SPLITS = ("train", "dev", "test")
+TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
+# The paper's section 3.1.
+RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
+
+
+def names_one(text: str, words: Iterable[str]) -> bool:
+    """Tell whether a text has one of some keywords as whole words, in any case."""
+    pattern = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
+    return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
+
+
+def files_of_news() -> set[str]:
+    """Name all files that `read_news` knows."""
+    return {TITLES, ARTICLES, RSS, *(f"{split}.tsv" for split in SPLITS)}
+
+
+def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
+    """Read the splits of the released files in the folder `source`, and note what is absent.
+
+    `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
+    `newsid_title.tsv` has id, tab, title. Optional are `news.jsonl`, records of a BEIR corpus that
+    add bodies (`text`), dates or both to these articles, and `rss.jsonl`, further articles, of
+    which those with one of the paper's six keywords are added. A claim's id is its split and
+    line, `dev-17`. Raises `InputError` on bad input, a line per problem.
+    """
+    problems = Problems()
+    splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
+    for name in (*(f"{split}.tsv" for split in splits or SPLITS[:1]), TITLES):
+        if why := why_not_file(source / name):
+            problems.add(source / name, None, None, why)
+    problems.raise_if_any()
+    articles = _titles(source / TITLES, problems)
+    notes = [_add_bodies(source / ARTICLES, articles, problems)]
+    distractors, note = _distractors(source / RSS, articles, problems)
+    notes.append(note)
+    claims = {split: _posts(source / f"{split}.tsv", articles, problems) for split in splits}
+    problems.raise_if_any()
+    notes += [f"no {split}.tsv" for split in SPLITS if split not in splits]
+    sources = (*articles.values(), *distractors)
+    parts = []
+    for split, claims_of_split in claims.items():
+        grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
+        parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
+    return parts, [note for note in notes if note]
+
+
+def _titles(path: Path, problems: Problems) -> dict[str, Source]:
+    titles: dict[str, Source] = {}
+    for line, title, key in _texts_and_ids(path, ("id", "title"), problems, id_first=True):
+        if key in titles:
+            problems.add(path, line, "id", f"{key!r} is there twice")
+        titles.setdefault(key, Source(key, title))
+    if not titles and not len(problems):
+        problems.add(path, None, None, "holds no titles")
+    return titles
+
+
+def _posts(path: Path, articles: dict[str, Source], problems: Problems) -> list[Claim]:
+    before, posts = len(problems), []
+    for line, text, news in _texts_and_ids(path, ("text", "news id"), problems):
+        if news not in articles:
+            problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
+        else:
+            posts.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
+    if not posts and len(problems) == before:
+        problems.add(path, None, None, "no posts")
+    return posts
+
+
+def _texts_and_ids(
+    path: Path, columns: tuple[str, str], problems: Problems, *, id_first: bool = False
+) -> Iterator[tuple[int, str, str]]:
+    """Yield line, text and id of every line; a tab within a text does no harm."""
+    for number, line in text_lines(path, problems):
+        if line is None or not line.strip():
+            continue
+        line = line.rstrip("\r\n")
+        left, tab, right = line.partition("\t") if id_first else line.rpartition("\t")
+        if not tab:
+            problems.add(path, number, None, f"must be {' <tab> '.join(columns)}")
+            continue
+        key, text = (left, right) if id_first else (right, left)
+        key, text = key.strip(), _unquoted(text)
+        whys = [why_not_id(key), why_not_text(text) if text.strip() else "is empty"]
+        for column, why in zip(columns if id_first else columns[::-1], whys, strict=True):
+            if why:
+                problems.add(path, number, column, why)
+        if not any(whys):
+            yield number, text, key
+
+
+def _unquoted(cell: str) -> str:
+    inner = cell[1:-1]
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
+        return cell
+    return inner.replace('""', '"')
+
+
+def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
+    if not path.exists():
+        return f"no {ARTICLES}: articles have a title alone"
+    lines = JsonLines(path, problems)
+    for row in lines.rows():
+        if row.key not in articles:
+            problems.add(path, row.line, "_id", f"{row.key!r} is not in {TITLES}")
+            continue
+        title = articles[row.key].title
+        if not row.text("title").strip():
+            row.record = {**row.record, "title": title}
+        articles[row.key] = replace(source_of(row), title=title)
+    with_body = sum(bool(article.abstract.strip()) for article in articles.values())
+    return f"{with_body} of {len(articles)} articles have a body"
+
+
+def _distractors(
+    path: Path, article_ids: Collection[str], problems: Problems
+) -> tuple[list[Source], str]:
+    if not path.exists():
+        return [], ""
+    sources, count = [], 0
+    for row in JsonLines(path, problems).rows():
+        source, count = source_of(row), count + 1
+        if row.key in article_ids:
+            problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
+        if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):
+            sources.append(source)
+    return sources, f"{len(sources)} of {count} articles of {RSS} have one of the six keywords"

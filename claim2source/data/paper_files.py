@@ -1,0 +1,375 @@
+"""Read papers of any file, one after another: JSON, XML, tables and references."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from claim2source.core.config import require
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.files import why_not_file
+from claim2source.data.beir import CORPUS, OF_SOURCES, folder_of, text_length
+from claim2source.data.jsonl import Row
+from claim2source.data.lenient import is_lenient
+from claim2source.data.paper_json import paper_of_row, read_json
+from claim2source.data.paper_xml import read_xml
+from claim2source.data.papers import Paper, clean, first_day
+from claim2source.data.references import read_bibtex, read_tagged
+from claim2source.data.text_files import open_bytes, open_spreadsheet, tsv_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format = Literal[
+    "beir", "openalex", "crossref", "pubmed", "jats", "ris", "nbib", "bibtex", "csv", "parquet"
+]
+READ = "JSON, JSON lines, PubMed's XML, JATS, RIS, NBIB, BibTeX, CSV, TSV and Parquet"
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "beir",
+    ".json": "beir",
+    ".ndjson": "beir",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".xml": "pubmed",
+    ".nxml": "pubmed",
+    ".ris": "ris",
+    ".nbib": "nbib",
+    ".bib": "bibtex",
+    ".bibtex": "bibtex",
+}
+# How files of other kinds begin, and texts of ours whatever their names say.
+_OTHER_FORMATS: dict[bytes, str] = {
+    rb"PK\x03\x04": "a zip archive, as Excel's and Word's files are",
+    rb"\xd0\xcf\x11\xe0": "an old Excel or Word file",
+    rb"%PDF": "PDF",
+    rb"\{\\rtf": "RTF",
+    rb"(BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf)": "compressed, and not by gzip",
+    rb"\x1f\x8b": "compressed by gzip: let its name end in .gz",
+    rb"SQLite format 3": "an SQLite database",
+    rb"(ARROW1|\xff\xff\xff\xff)": "Arrow: save Parquet",
+    rb"%\d ": "EndNote's own form: export RIS or BibTeX",
+    rb"(FN|PT) \w": "Web of Science's own form: export RIS or BibTeX",
+    rb"(?i:<!doctype\s+html|<html)": "a web page",
+}
+_ZIPPED = {
+    ".xlsx": "an Excel workbook: save it as CSV",
+    ".ods": "a spreadsheet: save it as CSV",
+    ".docx": "a Word file",
+    ".odt": "a text document",
+}
+_OURS: dict[bytes, Format] = {
+    rb"TY  -": "ris",
+    rb"PMID *- ": "nbib",
+    rb"PAR1": "parquet",
+    rb"@\w+\s*[{(]": "bibtex",
+    rb"<": "pubmed",
+    rb"[{\[]": "beir",
+}
+
+FIELDS = ("id", "title", "abstract", *OF_SOURCES)
+# The field of a record of corpus.jsonl that a field of a table becomes.
+_FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
+# What pandas and R write for a value that is absent.
+_EMPTY = frozenset(
+    "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
+)
+# What Arrow writes for a day that is in none of Python's years.
+_NO_YEAR = "<value out of range"
+# Rows of a Parquet file that are read at a time.
+_BATCH = 1024
+
+Cells = tuple[int, Mapping[str, object]]
+
+
+@dataclass
+class PaperFiles:
+    """Read the papers of files, as often as needed; `left_out` counts those without any text.
+
+    With `check` all are read before the first is given: a mistake on the last line is found, and
+    of records with one id only the one with the most text is given. Without, and of pipes, such a
+    record follows shorter ones. With `lenient` what cannot be read is left out and counted in
+    `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
+    """
+
+    files: Sequence[Path]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    format: Format | None = None
+    lenient: bool = False
+    without: Collection[str] = ()
+    unread_files: Sequence[Path] = ()
+    check: bool = True
+    left_out: int = 0
+    problems: Problems = field(default_factory=Problems)
+    _longest: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        columns: Mapping[str, str] | None = None,
+        format: Format | None = None,
+        lenient: bool = False,
+    ) -> PaperFiles:
+        """Find the files of a source: a file, a folder of files, or a data set by its name.
+
+        Raises `UserError` where there are none, or a column belongs to no field.
+        """
+        for name in columns or {}:
+            require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
+        path = Path(source)
+        if not path.exists() or (path / CORPUS).is_file():
+            folder = path if path.suffix else folder_of(source)
+            if (folder / CORPUS).is_file():
+                lenient = is_lenient(folder, lenient)
+                return cls([folder / CORPUS], columns or {}, format or "beir", lenient)
+        if not path.is_dir():
+            if why := why_not_file(path):
+                raise InputError(path, why=why)
+            return cls([path], columns or {}, format, lenient)
+        paths = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
+        files = [item for item in paths if _is_ours(item)]
+        if not files:
+            raise InputError(path, why=f"holds no files of papers: {READ} (.gz)")
+        ignored = [item for item in paths if item not in set(files)]
+        return cls(files, columns or {}, format, lenient, unread_files=ignored)
+
+    def __len__(self) -> int:
+        """Count the papers that were read, each id once."""
+        return len(self._longest)
+
+    def __iter__(self) -> Iterator[Paper]:
+        """Yield papers. Raises `InputError` at the first problem, unless `lenient`."""
+        if self.check and not self._longest and all(path.is_file() for path in self.files):
+            for _ in self.scan():
+                pass
+        return self.scan()
+
+    def scan(self) -> Iterator[Paper]:
+        """Read the files once; of papers with one id one with more text may follow another."""
+        self.left_out, self.problems = 0, Problems()
+        for path in self.unread_files:
+            self.problems.count("files of other kinds", path)
+        number = 0
+        for path in self.files:
+            for paper in self._read_file(path):
+                number += 1
+                if not self.lenient:
+                    self.problems.raise_if_any()
+                if paper is None:
+                    self.left_out += 1
+                elif self._counts(paper, number, path):
+                    yield paper
+            if not self.lenient:
+                self.problems.raise_if_any()
+
+    def _counts(self, paper: Paper, number: int, path: Path) -> bool:
+        source = paper.source
+        if source.id in self.without:
+            self.problems.count("papers that are to be deleted", path)
+            return False
+        # More text first, then the earlier record.
+        rank = (text_length(source) << 40) - number
+        before = self._longest.setdefault(hash(source.id), rank)
+        if rank != before:
+            self.problems.count("repeated ids, of which the one with more text is read", path)
+        if rank < before:
+            return False
+        self._longest[hash(source.id)] = rank
+        if source.date and not first_day(source.date):
+            self.problems.count("dates that are not read", path, repr(source.date[:40]))
+        return True
+
+    def omissions(self) -> str:
+        """Sum up omissions and changes in one line; "" where there were none."""
+        parts = [self.problems.summary()]
+        if self.left_out:
+            reason = "papers without title and abstract, or without an id"
+            parts.insert(0, f"{reason}: {self.left_out}")
+        if total := len(self.problems):
+            parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
+        return "; ".join(part for part in parts if part)
+
+    def _read_file(self, path: Path) -> Iterator[Paper | None]:
+        kind = self.format
+        if kind is None:
+            kind, why = format_of(path)
+            if why:
+                self.problems.add(path, None, None, why)
+                return iter(())
+        if kind in ("pubmed", "jats"):
+            return read_xml(path, self.problems)
+        if kind in ("csv", "parquet"):
+            rows = _parquet if kind == "parquet" else _csv
+            columns, problems = self.columns, self.problems
+            return (
+                paper_of_row(_row(path, line, cells, columns, problems))
+                for line, cells in rows(path, columns, problems)
+            )
+        if kind == "ris" or kind == "nbib":
+            return read_tagged(path, self.problems, kind)
+        if kind == "bibtex":
+            return read_bibtex(path, self.problems)
+        return read_json(path, self.problems, self.format)
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _is_ours(path: Path) -> bool:
+    if _suffix(path) in _FORMATS:
+        return True
+    return (_suffix(path) == ".txt" or path.suffix == ".gz") and not format_of(path)[1]
+
+
+def format_of(path: Path) -> tuple[Format, str]:
+    """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
+    by_name = _FORMATS.get(_suffix(path))
+    if not path.is_file():  # a pipe is read only once
+        return by_name or "beir", ""
+    try:
+        with open_bytes(path) as file:
+            begin = file.read(4096)
+    except (OSError, EOFError, zlib.error):
+        return by_name or "beir", ""  # who reads it says why it cannot be read
+    if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        begin = begin.decode("utf-16", "ignore").encode()
+    begin = begin.removeprefix(BOM_UTF8).lstrip()
+    for mark, why in _OTHER_FORMATS.items():
+        if re.match(mark, begin):
+            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), why)}; read are {READ}"
+    kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
+    if by_name is None and kind is None:
+        return "beir", f"is of no kind that is read; read are {READ}"
+    if by_name == "beir" and kind is None and begin:
+        return "beir", f"is not JSON, as its name says; read are {READ}"
+    json_or_xml = by_name in (None, "beir", "pubmed") and kind in ("beir", "pubmed")
+    certain = kind in ("ris", "nbib", "parquet") or kind == "bibtex" and by_name != "csv"
+    return (kind if kind and (certain or json_or_xml) else by_name or kind or "beir"), ""
+
+
+def _csv(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iterator[Cells]:
+    header, separator, lines = open_spreadsheet(
+        path, problems, (*FIELDS, "text", *renamed.values())
+    )
+    columns = _columns(path, header, renamed, problems)
+    names = list(dict.fromkeys(columns.values()))
+    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
+        values = dict(zip(names, cells, strict=True))
+        yield number, {field: values[column] for field, column in columns.items()}
+
+
+def _parquet(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iterator[Cells]:
+    from pyarrow import ArrowException, Table, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = _columns(path, file.schema_arrow.names, renamed, problems)
+            for field, column in columns.items():
+                if why := _why_not_cells(file.schema_arrow.field(column).type, field):
+                    raise InputError(path, field=column, why=why)
+            names = list(dict.fromkeys(columns.values()))
+            for batch in file.iter_batches(_BATCH, columns=names):
+                table = Table.from_batches([batch])
+                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in names}
+                for row in range(len(table)):
+                    number += 1
+                    yield number, {field: values[name][row] for field, name in columns.items()}
+    except (ArrowException, OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
+
+
+def _why_not_cells(kind: pa.DataType, field: str) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    listed = field == "authors" and any(is_list(kind) for is_list in lists)
+    inner = kind.value_type if listed else kind
+    if pa.types.is_nested(inner) or "binary" in str(inner):
+        return f"is of the type {kind}, not text"
+    return ""
+
+
+def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Write days and times as text: those beyond Python's years have none."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        # Seconds of the time zone's clock, as Python writes them.
+        if column.type.tz:
+            import pyarrow.compute as pc
+
+            column = pc.local_timestamp(column)
+        column = column.cast(pa.timestamp("s"), safe=False)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
+def _columns(
+    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Problems
+) -> dict[str, str]:
+    small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
+    columns = {name: small[name] for name in FIELDS if name in small}
+    if "abstract" not in columns and "text" in small:
+        columns["abstract"] = small["text"]
+    columns |= renamed
+    if not header:
+        raise InputError(path, why="is empty: a first line of columns is wanted")
+    header_text = ", ".join(header)
+    for name, column in columns.items():
+        if column not in header:
+            raise InputError(
+                path, field=name, why=f"no column {column!r}; there are: {header_text}"
+            )
+        if header.count(column) > 1:
+            why = f"{header.count(column)} columns have this name; there are: {header_text}"
+            raise InputError(path, field=column, why=why)
+    if "id" not in columns or not {"title", "abstract"} & set(columns):
+        why = f"name the columns of id and of title or abstract; there are: {header_text}"
+        raise InputError(path, field="columns", why=why)
+    if unread := [column for column in header if column and column not in columns.values()]:
+        listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
+        problems.count(f"tables with columns that are not read ({listed})", path)
+    return columns
+
+
+def _row(
+    path: Path,
+    line: int,
+    cells: Mapping[str, object],
+    columns: Mapping[str, str],
+    problems: Problems,
+) -> Row:
+    labels = {_FIELD_OF.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
+
+    def complain(field: str, why: str, kind: str = "", /) -> None:
+        problems.add(path, line, labels.get(field, field), why, kind)
+
+    record: dict[str, object] = {"title": "", "text": ""}
+    metadata: dict[str, object] = {}
+    for name, value in cells.items():
+        if value is None:
+            value = ""
+        if isinstance(value, list):
+            value = [item for item in value if item is not None and str(item) not in _EMPTY]
+        if name not in ("id", "authors") and not isinstance(value, str):
+            value = str(value)  # a number
+        if isinstance(value, str) and value.strip() in _EMPTY:
+            problems.count("cells such as nan or None, read as empty", path, line)
+            value = ""
+        if name == "date" and str(value).startswith(_NO_YEAR):
+            problems.count("dates that are not read", path, str(value))
+            value = ""
+        if name in ("title", "abstract", "venue"):
+            value = clean(str(value), path, line, problems)
+        (record if name in _FIELD_OF else metadata)[_FIELD_OF.get(name, name)] = value
+    return Row({**record, "metadata": metadata}, line, complain)

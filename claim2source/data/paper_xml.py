@@ -1,0 +1,305 @@
+"""Read articles of XML, one after another: PubMed's and, of publishers and PMC, JATS."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+from claim2source.core.arguments import is_digits
+from claim2source.core.errors import Problems
+from claim2source.core.files import why_not_file
+from claim2source.data.papers import (
+    NO_TITLE,
+    RETRACTED,
+    Paper,
+    iso_language,
+    paper_of_texts,
+    plain_doi,
+    state_of,
+    worst,
+)
+from claim2source.data.text_files import open_bytes
+
+ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset")
+# XML of other kinds, by its root.
+_FOREIGN = {
+    "xml": "EndNote XML: export RIS or BibTeX",
+    "records": "EndNote XML: export RIS or BibTeX",
+    "html": "a web page",
+    "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
+    "medlinecitationset": "an old form of PubMed's: fetch it anew",
+}
+# Elements that begin a line, and repeated formulas.
+_BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
+_REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
+
+
+class _Record:
+    """Hold an article of a file; count the parts of it that are skipped."""
+
+    def __init__(self, element: Element, path: Path, number: int, problems: Problems) -> None:
+        self.element, self.path, self.problems = element, path, problems
+        self.name = f"{element.tag} {number}"
+
+    def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
+        path, name, problems = self.path, self.name, self.problems
+        return paper_of_texts(path, name, problems, key=key, title=title, authors=authors, **texts)
+
+    def leave_out(self, reason: str) -> None:
+        self.problems.count(f"{reason}, left out", self.path, self.name)
+
+    def title(self, element: Element | None, vernacular: Element | None) -> str:
+        """Read a title, or the one in the paper's own language where there is none."""
+        title, own = _text(element), _text(vernacular)
+        if title.strip(" .[]").lower() in NO_TITLE:
+            return own
+        if own:
+            self.leave_out("titles in the paper's own language beside an English one")
+        return title
+
+    def abstract(self, elements: list[Element], translations: list[Element]) -> str:
+        """Read the parts of an abstract, or else another abstract; English ones come first."""
+
+        def is_foreign(element: Element) -> bool:
+            return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
+
+        versions = [*elements, *sorted(translations, key=is_foreign)]
+        texts = [text for text in map(_abstract, versions) if text]
+        for _ in texts[1:]:
+            self.leave_out("abstracts beside another one")
+        return texts[0] if texts else ""
+
+    def doi(self, ids: list[Element]) -> str:
+        """Read the first DOI that is not marked as wrong."""
+        wrong = [plain_doi(_text(key)) for key in ids if key.get("ValidYN") == "N"]
+        for _ in wrong:
+            self.leave_out("DOIs that are marked as wrong")
+        # The list of the article's ids does not mark them.
+        dois = (plain_doi(_text(key)) for key in ids)
+        return next((doi for doi in dois if doi and doi not in wrong), "")
+
+
+def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
+    """Yield the articles of a file; None for one without id or without title and abstract."""
+    if why := why_not_file(path):
+        problems.add(path, None, None, why)
+        return
+    number = depth = 0
+    try:
+        with open_bytes(path) as file:
+            root: Element | None = None
+            for event, element in iterparse(file, ("start", "end")):
+                element.tag = element.tag.rpartition("}")[2]
+                if root is None:
+                    root = element
+                    if kind := _FOREIGN.get(root.tag.lower()):
+                        problems.add(path, None, None, f"is {kind}; PubMed's XML and JATS are read")
+                        return
+                depth += 1 if event == "start" else -1
+                if event == "start":
+                    continue
+                if read := _READERS.get(element.tag):
+                    number += 1
+                    yield read(_Record(element, path, number, problems))
+                    element.clear()
+                elif element.tag == "DeleteCitation":
+                    problems.count("PubMed's lists of deleted articles, left out", path)
+                # What was read goes: a file may be larger than memory.
+                if depth == 1 and root.tag not in _READERS:
+                    root.clear()
+            if root is not None and not number and root.tag not in _ROOTS:
+                why = f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
+                problems.add(path, None, None, why)
+    except ParseError as error:
+        problems.add(path, error.position[0], None, f"broken XML: {error}")
+    except (OSError, EOFError, zlib.error) as error:
+        problems.add(path, None, None, f"cannot be read: {error}")
+    except (ValueError, LookupError) as error:  # an encoding that the parser does not know
+        problems.add(path, None, None, f"XML that cannot be read, save it as UTF-8: {error}")
+
+
+def _article(record: _Record) -> Paper | None:
+    element = record.element
+    citation = element.find("MedlineCitation")
+    article = None if citation is None else citation.find("Article")
+    if citation is None or article is None:
+        record.problems.add(record.path, None, record.name, "has no PMID or no Article")
+        return None
+    ids = element.findall("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")
+    return _pubmed(
+        record,
+        _text(citation.find("PMID")),
+        article.findall("AuthorList/Author"),
+        title=record.title(article.find("ArticleTitle"), article.find("VernacularTitle")),
+        abstract=record.abstract(article.findall("Abstract"), citation.findall("OtherAbstract")),
+        venue=_text(article.find("Journal/Title")),
+        date=_pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
+        doi=record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
+        lang=_text(article.find("Language")),
+        retracted=_notices(citation),
+    )
+
+
+def _notices(citation: Element) -> str:
+    notices = [
+        state_of(kind.removesuffix("In"), _text(element.find("RefSource")).rstrip("."))
+        for element in citation.findall("CommentsCorrectionsList/CommentsCorrections")
+        if (kind := element.get("RefType", "")).endswith("In")
+    ]
+    types = citation.findall("Article/PublicationTypeList/PublicationType")
+    typed = [RETRACTED for kind in types if _text(kind).lower().startswith("retracted pub")]
+    return worst([*notices, *typed])
+
+
+def _book(record: _Record) -> Paper | None:
+    book = record.element.find("BookDocument")
+    if book is None:
+        record.problems.add(record.path, None, record.name, "has no BookDocument")
+        return None
+    chapter, book_title = book.find("ArticleTitle"), book.find("Book/BookTitle")
+    title = record.title(chapter, book.find("VernacularTitle"))
+    authors = book.findall("AuthorList[@Type='authors']/Author")
+    return _pubmed(
+        record,
+        _text(book.find("PMID")),
+        authors or book.findall("AuthorList/Author") or book.findall("Book/AuthorList/Author"),
+        title=title or _text(book_title),
+        abstract=record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
+        venue=_text(book_title) if title else _text(book.find("Book/Publisher/PublisherName")),
+        date=_pubmed_date(book, "ContributionDate", "Book/PubDate"),
+        doi=record.doi(
+            book.findall("ArticleIdList/ArticleId[@IdType='doi']")
+            + book.findall("Book/ELocationID[@EIdType='doi']")
+        ),
+        lang=_text(book.find("Language")),
+    )
+
+
+def _pubmed(record: _Record, key: str, authors: list[Element], **texts: str) -> Paper | None:
+    if not key:
+        record.problems.add(record.path, None, record.name, "has no PMID or no Article")
+        return None
+    names = [_pubmed_name(author) for author in authors]
+    return record.paper(names, key=key, url=f"{ADDRESS}{key}/", **texts)
+
+
+def _pubmed_name(author: Element) -> str:
+    parts = (_text(author.find("ForeName")), _text(author.find("LastName")))
+    return " ".join(filter(None, parts)) or _text(author.find("CollectiveName"))
+
+
+def _pubmed_date(element: Element, *paths: str) -> str:
+    """Read the day of the first place that has a year, such as electronic publication."""
+    for path in paths:
+        date = element.find(path)
+        if date is not None and (year := _text(date.find("Year"))):
+            month_and_day = (_text(date.find(name)) for name in ("Month", "Day"))
+            return "-".join(filter(None, (year, *month_and_day)))
+    return _text(element.find(f"{paths[-1]}/MedlineDate"))
+
+
+def _jats(record: _Record) -> Paper | None:
+    article = record.element
+    meta = article.find("front/article-meta")
+    if meta is None:
+        record.problems.add(record.path, None, record.name, "has no front/article-meta")
+        return None
+    ids = {
+        element.get("pub-id-type", ""): _text(element)
+        for element in reversed(meta.findall("article-id"))
+    }
+    pmc = ids.get("pmcid") or ids.get("pmc", "")
+    pmc = f"PMC{pmc}" if is_digits(pmc) else pmc
+    doi = plain_doi(ids.get("doi", ""))
+    key = ids.get("pmid") or pmc or doi or next((key for key in ids.values() if key), "")
+    kinds = ("abstract[@abstract-type]", "trans-abstract")
+    typed = [element for kind in kinds for element in meta.findall(kind)]
+    abstracts = [element for element in meta.findall("abstract") if element not in typed]
+    group = meta.find("title-group")
+    names = [
+        _jats_name(element)
+        for element in meta.findall("contrib-group/contrib")
+        if element.get("contrib-type", "author") == "author"
+    ]
+    of_pmc = f"{PMC}{pmc}/" if pmc else ""
+    return record.paper(
+        names,
+        key=key,
+        title=_jats_title(record, group),
+        abstract=record.abstract(abstracts, typed),
+        venue=_text(article.find("front/journal-meta//journal-title")),
+        date=_jats_date(meta.findall("pub-date")),
+        doi=doi,
+        url=f"{ADDRESS}{ids['pmid']}/" if "pmid" in ids else of_pmc,
+        lang=article.get(_LANG, ""),
+    )
+
+
+def _jats_title(record: _Record, group: Element | None) -> str:
+    if group is None:
+        return ""
+    title = group.find("article-title")
+    for note in [] if title is None else title.findall("xref") + title.findall("fn"):
+        note.text = None  # the mark of a footnote
+    subtitle = _text(group.find("subtitle"))
+    main_title = record.title(title, group.find("trans-title-group/trans-title"))
+    return f"{main_title}: {subtitle}" if main_title and subtitle else main_title or subtitle
+
+
+def _jats_name(contrib: Element) -> str:
+    name = contrib.find(".//name")
+    if name is None:
+        return _text(contrib.find(".//string-name")) or _text(contrib.find("collab"))
+    parts = (_text(name.find("given-names")), _text(name.find("surname")))
+    return " ".join(filter(None, (*parts, _text(name.find("suffix")))))
+
+
+def _jats_date(dates: list[Element]) -> str:
+    listed: list[tuple[bool, int, str]] = []
+    for date in dates:
+        parts = [_text(date.find(name)) for name in ("year", "month", "day")]
+        if not parts[0]:
+            parts = [date.get("iso-8601-date", "")]
+        digits = [part.zfill(2) for part in parts if part]
+        if digits:
+            electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
+            listed.append(
+                (electronic or date.get("date-type") == "pub", len(digits), "-".join(digits))
+            )
+    return max(listed, key=lambda entry: entry[:2])[2] if listed else ""
+
+
+def _abstract(element: Element) -> str:
+    """Join the parts of an abstract, each with its heading: "METHODS: We ran."."""
+    parts = element.findall("AbstractText")
+    if parts:
+        labelled = ((part.get("Label"), _text(part)) for part in parts)
+        return " ".join(f"{label}: {text}" if label else text for label, text in labelled if text)
+    for heading in element.findall("title"):
+        if _text(heading).strip(" .:").lower() == "abstract":
+            element.remove(heading)
+    for heading in element.iter("title"):
+        text = _text(heading)
+        heading[:] = []
+        heading.text = f"{text}: " if text and text[-1] not in ".:?!" else text
+    return _text(element)
+
+
+def _text(element: Element | None) -> str:
+    if element is None:
+        return ""
+    for part in list(element.iter()):
+        if part is not element and part.tag in _REPEATED_TAGS:
+            tail = part.tail
+            part.clear()
+            part.tail = tail
+        elif part is not element and part.tag in _BLOCKS:
+            part.text, part.tail = f" {part.text or ''}", f" {part.tail or ''}"
+    return " ".join("".join(element.itertext()).split())
+
+
+_READERS = {"PubmedArticle": _article, "PubmedBookArticle": _book, "article": _jats}

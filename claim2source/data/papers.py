@@ -1,0 +1,336 @@
+"""Hold a paper with its DOI, address and language, and what was published about it since."""
+
+from __future__ import annotations
+
+import calendar
+import csv
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.arguments import is_digits
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.languages import primary_language
+from claim2source.core.records import Source
+from claim2source.data.text_files import any_lines, why_not_id, why_not_text
+
+# Months by their first letters, in English and, where they differ, German, French and Spanish.
+_MONTHS = {
+    **{name: number for number, name in enumerate("jan feb mar apr may jun".split(), start=1)},
+    **{name: number for number, name in enumerate("jul aug sep oct nov dec".split(), start=7)},
+    **{"ene": 1, "fév": 2, "mär": 3, "mrz": 3, "avr": 4, "abr": 4, "mai": 5, "juin": 6},
+    **{"juil": 7, "aoû": 8, "ago": 8, "okt": 10, "déc": 12, "dez": 12, "dic": 12},
+}
+# 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
+_DATE = re.compile(
+    r"(?P<year>[0-9]{4})(?!\d(?:\D|$))"
+    r"(?:(?:, |[-/. 年])?(?P<month>[0-9]{1,2}|[^\W\d_]{3,10})"
+    r"(?:[-/. 月]?(?P<day>[0-9]{1,2}))?)?(?!\d)"
+)
+_NUMBERS = re.compile(r"(?<!\d)([0-9]{1,2})([-/. ])([0-9]{1,2})\2([0-9]{4})(?!\d)")  # 05/12/2020
+_YEAR = re.compile(r"(?<!\d)[12][0-9]{3}(?!\d)")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_DAY_BEFORE = re.compile(r"(?<!\d)([0-9]{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
+_DAY_AFTER = re.compile(r"[-.,/ ]*([0-9]{1,2})(?!\d)")
+_DOI = re.compile(r"10\.[0-9]{4,9}/\S+")
+# Languages whose English names begin with their code of three letters; and Japanese.
+_NAMED = frozenset(
+    "eng ger deu fre fra spa ita por chi rus pol dut kor tur cze dan nor swe fin hun ara "
+    "ukr".split()
+)
+_JAPANESE = "jap"
+# What PubMed writes in brackets for a title that is absent.
+NO_TITLE = ("", "not available", "in process citation")
+# What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
+_TAG = re.compile(
+    r"</?(?:(?:jats|mml|m|xhtml|html|ns\d):)?(?P<name>[A-Za-z][\w.-]*)"
+    r"(?P<more>(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<]*\"|'[^'<]*'))*)\s*/?>"
+)
+_INLINE = frozenset(
+    "i b u em strong sub sup scp sc small tt code span font a abbr cite q italic bold underline "
+    "monospace roman ext-link xref inline-formula inline-graphic named-content styled-content "
+    "alternatives math mi mo mn ms mrow msub msup msubsup mfrac msqrt mtext mover munder mspace "
+    "mstyle mfenced mtable mtr mtd mpadded mmultiscripts none mprescripts semantics".split()
+)
+_BLOCKS = frozenset("p br div sec title list list-item ul ol li h1 h2 h3 disp-formula".split())
+_UNREAD = re.compile(r"<(?:mml:|jats:)?(tex-math|annotation)\b[^<>]*>[^<]*</[^<>]*\1>")
+_HEADING = re.compile(r"<(?:jats:)?title>\s*abstract\s*[.:]?\s*</(?:jats:)?title>", re.IGNORECASE)
+_TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+
+
+RETRACTED, WITHDRAWN = "retracted", "withdrawn"
+# What may be known of a paper since it was published, the gravest first, and what registries call
+# a notice of it: the first that fits counts, and others say nothing of the paper.
+_STATES = {
+    RETRACTED: re.compile("retract", re.IGNORECASE),
+    WITHDRAWN: re.compile("withdraw|removal|removed", re.IGNORECASE),
+    "expression of concern": re.compile("concern", re.IGNORECASE),
+    "corrected": re.compile("correct|corrigend|errat", re.IGNORECASE),
+}
+_NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
+_YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
+# Between the state and the DOI that a notice, which is itself a paper, is about.
+NOTICE = " notice of "
+# Columns of Retraction Watch's file.
+_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_REINSTATED = "reinstatement"
+# A link to anything else, such as javascript:, may do anything.
+_WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Hold a source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+
+    `retracted` says what was published about it since: "retracted", "corrected" or "expression of
+    concern", perhaps with the day and the notice's DOI; "" where nothing is known.
+    """
+
+    source: Source
+    doi: str = ""
+    url: str = ""
+    lang: str = ""
+    retracted: str = ""
+
+    @property
+    def link(self) -> str:
+        """Return the DOI's address, or the paper's own where that is of the web, or ""."""
+        if self.doi:
+            return f"https://doi.org/{self.doi}"
+        return self.url if _WEB.match(self.url) else ""
+
+    @property
+    def is_retracted(self) -> bool:
+        """Tell whether it was withdrawn, not only corrected, and is not the notice of that."""
+        return self.retracted.partition(",")[0] in (RETRACTED, WITHDRAWN)
+
+
+def paper_of_texts(
+    path: Path,
+    location: int | str,
+    problems: Problems,
+    *,
+    key: str,
+    title: str,
+    abstract: str = "",
+    authors: Sequence[str] = (),
+    venue: str = "",
+    date: str = "",
+    doi: str = "",
+    url: str = "",
+    lang: str = "",
+    retracted: str = "",
+) -> Paper | None:
+    """Make a paper of the texts of a record; `location` is its line or name.
+
+    None where there is no id, which is reported, or no text.
+    """
+    line, prefix = (location, "") if isinstance(location, int) else (None, f"{location}: ")
+    if not f"{title}{abstract}".strip():
+        return None
+    texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
+    wrong = {"id": why_not_id(key)} | {name: why_not_text(text) for name, text in texts.items()}
+    for name, why in wrong.items():
+        if why:
+            problems.add(path, line, f"{prefix}{name}", why)
+            return None
+    title, abstract, venue = (
+        " ".join(clean(text, path, location, problems).split()) for text in (title, abstract, venue)
+    )
+    if not (title or abstract):
+        return None
+    names = tuple(" ".join(without_markup(name).split()) for name in authors if name.strip())
+    source = Source(key, title, abstract, names, venue, " ".join(date.split()))
+    return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
+
+
+def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
+    without = without_markup(text)
+    if without == text:
+        return text
+    problems.count("texts whose markup was removed", path, location)
+    return " ".join(without.split())
+
+
+def without_markup(text: str) -> str:
+    """Remove tags, then read entities: "p &lt; 0.05" and "a < b" stay."""
+    if "<" in text:
+        text = _TITLE_END.sub(": ", _UNREAD.sub(" ", _HEADING.sub(" ", text)))
+        text = _TAG.sub(_replaced, text)
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
+
+
+def _replaced(tag: re.Match[str]) -> str:
+    name = tag["name"].lower()
+    if name in _BLOCKS:
+        return " "
+    is_markup = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
+    return "" if is_markup else tag[0]
+
+
+def plain_doi(text: str) -> str:
+    """Return the DOI in a text, in small letters; "" where there is none."""
+    match = _DOI.search(text)
+    return match[0].lower() if match else ""
+
+
+def iso_language(text: str) -> str:
+    """Return the ISO 639-1 code of a language: "en-US", "eng" and "English" are "en"."""
+    code = re.split(r"[-_;, ]", text.strip().lower())[0]
+    if len(code) > 3 and code[:3] in _NAMED:
+        code = code[:3]
+    if code.startswith(_JAPANESE):
+        code = "ja"
+    language = primary_language(code)
+    return language if len(language) == 2 else ""
+
+
+def first_day(date: str) -> int:
+    """Number the first day that a date may mean: "2020-05" is 20200501; 0: unknown."""
+    return min((_day(*meaning, last=False) for meaning in _meanings(date)), default=0)
+
+
+def last_day(date: str) -> int:
+    """Number the last day that a date may mean: "2020-02" is 20200229; 0: unknown."""
+    return max((_day(*meaning, last=True) for meaning in _meanings(date)), default=0)
+
+
+def _meanings(date: str) -> list[tuple[int, int, int]]:
+    """List the possible readings of a date: year, month and day, 0 where unknown.
+
+    "05/12/2020" is two days, but "05.12.2020" is one in December.
+    """
+    date = date.strip()[:100]
+    if (match := _DATE.match(date)) and int(match["year"]):
+        month = _month(match["month"])  # "2020 Spring" is some day of that year
+        return [(int(match["year"]), month, int(match["day"] or 0) if month else 0)]
+    if numbers := _NUMBERS.search(date):
+        first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
+        orders = [(year, second, first), (year, first, second)]
+        good = [(y, m, d) for y, m, d in orders if 1 <= m <= 12 and 1 <= d <= 31]
+        return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
+    if not (match := _YEAR.search(date)):
+        return []
+    for word in _WORD.finditer(date):
+        if month := _month(word[0]):
+            near = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
+            return [(int(match[0]), month, int(near[1]) if near else 0)]
+    return [(int(match[0]), 0, 0)]
+
+
+def _day(year: int, month: int, day: int, last: bool) -> int:
+    if year == 0:
+        return 0
+    if not month:
+        month, day = 12 if last else 1, 0
+    days = calendar.monthrange(year, month)[1]
+    if not 1 <= day <= days:
+        day = days if last else 1
+    return year * 10_000 + month * 100 + day
+
+
+def _month(text: str | None) -> int:
+    if not text:
+        return 0
+    if is_digits(text):
+        return int(text) if int(text) <= 12 else 0
+    word = text.lower()
+    return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)
+
+
+def state_of(kind: str, *details: str) -> str:
+    """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
+    label = next((state for state, sign in _STATES.items() if sign.search(kind)), "")
+    return ", ".join(filter(None, (label, *details))) if label else ""
+
+
+def worst(states: Iterable[str]) -> str:
+    """Choose the gravest of several states; "" where there is none."""
+    non_empty = [state for state in states if state]
+    grades = {state: [not state.startswith(name) for name in _STATES] for state in non_empty}
+    return min(non_empty, key=grades.__getitem__, default="")
+
+
+def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
+    """Add, by the DOI of the paper that it is about, what a notice with a DOI of its own says."""
+    state, notice, of_doi = retracted.partition(NOTICE)
+    if notice:
+        notices[of_doi] = worst((notices.get(of_doi, ""), f"{state}, {doi}"))
+
+
+def state_of_cell(text: str) -> str:
+    """Read a cell `retracted`: yes or no, a day, or the notice."""
+    line = " ".join(text.split())
+    if line.lower() in _NO:
+        return ""
+    if line.lower() in _YES:
+        return RETRACTED
+    if line.partition(",")[0] in _STATES:
+        return line
+    return state_of(line, line) or f"{RETRACTED}, {line}"
+
+
+@dataclass(frozen=True)
+class Notices:
+    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
+
+    by_doi: Mapping[str, str]
+    by_pmid: Mapping[str, str]
+
+    def of(self, id: str, doi: str) -> str | None:
+        """Return the state of a paper; None where nothing is said about it."""
+        notice = self.by_doi.get(doi) if doi else None
+        notice = self.by_doi.get(id.lower()) if notice is None else notice
+        return self.by_pmid.get(id) if notice is None else notice
+
+
+def read_notices(path: Path) -> Notices:
+    """Read a CSV file of Retraction Watch: the gravest notice since a reinstatement counts.
+
+    Raises `InputError` where it lacks its columns.
+    """
+    problems = Problems()
+    lines = (line for _, line in any_lines(path, problems))
+    csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.DictReader(lines)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        problems.raise_if_any()
+        for name in _WATCH:
+            if name not in header:
+                columns = ", ".join(header[:8]) or "none"
+                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
+                raise InputError(path, field=name, why=why)
+        rows.fieldnames = header
+        ordered = sorted(rows, key=lambda row: _day_number(row.get("RetractionDate") or ""))
+    except csv.Error as error:
+        raise InputError(path, why=f"is not a CSV file: {error}") from None
+    problems.raise_if_any()
+    dois, pmids = dict[str, str](), dict[str, str]()
+    for row in ordered:
+        kind, day = row["RetractionNature"] or "", _iso_day(row.get("RetractionDate") or "")
+        state = state_of(kind, day, plain_doi(row.get("RetractionDOI") or ""))
+        if not state and kind.strip().lower() != _REINSTATED:
+            continue
+        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
+            dois[doi] = state and worst((state, dois.get(doi, "")))
+        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
+            pmids[pmid] = state and worst((state, pmids.get(pmid, "")))
+    return Notices(dois, pmids)
+
+
+def _day_number(date: str) -> int:
+    """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
+    match = re.match(r"\s*([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})", date)
+    if match:
+        month, day, year = (int(part) for part in match.groups())
+        return year * 10_000 + month * 100 + day
+    return first_day(date)
+
+
+def _iso_day(date: str) -> str:
+    number = _day_number(date)
+    return f"{number // 10_000:04}-{number // 100 % 100:02}-{number % 100:02}" if number else ""

@@ -1,0 +1,242 @@
+"""Turn a task's own files into the native data layout: `prepare.py TASK --input DIR --output DIR`.
+
+TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
+subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
+{en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
+train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates, and rss.jsonl,
+where there are any) or mixed, which joins data sets (`--sets`) into one to train on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from claim2source.core.config import (
+    Between,
+    Settings,
+    flag,
+    list_field,
+    read_config,
+    require,
+)
+from claim2source.core.files import content_hash, require_writable
+from claim2source.core.folders import replaced_folder
+from claim2source.core.program import with_positionals
+from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
+from claim2source.core.terminal import say
+from claim2source.data.beir import QRELS, check_folders, folder_of, write_beir
+from claim2source.data.checkthat import (
+    files_2025,
+    files_2026,
+    read_2025,
+    read_2026,
+    read_hub,
+)
+from claim2source.data.loading import load
+from claim2source.data.news import files_of_news, read_news
+
+PROGRAM = "scripts/prepare.py"
+# Names of files in a note.
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class PrepareConfig(Settings):
+    """Settings of `scripts/prepare.py`.
+
+    Args:
+        task: whose files they are.
+        output: folder to write.
+        input: folder of the task's files; `mixed` has none.
+        hub: checkthat2026 alone, in place of `input`: data set on the Hugging Face hub, read with
+            your own login.
+        revision: of the data set on the hub: a commit, branch or tag.
+        translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
+            "split", "translation"}.
+        splits: splits to write, each of which must be there; none: all that are.
+        distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
+            all of them. Val is scored over all sources, so that fewer of them save time.
+    """
+
+    task: Literal["checkthat2025", "checkthat2026", "news", "mixed"]
+    output: Path
+    input: Path | None = None
+    hub: str | None = None
+    revision: str | None = None
+    translations: Path | None = None
+    distractors: Annotated[int, Between(0, 10**9)] | None = None
+    splits: list[str] | None = None
+    sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
+    overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
+
+    def check(self) -> None:
+        tasks = {"hub": "checkthat2026", "translations": "checkthat2026", "distractors": "mixed"}
+        for key, task in tasks.items():
+            value = getattr(self, key)
+            require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
+        require(self.splits != [], "splits", self.splits, "one or more names, or none given")
+        allowed = "two or more data sets with mixed, otherwise none"
+        require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
+        if self.task == "mixed":
+            require(self.input is None, "input", self.input, "none: mixed reads `sets`")
+            return
+        allowed = "a folder of the task's files, or --hub of checkthat2026"
+        require((self.input is None) != (self.hub is None), "input", self.input, allowed)
+        is_read = self.revision is None or self.hub is not None
+        require(is_read, "revision", self.revision, "with --hub")
+
+
+def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
+    """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
+
+    Raises `InputError` on bad input, a line per problem, and `UserError` where `output` holds
+    anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    """
+    folders = [folder_of(name) for name in config.sets] if config.input is None else [config.input]
+    check_folders(folders, config.output, config.overwrite)
+    splits, notes = _read(config)
+    if config.splits is not None:
+        splits = _named_splits(splits, config.splits)
+    if config.input is not None:
+        notes = [*notes, *_unread_notes(config)]
+    write_beir(splits, config.output, overwrite=config.overwrite)
+    return splits, notes
+
+
+def _named_splits(splits: Sequence[Dataset], names: Sequence[str]) -> list[Dataset]:
+    """Keep the splits of these names. Raises `ConfigError` if one of them was not there."""
+    available = [part.split for part in splits]
+    for name in names:
+        allowed = f"splits that have a file; there are: {', '.join(available)}"
+        require(name in available, "splits", name, allowed)
+    return [part for part in splits if part.split in names]
+
+
+def _unread_notes(config: PrepareConfig) -> list[str]:
+    """Name what the input folder holds besides the files that are read; hidden files aside."""
+    assert config.input is not None
+    if config.task == "checkthat2025":
+        known = files_2025(config.input)
+    elif config.task == "checkthat2026":
+        known = files_2026()
+    else:
+        known = files_of_news()
+    unread = []
+    for path in sorted(config.input.iterdir()):
+        is_translations = config.translations is not None and path == config.translations
+        if path.name not in known and not path.name.startswith(".") and not is_translations:
+            unread.append(path.name)
+    if not unread:
+        return []
+    more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+    return [f"{config.input}: not read: {', '.join(unread[:MOST_NAMED])}{more}"]
+
+
+def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
+    if config.hub is not None:
+        return read_hub(config.hub, config.translations, config.revision)
+    if config.input is None:
+        return _mix(config.sets, config.distractors)
+    if config.task == "checkthat2025":
+        return read_2025(config.input), []
+    if config.task == "checkthat2026":
+        return read_2026(config.input, config.translations)
+    return read_news(config.input)
+
+
+def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:
+    """Join the judged splits and the sources of several data sets, with their notes.
+
+    Ids are `<name of the set>/<id>`. A split has the claims of every set that has it, in the
+    order of the sets. Of a set's sources that are no gold of any split `distractors` are drawn by
+    their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one name.
+    """
+    folders = [folder_of(name) for name in sets]
+    names = [folder.resolve().name for folder in folders]
+    require(len(set(names)) == len(names) > 1, "sets", sets, "two or more of different names")
+    parts = [
+        _renamed(load(folder, split), name)
+        for folder, name in zip(folders, names, strict=True)
+        for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv"))
+    ]
+    sources = _distinct_sources(parts, distractors)
+    splits = [
+        _join([part for part in parts if part.split == split], sources)
+        for split in dict.fromkeys(part.split for part in parts)
+    ]
+    return splits, [note for part in parts for note in part.notes]
+
+
+def _renamed(data: Dataset, name: str) -> Dataset:
+    def ids(values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{name}/{value}" for value in values)
+
+    claims = [
+        replace(
+            claim,
+            id=f"{name}/{claim.id}",
+            golds=ids(claim.golds),
+            candidates=None if claim.candidates is None else ids(claim.candidates),
+            excluded=ids(claim.excluded),
+        )
+        for claim in data.claims
+    ]
+    grades = {
+        f"{name}/{claim}": {f"{name}/{source}": grade for source, grade in graded.items()}
+        for claim, graded in data.qrels.grades.items()
+    }
+    sources = tuple(replace(source, id=f"{name}/{source.id}") for source in data.sources)
+    return Dataset(tuple(claims), sources, Qrels(grades), data.split, name, data.notes)
+
+
+def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
+    """Collect every source once; of those that are no gold `distractors` of each set."""
+    golds = {gold for part in parts for gold in part.golds}
+    pool: dict[str, Source] = {}
+    for part in parts:
+        candidates = [source.id for source in part.sources if source.id not in golds]
+        distractor_ids = set(sorted(candidates, key=content_hash)[:distractors])
+        pool |= {s.id: s for s in part.sources if s.id in golds or s.id in distractor_ids}
+    return tuple(pool.values())
+
+
+def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
+    claims: list[Claim] = [claim for part in parts for claim in part.claims]
+    grades = {claim: graded for part in parts for claim, graded in part.qrels.grades.items()}
+    pool = {source.id for source in sources}
+    # A judgement of a source that was not drawn says that it is no gold.
+    judged = {
+        claim: {source: grade for source, grade in graded.items() if source in pool or grade > 0}
+        for claim, graded in grades.items()
+    }
+    return Dataset(tuple(claims), sources, Qrels(judged), parts[0].split)
+
+
+def read_options(argv: Sequence[str] | None) -> PrepareConfig:
+    words = with_positionals(sys.argv[1:] if argv is None else argv, ("task",))
+    return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prepare one task; print the files written and those absent."""
+    config = read_options(argv)
+    require_writable(config.output, "folder")
+    replaces = config.output.exists() and any(config.output.iterdir())
+    splits, notes = prepare(config)
+    if replaces:
+        replaced = replaced_folder(config.output.resolve())
+        say(f"{config.output}: the earlier data set is in {replaced} now")
+    say(f"{config.output}: {len(splits[0].sources)} sources")
+    for split in splits:
+        counts = Counter(claim.lang for claim in split.claims)
+        parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
+        languages = f" ({parts})" if len(counts) > 1 else ""
+        golds = "" if split.qrels.grades else ", no judgements"
+        say(f"{config.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
+    for note in notes:
+        say(f"note: {note}")

@@ -1,0 +1,235 @@
+"""Read exports of reference managers and PubMed: RIS, NBIB and BibTeX."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from claim2source.core.errors import Problems, UserError
+from claim2source.data.authors import in_reading_order
+from claim2source.data.papers import (
+    NO_TITLE,
+    RETRACTED,
+    Paper,
+    first_day,
+    paper_of_texts,
+    plain_doi,
+)
+from claim2source.data.text_files import any_lines, why_not_id
+
+PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
+# Tag -> field; of a field's tags the first present one counts.
+_RIS = {
+    "title": ("TI", "T1", "CT", "BT"),
+    "abstract": ("AB", "N2"),
+    "authors": ("AU", "A1"),
+    "venue": ("JF", "JO", "T2", "JA", "J2", "PB"),
+    "date": ("DA", "Y1", "PY", "YR"),
+    "doi": ("DO", "DI"),
+    "url": ("UR", "L2"),
+    "lang": ("LA",),
+    "id": ("ID", "AN"),
+}
+_NBIB = {
+    "title": ("TI", "BTI", "TT"),
+    "abstract": ("AB", "OAB"),
+    "authors": ("FAU", "AU", "CN"),
+    "venue": ("JT", "TA"),
+    "date": ("DEP", "DP"),
+    "doi": ("LID", "AID"),
+    "url": (),
+    "lang": ("LA",),
+    "id": ("PMID",),
+    "types": ("PT",),
+}
+_BIBTEX = {
+    "title": ("title",),
+    "abstract": ("abstract",),
+    "authors": ("author", "editor"),
+    "venue": ("journal", "journaltitle", "booktitle", "publisher", "school", "institution"),
+    "date": ("date", "year"),
+    "doi": ("doi", "url"),
+    "url": ("url", "howpublished"),
+    "lang": ("langid", "language"),
+    "id": (),
+}
+_NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
+# LaTeX: marks, formulas, and signs that people write without a backslash.
+_LATEX = re.compile(r"[\\{}$~]|--|``|''")
+_MATH = re.compile(r"(?<!\\)\$(?=\S)(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # but not "$5 or $10"
+_UNESCAPED = re.compile(r"(?<!\\)([$%&#])")
+
+Values = Mapping[str, Sequence[str]]
+
+
+def read_tagged(
+    path: Path, problems: Problems, kind: Literal["ris", "nbib"]
+) -> Iterator[Paper | None]:
+    """Yield the references of RIS or of PubMed's NBIB; None for one without title and abstract."""
+    try:
+        from rispy import RisParser
+    except ImportError as error:
+        raise _missing_library(error) from None
+
+    class NbibParser(RisParser):
+        START_TAG = "PMID"
+
+        def parse_line(self, line: str) -> tuple[str | None, str]:
+            match = _NBIB_LINE.match(line)
+            return (match[1], match[2].strip()) if match else (None, line.strip())
+
+    fields, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
+    tags = [start, "ER", *(tag for field_tags in fields.values() for tag in field_tags)]
+    parser = (RisParser if kind == "ris" else NbibParser)(
+        mapping={tag: tag for tag in tags},
+        list_tags=tags,
+        delimiter_tags_mapping={},
+        skip_unknown_tags=True,
+    )
+    number = 0
+    for line, record in _records(path, problems, f"{start:4}-"):
+        number += 1
+        # The last one of a file that was cut off has no end.
+        for fields_of_record in parser.parse_lines(iter([*record, "ER  - "])):
+            values = {
+                tag: [texts] if isinstance(texts, str) else texts
+                for tag, texts in fields_of_record.items()
+            }
+            yield _reference(path, line, problems, fields, values)
+    if not number:
+        problems.add(path, None, None, f"holds no references that begin with {start}")
+
+
+def _records(path: Path, problems: Problems, start: str) -> Iterator[tuple[int, list[str]]]:
+    first, lines = 0, list[str]()
+    for number, line in any_lines(path, problems):
+        begins = line.startswith(start)
+        if first and (begins or line.startswith("ER  -")):
+            yield first, lines
+            first, lines = 0, []
+        if begins:
+            first = number
+        if first:
+            lines.append(line)
+    if first:
+        yield first, lines
+
+
+def _reference(
+    path: Path,
+    line: int,
+    problems: Problems,
+    fields: Mapping[str, Sequence[str]],
+    values: Values,
+    key: str = "",
+) -> Paper | None:
+    joined = {tag: text for tag, texts in values.items() if (text := " ".join(texts)).strip()}
+    texts_of = {
+        field: [joined[tag] for tag in tags if tag in joined] for field, tags in fields.items()
+    }
+    titles = [entry for entry in texts_of["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
+    for field, texts in (("title", titles), ("abstract", texts_of["abstract"])):
+        if len(set(texts)) > 1:
+            problems.count(f"{field}s beside another one, left out", path, line)
+    title = titles[0] if titles else ""
+    dates = sorted(texts_of["date"], key=lambda entry: first_day(entry) == 0)
+    doi = next(filter(None, map(plain_doi, texts_of["doi"] + texts_of["url"])), "")
+    if not key:
+        ids = [entry for entry in (*texts_of["id"], doi) if not why_not_id(entry)]
+        key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
+    date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
+    text = title or next(iter(texts_of["abstract"]), "")
+    if not key and text:
+        key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
+        problems.count("references without an id, which is made of the title", path, line)
+    names = next(filter(None, (values.get(tag) for tag in fields["authors"])), ())
+    groups = values.get("CN", ()) if "CN" in fields["authors"] else ()
+    url = next(
+        (entry for entry in texts_of["url"] if entry.startswith(("http://", "https://"))), ""
+    )
+    return paper_of_texts(
+        path,
+        line,
+        problems,
+        key=key,
+        title=title,
+        abstract=next(iter(texts_of["abstract"]), ""),
+        authors=in_reading_order([*names, *(group for group in groups if group not in names)]),
+        venue=next(iter(texts_of["venue"]), ""),
+        date=date,
+        doi=doi,
+        url=f"{PUBMED}{key}/" if fields is _NBIB else url,
+        lang=next(iter(texts_of["lang"]), ""),
+        retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
+    )
+
+
+def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
+    """Yield the entries of BibTeX, which is read whole; None for one without title and abstract."""
+    try:
+        import bibtexparser
+        from bibtexparser.middlewares.names import (
+            parse_single_name_into_parts,
+            split_multiple_persons_names,
+        )
+        from bibtexparser.model import DuplicateBlockKeyBlock, Entry, ParsingFailedBlock
+        from pylatexenc.latex2text import LatexNodes2Text
+    except ImportError as error:
+        raise _missing_library(error) from None
+    for name in ("bibtexparser", "pylatexenc"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is reported below
+    decode = LatexNodes2Text(math_mode="text").latex_to_text
+
+    def text_of(latex: str) -> str:
+        if not _LATEX.search(latex):
+            return latex
+        without_math = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
+        try:
+            return str(decode(_UNESCAPED.sub(r"\\\1", without_math)))
+        except (ValueError, RecursionError, IndexError):
+            problems.count("texts whose LaTeX cannot be read, as they are", path)
+            return latex
+
+    def names_of(latex: str) -> list[str]:
+        names = (
+            parse_single_name_into_parts(name, strict=False)
+            for name in split_multiple_persons_names(latex)
+            if name != "others"
+        )
+        return [text_of(item.merge_first_name_first) for item in names]
+
+    lines = [line for _, line in any_lines(path, problems)]
+    library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))
+    for block in library.blocks:
+        line = (block.start_line or 0) + 1
+        # Of entries with one key the caller takes the one with more text.
+        twin = block.ignore_error_block if isinstance(block, DuplicateBlockKeyBlock) else None
+        entry = twin or block
+        if isinstance(entry, Entry):
+            values = {
+                field.key.lower(): names_of(str(field.value))
+                if field.key.lower() in ("author", "editor")
+                else [text_of(str(field.value))]
+                for field in entry.fields
+            }
+            if "year" in values and "month" in values:
+                values["year"] = [
+                    "-".join(values["year"] + values["month"] + values.get("day", []))
+                ]
+            yield _reference(path, line, problems, _BIBTEX, values, entry.key)
+        elif isinstance(block, ParsingFailedBlock):
+            why = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"
+            problems.add(path, line, None, f"broken BibTeX: {why}")
+    if not (library.entries or library.failed_blocks):
+        problems.add(path, None, None, "holds no BibTeX entries")
+
+
+def _missing_library(error: ImportError) -> UserError:
+    return UserError(
+        f"references are read by {error.name}, which is not installed; "
+        "pip install 'claim2source[index]'"
+    )

@@ -1,0 +1,223 @@
+"""Read the 2026 paper's own outputs: score JSON of its two first stages, selections of its LLM.
+
+Score JSON: [{"query_index", "query_text", "ground_truth_pubkey", "candidates": [{"rank", "pubkey",
+"embedding_score", "reranker_rank", "reranker_score", ..}]}], the claims in the order of the task's
+file. Selections: {"<language>_<place in the task's file, from 0>": {"selected_paper",
+"reasoning"}}, where `selected_paper` counts the candidates from 1; null where the LLM failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from claim2source.core.errors import FileProblems, InputError, Problems
+from claim2source.core.run import Run
+from claim2source.data.jsonl import Row, parse_json
+from claim2source.data.text_files import read_lines
+
+RankedBy = Literal["reranker", "embedding"]
+# Claim id -> source id -> score, best first.
+_Lists = dict[str, dict[str, float]]
+# Lists, golds by claim, and the count of repeated sources.
+Scores = tuple[_Lists, dict[str, str], int]
+# Language -> place of a claim in its file -> place of the selected source, from 1.
+Selections = Mapping[str, Mapping[int, int | None]]
+
+_SELECTION = re.compile(r"([^_\s]+)_([0-9]{1,9})")
+_LARGEST = 1e37  # float32 has room above it for ties
+
+
+def is_json(lines: Sequence[str]) -> bool:
+    """Tell whether a file holds a JSON list or object; no line of a TREC run begins like one."""
+    first = next(line for line in lines if line.strip()).lstrip()
+    rest = first[1:].lstrip()
+    return (
+        first[0] == "[" and rest[:1] in ("", "{", "[", "]") or first[0] == "{" and rest[:1] in '"}'
+    )
+
+
+def read_scores(
+    lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
+) -> Scores:
+    """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
+
+    Returns the lists, the golds that the file names, and the count of repeated sources. Where no
+    re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left out, as the
+    authors' own evaluation does. Scores are the file's, where it has them; tied ones are lowered
+    by as little as float32 can hold, since the file's order counts.
+    """
+    content = parse_json("".join(lines), problems.file, problems.collected)
+    scored: Scores = {}, {}, 0
+    if isinstance(content, dict):
+        problems.add(None, None, _why_no_run(content))
+    elif isinstance(content, list):
+        entries = [_Entry(i, entry, problems) for i, entry in enumerate(content, 1)]
+        reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
+        scored = _lists(entries, reranked)
+        if not content:
+            problems.add(None, None, "no claims, only an empty list")
+    return scored
+
+
+def _why_no_run(content: Mapping[str, object]) -> str:
+    if content and all(_SELECTION.fullmatch(key) for key in content):
+        return (
+            "holds selections, which are places in another list: give that list as the run, and "
+            "this file as its selections"
+        )
+    return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON, which is a list"
+
+
+class _Entry(Row):
+    def __init__(self, number: int, raw: object, problems: FileProblems) -> None:
+        def complain(field: str, why: str, kind: str = "", /) -> None:
+            problems.add(None, field or None, f"entry {number}: {why}")
+
+        is_object = isinstance(raw, dict)
+        super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
+        if not is_object:
+            complain("", "is not an object")
+        candidates = self.record.get("candidates")
+        if is_object and not isinstance(candidates, list):
+            complain("candidates", "is missing" if candidates is None else "is not a list")
+        listed = candidates if isinstance(candidates, list) else []
+        for position, value in enumerate(listed):
+            if not isinstance(value, dict):
+                complain(f"candidates[{position}]", "is not an object")
+        self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
+        self.is_reranked = any(
+            candidate.get("reranker_rank") is not None for _, candidate in self.candidates
+        )
+
+    def gold(self) -> str | None:
+        value = self.record.get("ground_truth_pubkey")
+        # Their code writes str(None) for a claim whose gold is not known.
+        return None if value in (None, "", "None") else self.as_id("ground_truth_pubkey", value)
+
+    def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
+        """List the candidates by the ranks of one stage, with its scores (None: not given)."""
+        stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
+        by_rank: dict[int, tuple[str, float | None]] = {}
+        for i, candidate in self.candidates:
+            label, rank = f"candidates[{i}]", candidate.get(stage[0])
+            if rank is None and reranked:
+                continue
+            source = self.as_id(f"{label}.pubkey", candidate.get("pubkey"))
+            score = self._score(f"{label}.{stage[1]}", candidate.get(stage[1]))
+            if type(rank) is not int or not 1 <= rank <= 10**9:
+                self.complain(f"{label}.{stage[0]}", "is not a rank: an integer from 1")
+            elif rank in by_rank:
+                self.complain(f"{label}.{stage[0]}", f"{rank} is another candidate's too")
+            elif source is not None:
+                by_rank[rank] = source, score
+        if reranked and self.candidates and not self.is_reranked:
+            self.complain("candidates", "have no reranker_rank, which other entries have")
+        ordered = [by_rank[rank] for rank in sorted(by_rank)]
+        for (_, before), (source, after) in pairwise(ordered):
+            if before is not None and after is not None and after > before:
+                why = f"{source!r} scores higher than the candidate ranked before it"
+                self.complain(stage[1], why)
+                break
+        return ordered
+
+    def _score(self, field: str, value: object) -> float | None:
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]
+            self.complain(field, "is not a finite number")
+            return None
+        return float(value)  # type: ignore[arg-type]
+
+
+def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
+    ranked: _Lists = {}
+    golds: dict[str, str] = {}
+    repeated = 0
+    for entry in entries:
+        claim = (
+            entry.as_id("query_index", entry.record.get("query_index")) if entry.record else None
+        )
+        gold, listed = entry.gold(), entry.ranked(reranked)
+        if claim in ranked:
+            entry.complain("query_index", f"{claim!r} is another entry's too")
+        elif claim is not None:
+            distinct: dict[str, float | None] = {}
+            for source, score in listed:
+                distinct.setdefault(source, score)
+            repeated += len(listed) - len(distinct)
+            ranked[claim] = _decreasing(distinct)
+            golds |= {claim: gold} if gold is not None else {}
+    return ranked, golds, repeated
+
+
+def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
+    """Keep the scores, each below the one before; n, n - 1, ..., 1 where one is not given."""
+    if None in scores.values():
+        return {source: float(len(scores) - i) for i, source in enumerate(scores)}
+    falling: dict[str, float] = {}
+    last = np.float32(np.inf)
+    for source, score in scores.items():
+        last = np.minimum(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
+        falling[source] = float(last)
+    return falling
+
+
+def read_selections(path: Path) -> Selections:
+    """Read the LLM's selections. Raises `InputError` with a line for each problem."""
+    problems = Problems()
+    content = parse_json("".join(read_lines(path)), path, problems)
+    selections: dict[str, dict[int, int | None]] = {}
+    if not isinstance(content, dict) and not len(problems):
+        problems.add(path, None, None, "is not a JSON object of selections")
+    for key, value in content.items() if isinstance(content, dict) else ():
+        field, name = f"{key[:60]}.selected_paper", _SELECTION.fullmatch(key)
+        if name is None:
+            problems.add(path, None, key[:60], "is no <language>_<place of the claim>, as de_0")
+            continue
+        if isinstance(value, dict) and "selected_paper" not in value:
+            problems.add(path, None, field, "is missing")
+        # Their older files hold the bare number.
+        selected = value.get("selected_paper") if isinstance(value, dict) else value
+        if selected is None or type(selected) is int and 1 <= selected <= 10**6:
+            selections.setdefault(name[1], {})[int(name[2])] = selected
+        else:
+            problems.add(path, None, field, "is neither null nor a place, an integer from 1")
+    problems.raise_if_any()
+    if not selections:
+        raise InputError(path, why="holds no selections")
+    return selections
+
+
+def with_selected(run: Run, path: Path, selections: Selections, language: str) -> Run:
+    """Move the selected source of every claim to the front; the others keep their order.
+
+    `run` has the claims of the task's file of this language, in order. A claim without a selection
+    keeps its list. The selected source gets the best score and 1, the paper's bonus. Raises
+    `InputError` for a place that a list, or the file, does not have.
+    """
+    if language not in selections:
+        have = ", ".join(sorted(selections))
+        raise InputError(path, why=f"no selections of {language!r} claims; there are: {have}")
+    problems = Problems()
+    lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
+    for selected_rank, selected in selections[language].items():
+        key = f"{language}_{selected_rank}"
+        if selected_rank >= len(run.claim_ids):
+            problems.add(path, None, key, f"the run has {len(run.claim_ids)} claims only")
+        elif selected is not None:
+            listed = lists[run.claim_ids[selected_rank]]
+            if selected > len(listed):
+                why = f"{selected} is beyond the {len(listed)} sources of the claim's list"
+                problems.add(path, None, f"{key}.selected_paper", why)
+            else:
+                best = np.float32(listed[0][1])
+                above = max(best + np.float32(1), np.nextafter(best, np.float32(np.inf)))
+                listed.insert(0, (listed.pop(selected - 1)[0], float(above)))
+    problems.raise_if_any()
+    return Run.from_lists(lists, pool=run.pool)

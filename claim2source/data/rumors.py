@@ -1,0 +1,389 @@
+"""Read the rumours of CheckThat! 2024 Task 5; read and write systems' outputs for them.
+
+A rumour has a timeline of authorities' tweets. Evidence is a TREC run of at most five tweets a
+rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicted_label",
+"predicted_evidence"}.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple, cast, get_args
+
+from claim2source.core.errors import InputError, Problems, value_text
+from claim2source.core.files import write_json
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
+from claim2source.data.jsonl import Row, parse_json
+from claim2source.data.text_files import read_lines
+from claim2source.data.trec import read_run, write_trec_run
+
+Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
+LABELS: tuple[Label, ...] = get_args(Label)
+SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
+TWEET = ("account", "id", "text")
+MAX_TWEETS = 5
+# The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
+NOTHING = "-1"
+_KEYS = ("id", "rumor", "timeline", "label", "evidence")
+_GIVEN_WITH_LABELS = _KEYS[3:]
+_OF_OUTPUT = ("id", "predicted_label", "predicted_evidence")
+_EVIDENCE = (*TWEET, "score")
+_ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
+Language = Literal["en", "ar"]
+Verdicts = Mapping[str, Label | None]
+
+
+class Tweet(NamedTuple):
+    """Hold an authority's tweet: the account's address, the tweet's id and its text.
+
+    `numeric_id` says whether the organisers' file has the id as a number; outputs have it so too.
+    """
+
+    account: str
+    id: str
+    text: str
+    numeric_id: bool = False
+
+    @property
+    def file_id(self) -> str | int:
+        """Return the id as the organisers' file has it."""
+        return int(self.id) if self.numeric_id else self.id
+
+
+@dataclass(frozen=True)
+class Rumor:
+    """Hold a rumour and the only tweets that may be evidence for it.
+
+    `evidence` are ids of the timeline, `label` the verdict; None where it is not known (a blind
+    test set), and then `evidence` is empty. `numeric_id` is as of a tweet.
+    """
+
+    id: str
+    text: str
+    timeline: tuple[Tweet, ...]
+    label: Label | None = None
+    evidence: tuple[str, ...] = ()
+    numeric_id: bool = False
+
+    @property
+    def file_id(self) -> str | int:
+        """Return the id as the organisers' file has it."""
+        return int(self.id) if self.numeric_id else self.id
+
+    @cached_property
+    def tweets(self) -> dict[str, Tweet]:
+        return {tweet.id: tweet for tweet in self.timeline}
+
+
+@dataclass(frozen=True)
+class Rumors:
+    """Hold the rumours of one file; `language` is that of most letters in it."""
+
+    rumors: tuple[Rumor, ...]
+    name: str
+    split: str
+    language: Language = "en"
+
+    @property
+    def is_labelled(self) -> bool:
+        return all(rumor.label is not None for rumor in self.rumors)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Return rumours as claims and tweets as sources, whose ids `source_id` makes.
+
+        A claim's candidates are its rumour's timeline. Two rumours may have one tweet in their
+        timelines: it is a source of each.
+        """
+        claims = tuple(map(self._claim, self.rumors))
+        sources = tuple(
+            Source(source_id(rumor.id, tweet.id), abstract=tweet.text)
+            for rumor in self.rumors
+            for tweet in rumor.timeline
+        )
+        grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
+        return Dataset(claims, sources, Qrels(grades), self.split, self.name)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {rumor.id: rumor.label for rumor in self.rumors if rumor.label is not None}
+
+    def _claim(self, rumor: Rumor) -> Claim:
+        golds = tuple(source_id(rumor.id, tweet) for tweet in rumor.evidence)
+        timeline = tuple(source_id(rumor.id, tweet.id) for tweet in rumor.timeline)
+        return Claim(rumor.id, rumor.text, self.language, golds=golds, candidates=timeline)
+
+
+def source_id(rumor_id: str, tweet_id: str) -> str:
+    return f"{rumor_id}/{tweet_id}"
+
+
+def tweet_id(source: str) -> str:
+    return source.rpartition("/")[2]
+
+
+def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
+    """Read a file of the organisers: a JSON list of rumours, or one rumour on each line.
+
+    Labels and evidence are in all rumours or in none. Without a `split` it is what the file's
+    name ends with (`English_dev.json`: dev). Raises `InputError` with a line for each problem,
+    which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
+    """
+    path, problems = Path(path), Problems()
+    records = _read_list(path, problems)
+    rumors: list[Rumor] = []
+    place_of: dict[str, int] = {}
+    labelled: int | None = None
+    for number, record in enumerate(records):
+        row = _object_row(record, path, problems, str(number), _KEYS)
+        if row is None:
+            continue
+        keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
+        if len(keys) == 1:
+            missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
+            row.complain(missing_key, f"is missing beside {keys[0]}")
+        elif keys and labelled is None and rumors:
+            row.complain("label", "is there, but not in the rumours before")
+        elif not keys and labelled is not None:
+            row.complain("label", f"is missing, but rumour {labelled} has one")
+        if keys and labelled is None:
+            labelled = number
+        key = row.as_id("id", row.record.get("id"))
+        if key is not None and "/" in key:
+            row.complain("id", f"{key!r} holds a /")
+        if key is not None and place_of.setdefault(key, number) != number:
+            row.complain("id", f"{key!r} is rumour {place_of[key]} already")
+        text = row.require_text("rumor")
+        timeline = _tweets(row, "timeline")
+        if not timeline and isinstance(row.record.get("timeline"), list):
+            row.complain("timeline", "is empty")
+        label, evidence = _judgement(row, timeline) if len(keys) == 2 else (None, ())
+        is_numeric = type(row.record.get("id")) is int
+        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence, is_numeric))
+    if not records and not len(problems):
+        problems.add(path, None, None, "holds no rumours")
+    problems.raise_if_any()
+    return Rumors(tuple(rumors), path.stem, split or split_of(path), _language(rumors))
+
+
+def split_of(path: Path) -> str:
+    match = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
+    return match[1].lower() if match else path.stem
+
+
+def _read_list(path: Path, problems: Problems) -> Sequence[object]:
+    lines = read_lines(path)
+    if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
+        objects = [
+            parse_json(line, path, problems, number)
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+        problems.raise_if_any()
+        return objects
+    records = parse_json("".join(lines), path, problems)
+    problems.raise_if_any()
+    if not isinstance(records, list):
+        problems.add(path, None, None, "is not a JSON list")
+        problems.raise_if_any()
+    return cast(list[object], records)
+
+
+def _object_row(
+    record: object, path: Path, problems: Problems, location: str, keys: Sequence[str]
+) -> Row | None:
+    def complain(field: str, why: str, kind: str = "", /) -> None:
+        problems.add(path, None, f"{location}.{field}", why)
+
+    if not isinstance(record, dict):
+        problems.add(path, None, location, "is not an object")
+        return None
+    for key in record:
+        if key not in keys:
+            complain(str(key), f"no such field; there are: {', '.join(keys)}")
+    return Row(record, 0, complain)
+
+
+def _tweets(row: Row, field: str) -> list[Tweet]:
+    listed = row.record.get(field)
+    if not isinstance(listed, list):
+        row.complain(field, "is missing" if listed is None else "is not a list of tweets")
+        return []
+    tweets: list[Tweet] = []
+    seen: dict[str, int] = {}
+    for number, cells in enumerate(listed):
+        location = f"{field}.{number}"
+        if not isinstance(cells, list) or len(cells) != len(TWEET):
+            row.complain(location, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
+            continue
+        key = row.as_id(f"{location}.id", cells[1])
+        if key is not None and seen.setdefault(key, number) != number:
+            row.complain(f"{location}.id", f"{key!r} is {field}.{seen[key]} already")
+        account = row.as_text(f"{location}.account", cells[0])
+        text = row.as_text(f"{location}.text", cells[2])
+        tweets.append(Tweet(account, key or "", text, type(cells[1]) is int))
+    return tweets
+
+
+def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple[str, ...]]:
+    label = row.record["label"]
+    evidence = _tweets(row, "evidence")
+    if label not in LABELS:
+        row.complain("label", f"{str(label)[:40]!r} is not one of {', '.join(LABELS)}")
+    elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
+        has = "has evidence" if evidence else "has no evidence"
+        row.complain("label", f"{label}, but the rumour {has}")
+    by_id = {tweet.id: tweet for tweet in timeline}
+    for number, tweet in enumerate(evidence if by_id else ()):
+        if tweet.id and tweet.id not in by_id:
+            row.complain(f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline")
+        elif tweet.id and by_id[tweet.id].account != tweet.account:
+            why = f"{tweet.account!r} is not the account of this tweet in the timeline"
+            row.complain(f"evidence.{number}.account", why)
+    return cast(Label, label), tuple(tweet.id for tweet in evidence)
+
+
+def _language(rumors: Iterable[Rumor]) -> Language:
+    text = "".join(rumor.text for rumor in rumors)
+    letters = sum(character.isalpha() for character in text)
+    return "ar" if 2 * len(_ARABIC.findall(text)) > letters else "en"
+
+
+def write_evidence(run: Run, path: str | Path, tag: str) -> None:
+    """Write the evidence of every rumour, best first, at most five tweets."""
+    top = run.top(MAX_TWEETS)
+    rows = [(claim, tweet_id(source), score) for claim, source, score in top]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    write_trec_run(Run.from_rows(*columns), path, tag, separator="\t")
+
+
+def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str | Path) -> None:
+    """Write label and evidence of every rumour; a system without verdicts has null for a label."""
+    entries = [
+        {
+            "id": rumor.file_id,
+            "predicted_label": verdicts.get(rumor.id),
+            "predicted_evidence": [
+                _evidence_cells(rumor.tweets[tweet_id(source)], score)
+                for source, score in list(run.scored(rumor.id).items())[:MAX_TWEETS]
+            ],
+        }
+        for rumor in rumors.rumors
+    ]
+    write_json(path, entries)
+
+
+def _evidence_cells(tweet: Tweet, score: float) -> list[str | int | float]:
+    return [tweet.account, tweet.file_id, tweet.text, score]
+
+
+def read_evidence(path: str | Path, rumors: Rumors) -> Run:
+    """Read a run of evidence; its sources are named as `Rumors.dataset` does.
+
+    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line for each
+    problem: a rumour that is not there, more than five tweets, one that is not in its timeline.
+    """
+    path, problems = Path(path), Problems()
+    file = read_run(path)
+    if file.repeated:
+        problems.add(path, None, "authority_tweet_id", f"{file.repeated} rows repeat a tweet")
+    ranked = {claim: list(file.run.scored(claim).items()) for claim in file.run.claim_ids}
+    return _checked(ranked, path, rumors, problems)
+
+
+def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label | None], Run]:
+    """Read the verdict of every rumour, and the evidence that it names.
+
+    A system without verdicts has null in all entries. Raises `InputError` with a line for each
+    problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
+    or not there, another label, an id that is a text where the rumours have a number or the other
+    way round, evidence as for `read_evidence`.
+    """
+    path, problems = Path(path), Problems()
+    labels: dict[str, Label | None] = {}
+    silent: list[Row] = []
+    ranked: dict[str, list[tuple[str, float]]] = {}
+    by_id = {rumor.id: rumor for rumor in rumors.rumors}
+    for position, record in enumerate(_read_list(path, problems)):
+        row = _object_row(record, path, problems, str(position), _OF_OUTPUT)
+        if row is None:
+            continue
+        key = row.as_id("id", row.record.get("id")) or ""
+        rumor = by_id.get(key)
+        _check_type(row, "id", row.record.get("id"), rumor)
+        if key in labels:
+            row.complain("id", f"{key!r} is there already")
+        label = row.record.get("predicted_label")
+        if "predicted_label" not in row.record:
+            row.complain("predicted_label", "is missing")
+        elif label is None:
+            silent.append(row)
+        elif label not in LABELS:
+            why = f"{value_text(label)} is not one of {', '.join(LABELS)}"
+            row.complain("predicted_label", why)
+        labels[key] = cast("Label | None", label)
+        evidence = row.record.get("predicted_evidence")
+        if not isinstance(evidence, list):
+            row.complain("predicted_evidence", "is missing or not a list of tweets")
+            evidence = []
+        ranked[key] = []
+        for number, cells in enumerate(evidence):
+            location = f"predicted_evidence.{number}"
+            if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
+                row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+                continue
+            tweet, score = row.as_id(f"{location}.id", cells[1]), cells[3]
+            if type(score) not in (int, float) or not math.isfinite(score):
+                row.complain(f"{location}.score", f"{value_text(score)} is not a number")
+            elif tweet is not None:
+                ranked[key].append((tweet, float(score)))
+                known = None if rumor is None else rumor.tweets.get(tweet)
+                _check_type(row, f"{location}.id", cells[1], known)
+    if any(label is not None for label in labels.values()):
+        for row in silent:
+            why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            row.complain("predicted_label", why)
+    problems.raise_if_any()
+    missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
+    if missing:
+        raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
+    return labels, _checked(ranked, path, rumors, problems)
+
+
+def _check_type(row: Row, field: str, value: object, known: Rumor | Tweet | None) -> None:
+    """Complain of an id that is a text where the organisers' file has a number, or reversed."""
+    if known is not None and value != known.file_id:
+        kind = "number" if known.numeric_id else "text"
+        row.complain(field, f"{value!r} is not the {kind} that the rumours have")
+
+
+def _checked(
+    ranked: Mapping[str, list[tuple[str, float]]], path: Path, rumors: Rumors, problems: Problems
+) -> Run:
+    by_id = {rumor.id: rumor for rumor in rumors.rumors}
+    rankings: dict[str, list[tuple[str, float]]] = {claim: [] for claim in by_id}
+    for claim, tweets in ranked.items():
+        if claim not in by_id:
+            problems.add(path, None, claim, f"no such rumour in {rumors.name}")
+            continue
+        ids = [tweet for tweet, _ in tweets]
+        if ids == [NOTHING]:
+            continue
+        if len(ids) > MAX_TWEETS:
+            problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
+        for tweet in dict.fromkeys(ids):
+            if tweet not in by_id[claim].tweets:
+                problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
+            elif ids.count(tweet) > 1:
+                problems.add(
+                    path, None, claim, f"tweet {tweet!r} is there {ids.count(tweet)} times"
+                )
+        rankings[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
+    problems.raise_if_any()
+    return Run.from_lists(rankings)

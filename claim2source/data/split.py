@@ -1,0 +1,119 @@
+"""Carve `val`, the part of train that choices are made on, from unseen and seen papers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Dataset
+from claim2source.data.grouping import connected_groups, plain_text
+
+VAL = "val"
+
+
+def carve_val(
+    train: Dataset,
+    share: float = 0.1,
+    seed: int = 13,
+    most_claims: int = 10,
+    seen_share: float = 0.0,
+) -> tuple[Dataset, Dataset]:
+    """Split `train` into the rest and `val`, both with the whole pool of sources.
+
+    Claims of connected golds (`connected_groups`) stay together, so no gold of this part of
+    `val` is a gold of the rest. It gets about `share` of the claims of each language, at least
+    one where the language has two or more groups. A paper with more than `most_claims` claims
+    stays in train: it alone would be a large part of the mean over `val`.
+
+    A second part of `val` has seen papers: it gets at most `seen_share` of the claims of each
+    language, drawn from the rest where every gold of a claim keeps a training claim. Claims of
+    the same text are drawn together. `seen_claims` tells the parts apart. The result depends on
+    ids and `seed`, not on the order of claims.
+
+    Raises `ConfigError` on a share that is not between 0 and 1 or leaves a part empty.
+    """
+    require(0.0 < share < 1.0, "share", share, "more than 0 and less than 1")
+    require(0.0 <= seen_share < 1.0, "seen_share", seen_share, "0 or more and less than 1")
+    groups = _by_group(train.claims)
+    totals = Counter(claim.lang for claim in train.claims)
+    spread = Counter(lang for claims in groups.values() for lang in {c.lang for c in claims})
+    room = Counter(
+        {lang: max(round(share * n), 1) if spread[lang] > 1 else 0 for lang, n in totals.items()}
+    )
+    val_ids: set[str] = set()
+    for key in _shuffled(groups, f"{seed}:"):
+        counts = Counter(claim.lang for claim in groups[key])
+        if len(groups[key]) <= most_claims and counts <= room:
+            val_ids.update(claim.id for claim in groups[key])
+            room.subtract(counts)
+    if not 0 < len(val_ids) < len(train.claims):
+        side = "train" if val_ids else VAL
+        why = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
+        raise ConfigError("share", share, why)
+    if seen_share:
+        staying = [claim for claim in train.claims if claim.id not in val_ids]
+        quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})
+        val_ids |= _of_seen_papers(staying, quotas, seed)
+    rest = train.with_claims(claim for claim in train.claims if claim.id not in val_ids)
+    val = train.with_claims((c for c in train.claims if c.id in val_ids), split=VAL)
+    return rest, val
+
+
+def seen_claims(train: Dataset, held_out: Dataset) -> frozenset[str]:
+    """Return the ids of held-out claims that have a gold of `train`."""
+    golds = train.golds
+    return frozenset(c.id for c in held_out.claims if not golds.isdisjoint(c.golds))
+
+
+def expected_seen_share(train: Dataset) -> float:
+    """Return the share of claims with a gold that another claim has too.
+
+    With this chance a further random claim of the same collection has a seen paper.
+    """
+    judged = [claim for claim in train.claims if claim.golds]
+    times = Counter(gold for claim in judged for gold in claim.golds)
+    seen = sum(any(times[gold] > 1 for gold in claim.golds) for claim in judged)
+    return seen / len(judged) if judged else 0.0
+
+
+def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
+    digests = {key: hashlib.sha256(f"{salt}{key}".encode()).digest() for key in keys}
+    return sorted(digests, key=lambda key: (digests[key], key))
+
+
+def _of_seen_papers(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
+    """Draw claims whose golds all keep another claim, at most `room` in each language."""
+    same_text: dict[str, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        same_text[plain_text(claim.text)].append(claim)
+    remaining = Counter(gold for claim in claims for gold in claim.golds)
+    units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
+    claim_ids: set[str] = set()
+    for key in _shuffled(units, f"{seed}:seen "):
+        unit = units[key]
+        counts = Counter(claim.lang for claim in unit)
+        removed = Counter(gold for claim in unit for gold in claim.golds)
+        if (
+            all(claim.golds for claim in unit)
+            and counts <= room
+            and all(count < remaining[gold] for gold, count in removed.items())
+        ):
+            claim_ids.update(claim.id for claim in unit)
+            remaining -= removed
+            room.subtract(counts)
+    return claim_ids
+
+
+def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    groups: dict[int, list[Claim]] = defaultdict(list)
+    for number, claim in zip(connected_groups(c.golds for c in claims), claims, strict=True):
+        groups[number].append(claim)
+    group_of = {}
+    for group in groups.values():
+        # The prefix keeps a claim's id apart from an equal id of a gold.
+        golds = [f"gold {gold}" for claim in group for gold in claim.golds]
+        group_of[min(golds, default=f"claim {group[0].id}")] = group
+    return group_of

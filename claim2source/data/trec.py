@@ -1,0 +1,318 @@
+"""Read and write runs and judgements: TREC, BEIR's TSV and the labs' gold TSV."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.arguments import require_kind, require_path
+from claim2source.core.errors import FileProblems, InputError, Problems
+from claim2source.core.files import atomic_path, real_path
+from claim2source.core.records import Qrels
+from claim2source.core.run import Run
+from claim2source.data.released import RankedBy, is_json, read_scores
+from claim2source.data.submissions import (
+    CLAIM_COLUMNS,
+    Ranked,
+    column_among,
+    is_submission,
+    read_submission,
+)
+from claim2source.data.text_files import first_cells, read_lines, tsv_rows
+
+GOLD_COLUMNS = ("cord_uid", "pubkey")
+BEIR_COLUMNS = ("query-id", "corpus-id", "score")
+
+# Claims of a run whose ids are looked for at the end of known ones.
+FRONTS_ASKED = 10
+# From here on a number rounds to an infinite float32.
+TOO_LARGE = (2 - 2.0**-24) * 2.0**127
+# ASCII white space only, as the C tools split: a no-break space stays in an id.
+_words = re.compile(r"\S+", re.ASCII).findall
+is_grade = re.compile(r"[+-]?[0-9]{1,9}").fullmatch
+_is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """Hold a run read from a file; `repeated` counts the rows dropped as repeated sources.
+
+    `golds` are those that the file itself names, by claim; `complete`: it lists every claim, in
+    the order of the task's file; `front` was put before its claims' ids (`named_as`).
+    """
+
+    path: Path
+    run: Run
+    repeated: int
+    golds: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
+    front: str = ""
+
+    def language_among(self, languages: Sequence[str]) -> str:
+        """Choose the language of the run's claims: the only one, or the one that ids name.
+
+        Raises `InputError` where neither tells.
+        """
+        matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
+        candidates = languages if len(languages) == 1 else matching
+        if len(candidates) != 1:
+            why = (
+                f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
+                "name it in a file of systems"
+            )
+            raise InputError(self.path, why=why)
+        return candidates[0]
+
+
+def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
+    """Read a TREC run, a lab's prediction TSV or a score JSON, recognised by its content.
+
+    A source that repeats for a claim keeps its first position and is counted. The lab's TSV
+    has no scores: a list of n sources gets n, n - 1, ..., 1. The 2026 paper's score JSON has two
+    rankings: `ranked_by` its re-ranker, if one ran, or its embeddings. Raises `InputError` with a
+    line for each problem.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> path = tempfile.mkdtemp() + "/en.trec"
+        >>> c2s.write_trec_run(c2s.Run.from_lists({"c1": [("a", 2.0)]}), path)
+        >>> c2s.read_run(path).run.sources("c1")
+        ['a']
+    """
+    require_path(path, "path", "the path of a run")
+    path = Path(path)
+    lines, problems = read_lines(path), FileProblems(path)
+    golds: Mapping[str, str] = {}
+    complete = True
+    if is_json(lines):
+        ranked, golds, repeated = read_scores(lines, problems, ranked_by)
+    elif is_submission(lines):
+        ranked, repeated = read_submission(lines, problems)
+    else:
+        ranked, repeated = _read_trec_run(lines, problems)
+        complete = False  # a claim without results has no line
+    problems.collected.raise_if_any()
+    run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
+    return RunFile(path, run, repeated, golds, complete)
+
+
+def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
+    """Name a run's claims as they are known: the labs' "7" may be our "dev-de-7".
+
+    `golds` are those of the known claims. A front is taken where it is the only one under which
+    most claims are known and no gold that the file names is another than theirs. A file that has
+    nothing in common with the claims stays as it is. Raises `InputError` where several fronts
+    fit, and where golds contradict: the file is of another language or split.
+    """
+    ids = file.run.claim_ids
+    strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
+    if strange:
+        why = f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
+        raise InputError(file.path, field="ground_truth_pubkey", why=why)
+    if any(claim in golds for claim in ids):
+        return file
+    first_ids = set(ids[:FRONTS_ASKED])
+    fronts: set[str] = set()
+    for claim_id in golds:
+        parts = claim_id.split("-")
+        tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
+        fronts |= {claim_id.removesuffix(tail) for tail in tails if tail in first_ids}
+
+    def fits(front: str) -> bool:
+        met = [claim for claim in ids if front + claim in golds]
+        return 2 * len(met) > len(ids) and all(
+            _agrees(file, claim, golds[front + claim]) for claim in met
+        )
+
+    fitting = sorted(filter(fits, fronts))
+    if len(fitting) > 1:
+        first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
+        why = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
+        raise InputError(file.path, why=why)
+    if not fitting:
+        return file
+    (front,) = fitting
+    run = replace(file.run, claim_ids=tuple(front + claim for claim in ids))
+    golds_named = {front + claim: gold for claim, gold in file.golds.items()}
+    return replace(file, run=run, golds=golds_named, front=front)
+
+
+def _agrees(file: RunFile, claim: str, golds: Collection[str]) -> bool:
+    return claim not in file.golds or not golds or file.golds[claim] in golds
+
+
+def read_qrels(path: str | Path) -> Qrels:
+    """Read TREC qrels, BEIR's TSV or a lab's gold TSV, recognised by its content.
+
+    A repeated row is read once; one with another grade is a problem. Raises `InputError` with
+    a line for each problem.
+    """
+    path, problems = Path(path), Problems()
+    lines = read_lines(path)
+    header = first_cells(lines)
+    if set(BEIR_COLUMNS[:2]) & set(header):
+        rows = tsv_rows(path, BEIR_COLUMNS, problems, lines=lines)
+    elif set(GOLD_COLUMNS) & set(header) or header[0] in CLAIM_COLUMNS:
+        columns = (column_among(header, CLAIM_COLUMNS), column_among(header, GOLD_COLUMNS))
+        golds = tsv_rows(path, columns, problems, lines=lines)
+        rows = ((number, [*cells, "1"]) for number, cells in golds)
+    else:
+        rows = _trec_qrels_rows(path, lines, problems)
+    grades: dict[str, dict[str, int]] = {}
+    for number, cells in rows:
+        claim, source, grade = map(str.strip, cells)
+        for name, cell in (("claim id", claim), ("source id", source)):
+            if not cell:
+                problems.add(path, number, name, "empty")
+        if why := why_not_grade(grade):
+            problems.add(path, number, "score", why)
+        elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):
+            why = f"{claim!r} {source!r} again, with another grade than before"
+            problems.add(path, number, "score", why)
+    problems.raise_if_any()
+    if not grades:
+        raise InputError(path, why="no judgements, only a header")
+    return Qrels(grades)
+
+
+def why_not_grade(text: str) -> str | None:
+    """Explain why a text is no grade of a judgement; None where it is."""
+    if is_grade(text):
+        return None
+    why = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
+    return f"{text[:40]!r} is {why}"
+
+
+def write_trec_run(
+    run: Run, path: str | Path, tag: str = "claim2source", separator: str = " "
+) -> None:
+    """Write a TREC run; a claim without sources has no line in this format.
+
+    Every float32 score is read back unchanged. Within a tie the written numbers decrease by
+    less than float32 resolves, so a tool that compares in float64 or has its own tie rule
+    still ranks as we do. Raises `InputError` on ids with white space and infinite scores.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> path = tempfile.mkdtemp() + "/en.trec"
+        >>> c2s.write_trec_run(c2s.Run.from_lists({"c1": [("a", 2.0)]}), path)
+        >>> open(path).read()
+        'c1 Q0 a 1 2 claim2source\\n'
+    """
+    require_path(path, "path")
+    require_kind(run, Run, "run", "a Run, such as a result's `run`")
+    path, problems = Path(path), Problems()
+    words = [str(run.vocabulary[code]) for code in np.unique(run.codes)]
+    for kind, ids in (("claim id", run.claim_ids), ("source id", words), ("tag", [tag])):
+        _check_words(path, kind, ids, problems)
+    owners = np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
+    for row in np.flatnonzero(~np.isfinite(run.scores)):
+        claim, source = run.claim_ids[owners[row]], run.vocabulary[run.codes[row]]
+        problems.add(path, None, "score", f"infinite for claim {claim!r}, source {source!r}")
+    problems.raise_if_any()
+    claims = (run.claim_ids[owner] for owner in owners)
+    columns = zip(claims, run.vocabulary[run.codes], run.ranks(), _score_texts(run), strict=True)
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+        out.writelines(
+            separator.join((c, "Q0", s, str(rank), score, tag)) + "\n"
+            for c, s, rank, score in columns
+        )
+
+
+def write_beir_qrels(qrels: Qrels, path: str | Path) -> None:
+    """Write judgements as BEIR's `qrels/<split>.tsv`."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, delimiter="\t", lineterminator="\n")
+        writer.writerow(BEIR_COLUMNS)
+        for claim, grades in qrels.grades.items():
+            writer.writerows((claim, source, grade) for source, grade in grades.items())
+
+
+def run_names(paths: Sequence[str | Path]) -> list[str]:
+    """Name every file by its stem; where stems collide, with its folder or its whole path."""
+    files = list(dict.fromkeys(Path(path) for path in paths))
+    names = [file.stem for file in files]
+    folder_names = [f"{real_path(file).parent.name}/{file.stem}" for file in files]
+    for longer in (folder_names, [str(file) for file in files]):
+        pairs = list(zip(names, longer, strict=True))
+        names = [long if names.count(short) > 1 else short for short, long in pairs]
+    name_of = dict(zip(files, names, strict=True))
+    # The same file twice is still two runs.
+    stems = [name_of[Path(path)] for path in paths]
+    times = [stems[: i + 1].count(name) for i, name in enumerate(stems)]
+    return [f"{name} #{n}" if n > 1 else name for name, n in zip(stems, times, strict=True)]
+
+
+def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
+    ranked: dict[str, dict[str, float]] = {}
+    repeated = 0
+    for number, line in enumerate(lines, 1):
+        cells = _words(line)
+        if len(cells) == 6:
+            score = _score(number, cells[4], problems)
+            scores = ranked.setdefault(cells[0], {})
+            # A source's first position is its best-scored one, whatever the order of lines.
+            repeated += cells[2] in scores
+            scores[cells[2]] = max(score, scores.get(cells[2], score))
+        elif cells:
+            why = f"{len(cells)} columns; a TREC run has 6: claim Q0 source rank score tag"
+            problems.add(number, None, why)
+    return ranked, repeated
+
+
+def _score(number: int, text: str, problems: FileProblems) -> float:
+    try:
+        # float() takes "1_000" and Arabic digits, which no other tool does.
+        score = float(text if text.isascii() and "_" not in text else "not a number")
+    except ValueError:
+        problems.add(number, "score", f"{text!r} is not a number")
+        return 0.0
+    if not abs(score) < TOO_LARGE:
+        problems.add(number, "score", f"{text!r} is not a finite float32")
+    return score
+
+
+def _trec_qrels_rows(
+    path: Path, lines: Sequence[str], problems: Problems
+) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, 1):
+        cells = _words(line)
+        if len(cells) == 4:
+            yield number, [cells[0], *cells[2:]]
+        elif cells:
+            why = f"{len(cells)} columns; TREC qrels have 4: claim 0 source grade"
+            problems.add(path, number, None, why)
+
+
+def _check_words(path: Path, kind: str, ids: Iterable[str], problems: Problems) -> None:
+    for word in ids:
+        if word.split() != [word]:
+            why = f"{word!r} can't be in a TREC file: white space or empty"
+            problems.add(path, None, kind, why)
+
+
+def _score_texts(run: Run) -> Iterator[str]:
+    """Write scores as decimals, strictly decreasing per claim, that round to the float32s."""
+    scores = run.scores
+    if not len(scores):
+        return
+    starts = np.ones(len(scores), dtype=bool)
+    starts[1:] = scores[1:] != scores[:-1]
+    starts[run.offsets[:-1][run.offsets[:-1] < len(scores)]] = True
+    tie = np.cumsum(starts) - 1
+    sizes = np.bincount(tie)[tie]
+    ranks = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
+    # An eighth of float32's spacing: safely within what rounds back, also at powers of two.
+    exponents = np.where(scores == 0, -149, np.frexp(scores)[1] - 24)
+    step = np.ldexp(0.125, np.maximum(exponents, -149))
+    values = scores.astype(np.float64) - step * (ranks / sizes)
+    for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
+        # Nine digits tell every float32 from its neighbours; tied ones need float64's.
+        yield f"{value:.9g}" if size == 1 else repr(value)

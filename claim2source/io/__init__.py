@@ -1,1 +1,0 @@
-"""Read and write runs, judgements and submissions, the store, and W&B."""

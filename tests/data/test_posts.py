@@ -1,0 +1,41 @@
+"""Files of posts: what a line may hold, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.data.posts import LONGEST, Post, read_posts
+
+
+def test_posts_have_ids_languages_and_dates(tmp_path: Path) -> None:
+    path = tmp_path / "posts.jsonl"
+    path.write_text(
+        '{"text": "a"}\n\n{"post": "b", "id": 7, "lang": "DE-at", "date": "2021-05"}\n'
+        '{"_id": "c", "text": "c", "metadata": {"lang": "fr", "translation": "see"}}\n'
+    )
+    assert list(read_posts(path)) == [
+        Post("1", "a"),
+        Post("7", "b", "de", "2021-05"),
+        Post("c", "c", "fr", translation="see"),
+    ]
+    claim = Post("x", "half \udcff", translation="t").claim("de")
+    assert (claim.text, claim.lang, claim.translation) == ("half ?", "de", "t")
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "posts.jsonl"
+    for text, why in [
+        ("", "holds no posts"),
+        ('{"text": "a"}\n{"text": " "}', "posts.jsonl:2: text: is empty"),
+        ('{"text": "a"}\n{"id": "1", "text": "b"}', "posts.jsonl:2: id: '1' is already on line 1"),
+        ('{"text": "a", "id": "b c"}', "id: holds white space"),
+        (f'{{"text": "{"x" * (LONGEST + 1)}"}}', f"text: {LONGEST + 1} characters; at most"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=why):
+            list(read_posts(path))
+    with pytest.raises(UserError, match="post: '' is not allowed"):
+        Post("0", "")

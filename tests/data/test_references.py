@@ -1,0 +1,162 @@
+"""RIS, NBIB and BibTeX as reference managers and PubMed export them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.records import Source
+from claim2source.data.papers import Paper
+from tests.data.reading import read, refused
+
+RIS = """TY  - JOUR
+TI  - Masks and
+ outbreaks
+AU  - Doe, Jane
+A1  - Roe, Richard
+T2  - The Lancet
+AB  - First line.
+second - line.
+DA  - in press
+Y1  - 2019/10//undefined
+PY  - 2019
+ID  - 7
+DO  - https://doi.org/10.1000/ABC
+UR  - https://example.org/x
+LA  - English
+ER  -
+
+TY  - BOOK
+T1  - No id
+Y1  - soon
+"""
+READ = [
+    Paper(
+        Source(
+            "10.1000/abc",
+            "Masks and outbreaks",
+            "First line. second - line.",
+            ("Jane Doe",),
+            "The Lancet",
+            "2019/10",
+        ),
+        "10.1000/abc",
+        "https://example.org/x",
+        "en",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.ris", RIS.encode()),
+        ("a.txt", ("\ufeff" + RIS).replace("\n", "\r\n").encode()),
+        ("a.ris", RIS.replace("\n", "\r").encode()),
+        ("a.ris", RIS.encode("utf-16")),
+    ],
+)
+def test_ris(tmp_path: Path, name: str, data: bytes) -> None:
+    papers, notes = read(tmp_path / name, data)
+    assert papers[:1] == READ
+    # The last one, without an end, is there; its id stays the same.
+    assert papers[1].source.title == "No id" and papers[1].source.id == "650b80e5979c28b7"
+    assert "without an id, which is made of the title: 1" in notes and "not read: 1" in notes
+
+
+NBIB = """
+PMID- 111
+OWN - NLM
+DP  - 2020 May 12
+TI  - Masks and
+      outbreaks.
+LID - S1 [pii]
+LID - 10.1000/xyz [doi]
+AB  - One
+      two - three.
+OAB - Otro.
+FAU - Doe, Jane
+AU  - Doe J
+CN  - The Group
+LA  - eng
+JT  - The Lancet
+
+PMID- 112
+TI  - [Not Available].
+TT  - Masken.
+OAB - Ein Text.
+"""
+
+
+@pytest.mark.parametrize("name", ["a.nbib", "pubmed-masks-set.txt"])
+def test_nbib(tmp_path: Path, name: str) -> None:
+    papers, notes = read(tmp_path / name, NBIB)
+    assert papers == [
+        Paper(
+            Source(
+                "111",
+                "Masks and outbreaks.",
+                "One two - three.",
+                ("Jane Doe", "The Group"),
+                "The Lancet",
+                "2020 May 12",
+            ),
+            "10.1000/xyz",
+            "https://pubmed.ncbi.nlm.nih.gov/111/",
+            "en",
+        ),
+        Paper(Source("112", "Masken.", "Ein Text."), url="https://pubmed.ncbi.nlm.nih.gov/112/"),
+    ]
+    assert notes == f"abstracts beside another one, left out: 1 (first: {name}:2)"
+
+
+BIBTEX = r"""
+@comment{not read}
+@string{lancet = "The Lancet"}
+@article{smith2020,
+  title = {50% of {M{\"u}ller}'s $\mathrm{CO}_2$ $\alpha$ {\&} \emph{E. coli} --- a trial},
+  author = {Doe, Jane and {World Health Organization} and van der Berg, Jan and others},
+  journal = lancet, year = 2020, month = may,
+  abstract = "At q$<$0.01 {$\mu$}g costs $5/$10 or $10, <i>x</i> at p &lt; 0.05",
+  url = {https://doi.org/10.1000/ABC},
+}
+@misc{smith2020, title = {T}}
+"""
+
+
+def test_bibtex(tmp_path: Path) -> None:
+    papers, notes = read(tmp_path / "lib.bib", BIBTEX)
+    assert papers == [
+        Paper(
+            Source(
+                "smith2020",
+                "50% of Müller's CO2 α & E. coli — a trial",
+                "At q<0.01 μg costs $5/$10 or $10, x at p < 0.05",
+                ("Jane Doe", "World Health Organization", "Jan van der Berg"),
+                "The Lancet",
+                "2020-may",
+            ),
+            "10.1000/abc",
+            "https://doi.org/10.1000/ABC",
+        )
+    ]
+    assert "repeated ids, of which the one with more text is read: 1" in notes
+
+
+def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
+    for name, text in (("a.json", BIBTEX), ("b.ris", BIBTEX), ("c.bib", RIS), ("d.jsonl", NBIB)):
+        assert len(read(tmp_path / name, text)[0]) == (1 if text is BIBTEX else 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.bib", "@article{a, title={x\n@article{b, title={y}}", r"a\.bib:1: broken BibTeX"),
+        ("a.bib", "@article{a, title={x}, title={y}}", r"a\.bib:1: broken BibTeX: Duplicate field"),
+        ("a.bib", "words", "holds no BibTeX entries"),
+        ("a.ris", "words", "holds no references that begin with TY"),
+    ],
+)
+def test_what_is_broken_is_one_line(tmp_path: Path, name: str, text: str, why: str) -> None:
+    refused(tmp_path / name, text, why)
