@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from claim2source.data.loading import load as load
     from claim2source.data.trec import read_run as read_run
     from claim2source.data.trec import write_trec_run as write_trec_run
-    from claim2source.engines import open_index as open_index
     from claim2source.evaluation.compare import compare as compare
     from claim2source.pipeline.evaluate import evaluate as evaluate
     from claim2source.pipeline.evaluator import Evaluator as Evaluator
     from claim2source.pipeline.table import evaluate_systems as evaluate_systems
-    from claim2source.retrieve import BM25 as BM25
-    from claim2source.retrieve import Dense as Dense
-    from claim2source.retrieve import Hybrid as Hybrid
-    from claim2source.retrieve import load_index as load_index
-    from claim2source.retrieve.fuse import fuse as fuse
+    from claim2source.search.bm25 import BM25 as BM25
+    from claim2source.search.dense import Dense as Dense
+    from claim2source.search.engine import open_index as open_index
+    from claim2source.search.fuse import Hybrid as Hybrid
+    from claim2source.search.fuse import fuse as fuse
+    from claim2source.search.fuse import load_index as load_index
     from claim2source.systems.read import make_system as make_system
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
@@ -56,15 +56,15 @@ _MODULES = {
     "Report": "core.report",
     "Result": "core.run",
     "Run": "core.run",
-    "open_index": "engines",
+    "open_index": "search.engine",
     "load": "data.loading",
     "read_run": "data.trec",
     "write_trec_run": "data.trec",
-    "BM25": "retrieve",
-    "Dense": "retrieve",
-    "Hybrid": "retrieve",
-    "fuse": "retrieve",
-    "load_index": "retrieve",
+    "BM25": "search.bm25",
+    "Dense": "search.dense",
+    "Hybrid": "search.fuse",
+    "fuse": "search.fuse",
+    "load_index": "search.fuse",
     "compare": "evaluation.compare",
     "evaluate": "pipeline.evaluate",
     "Evaluator": "pipeline.evaluator",

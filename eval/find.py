@@ -27,11 +27,12 @@ from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
 from claim2source.data.fetch import Fetcher, posts_of
 from claim2source.data.store import Store
-from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
+from claim2source.search.engine import open_index
+from claim2source.search.rows import Where
 from claim2source.text.language import CODES, load_detector
 
 AUTO = "auto"

@@ -34,7 +34,7 @@ from claim2source.metrics.metrics import (
     without_themselves,
 )
 from claim2source.metrics.significance import PairedTest, paired_randomisation
-from claim2source.retrieve.saved import complete_run
+from claim2source.search.saved import complete_run
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 

@@ -44,7 +44,7 @@ from claim2source.data.store import Store
 from claim2source.metrics.metrics import Scores, evaluate, language_table, macro
 from claim2source.metrics.significance import paired_randomisation
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.weighted_sum import ScaledCheckpoint

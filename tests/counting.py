@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from claim2source.models import Encoder
-from claim2source.retrieve.bm25 import BM25Index
-from claim2source.retrieve.faiss_index import VectorIndex
+from claim2source.search.bm25 import BM25Index
+from claim2source.search.faiss_index import VectorIndex
 
 
 def count_loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

@@ -24,7 +24,8 @@ from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.table import EvaluateConfig
-from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.fuse import FusionConfig
 from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig

@@ -13,7 +13,7 @@ from claim2source.data.frames import is_table, run_from_frame, run_from_scores
 from claim2source.data.trec import named_as, read_run
 from claim2source.metrics.metrics import coverage
 from claim2source.models.in_memory import is_sentence_transformer
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 
 if TYPE_CHECKING:
     import datasets

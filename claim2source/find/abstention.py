@@ -17,9 +17,10 @@ import numpy as np
 from claim2source.core.errors import InputError
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import validated
-from claim2source.engines import Engine, SearchResults
-from claim2source.engines.manifest import MANIFEST
-from claim2source.retrieve import FusionConfig, fuse
+from claim2source.search.engine import Engine
+from claim2source.search.fuse import FusionConfig, fuse
+from claim2source.search.manifest import MANIFEST
+from claim2source.search.table import SearchResults
 from claim2source.text.language import READ
 
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"

@@ -15,8 +15,8 @@ from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
 from claim2source.data.papers import Paper, first_day
-from claim2source.engines.table import NEW
 from claim2source.find.finder import Answer, Match
+from claim2source.search.table import NEW
 
 COLUMNS = (
     "post rank id title authors venue date doi link score abstained present sentence post_sentence "

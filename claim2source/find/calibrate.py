@@ -13,7 +13,6 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.data.grouping import connected_groups
-from claim2source.engines import Engine
 from claim2source.find.abstention import (
     DEEPEST,
     DENSE,
@@ -27,6 +26,7 @@ from claim2source.find.abstention import (
     tenths_of,
 )
 from claim2source.mining.near_duplicates import same_papers
+from claim2source.search.engine import Engine
 
 # More claims tell little more.
 MAX_CLAIMS = 1_000

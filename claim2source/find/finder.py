@@ -19,11 +19,6 @@ from claim2source.core.terminal import one_line
 from claim2source.data.papers import Paper, last_day
 from claim2source.data.posts import Post
 from claim2source.data.store import Store
-from claim2source.engines import Engine, SearchResults, Where
-from claim2source.engines.growing import batches
-from claim2source.engines.names import name_terms, names_of, plain_words
-from claim2source.engines.rows import SPLIT, findings_of
-from claim2source.engines.table import NEW
 from claim2source.find.abstention import (
     DEEPEST,
     DENSE,
@@ -36,8 +31,12 @@ from claim2source.find.abstention import (
     stages_of,
 )
 from claim2source.models import ENGLISH
-from claim2source.retrieve import BM25Config
-from claim2source.retrieve.bm25 import Analyser
+from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.engine import Engine
+from claim2source.search.growing import batches
+from claim2source.search.names import name_terms, names_of, plain_words
+from claim2source.search.rows import SPLIT, Where, findings_of
+from claim2source.search.table import NEW, SearchResults
 from claim2source.text.clean import sentences_of, with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
 

@@ -24,9 +24,17 @@ from claim2source.data.paper_files import Format, PaperFiles
 from claim2source.data.papers import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
-from claim2source.engines import Engine, is_engine, open_index
-from claim2source.engines.files import files_of, require_free
-from claim2source.engines.growing import (
+from claim2source.find.abstention import abstention_of
+from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
+from claim2source.models.config import ModelChanges
+from claim2source.models.local import local_model, with_local_models
+from claim2source.models.me5 import NAME as MULTILINGUAL
+from claim2source.pipeline.options import StoreOptions
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, is_engine, open_index
+from claim2source.search.files import files_of, require_free
+from claim2source.search.growing import (
     BATCH,
     PaperEncoder,
     batches,
@@ -36,14 +44,7 @@ from claim2source.engines.growing import (
     re_encode,
     undo_re_encoding,
 )
-from claim2source.engines.manifest import IndexManifest, check_bm25
-from claim2source.find.abstention import abstention_of
-from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
-from claim2source.models.config import ModelChanges
-from claim2source.models.local import local_model, with_local_models
-from claim2source.models.me5 import NAME as MULTILINGUAL
-from claim2source.pipeline.options import StoreOptions
-from claim2source.retrieve import BM25Config, Dense
+from claim2source.search.manifest import IndexManifest, check_bm25
 from claim2source.text import Rendering, SourceForm
 
 PROGRAM = "eval/index.py"
@@ -385,7 +386,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
 def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:
     """Have the workers of a Ray cluster encode the papers into the store."""
-    from claim2source.engines.ray_fill import FillJob, fill_by_ray
+    from claim2source.search.ray_fill import FillJob, fill_by_ray
 
     assert config.source is not None and dense.store is not None
     source = Path(config.source)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.config import Share, require
 from claim2source.data.store import Store
-from claim2source.engines import Engine
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
+from claim2source.search.engine import Engine
 
 if TYPE_CHECKING:
     from claim2source.find.finder import Finder

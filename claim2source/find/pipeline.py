@@ -10,7 +10,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
 from claim2source.data.papers import Paper
 from claim2source.data.store import Store
-from claim2source.engines import Engine, SearchResults
+from claim2source.search.engine import Engine
+from claim2source.search.table import SearchResults
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stages

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from claim2source.core.records import Claim, Source
-from claim2source.retrieve import BM25Config, BM25Index
-from claim2source.retrieve.terms import Terms
-from claim2source.retrieve.topk import (
+from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.terms import Terms
+from claim2source.search.topk import (
     SourceIds,
     floors_of_best,
     sort_keys,

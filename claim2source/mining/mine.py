@@ -26,7 +26,7 @@ from claim2source.data.store import Store
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
-from claim2source.retrieve import BM25Config
+from claim2source.search.bm25 import BM25Config
 from claim2source.text import ClaimForm, Rendering
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
 from claim2source.text.views import missing_translations

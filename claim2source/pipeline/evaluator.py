@@ -27,7 +27,7 @@ from claim2source.pipeline.evaluate import (
     with_missing_notes,
 )
 from claim2source.pipeline.files import write_runs
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:

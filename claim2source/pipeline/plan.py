@@ -19,9 +19,10 @@ from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
-from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.retrieve.fielded import FieldedConfig
-from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.fielded import FieldedConfig
+from claim2source.search.fuse import FusionConfig
+from claim2source.search.saved import ALL, SavedRunConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
     AnyNode,

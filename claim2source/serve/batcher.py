@@ -15,8 +15,8 @@ from math import ceil
 
 from claim2source.core.errors import UserError
 from claim2source.data.posts import Post
-from claim2source.engines import Where
 from claim2source.find.finder import Answer, Finder
+from claim2source.search.rows import Where
 from claim2source.text.language import likeliest
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from claim2source.find.answers import (
     scores_of,
 )
 from claim2source.find.finder import SEARCH, SENTENCES, WORD, Answer, Finder, Match
-from claim2source.retrieve.bm25 import Analyser
+from claim2source.search.bm25 import Analyser
 from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same_secret
 from claim2source.serve.batcher import NoAnswer, OnPart
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question, first_problem

@@ -23,9 +23,9 @@ from pydantic_core.core_schema import no_info_before_validator_function
 from claim2source.core.languages import primary_language
 from claim2source.data.fetch import is_address, is_other_address
 from claim2source.data.posts import Post
-from claim2source.engines import Where
 from claim2source.find.answers import headline, json_rows, notes
 from claim2source.find.finder import Answer
+from claim2source.search.rows import Where
 from claim2source.text.language import CODES
 
 AUTO = "auto"

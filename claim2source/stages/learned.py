@@ -24,7 +24,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.models.trained_on import TrainedOn
-from claim2source.retrieve.bm25 import FORMATS
+from claim2source.search.bm25 import FORMATS
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
 from claim2source.stages.similarities import Scorer, ViewConfig
 

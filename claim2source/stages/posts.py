@@ -18,7 +18,7 @@ from claim2source.core.run import Cost, Result, Run
 from claim2source.data.grouping import connected_groups, plain_text
 from claim2source.data.loading import load
 from claim2source.models import ModelConfig, Resolved, resolve
-from claim2source.retrieve.dense import encoder_keys, unit_vectors
+from claim2source.search.dense import encoder_keys, unit_vectors
 from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
 from claim2source.text import ClaimForm, Rendering
 

@@ -16,10 +16,9 @@ from claim2source.data.papers import first_day
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
-from claim2source.retrieve import BM25Config, BM25Index
-from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
-from claim2source.retrieve.dense import encoder_keys, of_model, unit_vectors
-from claim2source.retrieve.terms import import_bm25s
+from claim2source.search.bm25 import SPELLERS, BM25Config, BM25Index, stemmer_of, stop_words_of
+from claim2source.search.dense import encoder_keys, of_model, unit_vectors
+from claim2source.search.terms import import_bm25s
 from claim2source.stages.pairs import Runtime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.clean import sentences_of

@@ -27,9 +27,9 @@ from claim2source.metrics.metrics import (
     macro,
 )
 from claim2source.metrics.significance import standard_errors
-from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
-from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
-from claim2source.retrieve.fuse import Fusion
+from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.fielded import FieldedConfig, FieldedIndex, ranked
+from claim2source.search.fuse import Fusion, FusionConfig
 from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
 from claim2source.systems.conditions import MARGIN, WhenConfig
 

@@ -18,9 +18,11 @@ from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, HybridIndex
-from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
-from claim2source.retrieve.saved import SavedRunConfig, read_saved
+from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.dense import Dense
+from claim2source.search.fielded import FieldedConfig, FieldedIndex
+from claim2source.search.fuse import FusionConfig, HybridIndex
+from claim2source.search.saved import SavedRunConfig, read_saved
 from claim2source.systems.choose import (
     DEPTH,
     FUSION_DEPTHS,

@@ -24,9 +24,10 @@ from claim2source.core.imports import import_named
 from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
-from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.retrieve.fielded import FieldedConfig
-from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.fielded import FieldedConfig
+from claim2source.search.fuse import FusionConfig
+from claim2source.search.saved import ALL, SavedRunConfig
 from claim2source.stages import SHARED
 from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, WEIGHTS, Grid
 from claim2source.systems.conditions import MARGIN, WhenConfig

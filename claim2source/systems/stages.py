@@ -22,7 +22,7 @@ from claim2source.data.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered
-from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.search.cache import read_or_search, request_key
 from claim2source.stages.learned import Learned
 from claim2source.systems.choose import (
     MIXES,

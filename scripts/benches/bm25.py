@@ -17,7 +17,7 @@ from claim2source.core.config import Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.retrieve import BM25Config, BM25Index
+from claim2source.search.bm25 import BM25Config, BM25Index
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
 DEPTH, SAMPLE = 100, 20

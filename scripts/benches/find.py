@@ -37,14 +37,14 @@ from claim2source.core.records import Source
 from claim2source.data.loading import load
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.engines import Engine, Where, open_index
-from claim2source.engines.growing import open_for_writing
-from claim2source.engines.probes import DEPTH
-from claim2source.engines.rows import Rows, half, stamp_of
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
-from claim2source.retrieve import BM25Config, Dense
-from claim2source.retrieve.bm25 import Analyser
+from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.growing import open_for_writing
+from claim2source.search.probes import DEPTH
+from claim2source.search.rows import Rows, Where, half, stamp_of
 from claim2source.text.clean import sentences_of
 from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of, zipf_texts
 

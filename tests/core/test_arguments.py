@@ -11,9 +11,10 @@ import pytest
 
 import claim2source as c2s
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.retrieve import BM25Config, FusionConfig
-from claim2source.retrieve.fielded import FieldedIndex
-from claim2source.retrieve.saved import SavedIndex
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.fielded import FieldedIndex
+from claim2source.search.fuse import FusionConfig
+from claim2source.search.saved import SavedIndex
 
 SOURCES = [c2s.Source("p1", "Masks", "Masks cut outbreaks."), c2s.Source("p2", "Tea", "Tea helps.")]
 FRAME = pd.DataFrame({"text": ["masks"]})

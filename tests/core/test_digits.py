@@ -11,9 +11,9 @@ from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, Settings, read_config, read_yaml
 from claim2source.core.errors import ConfigError
 from claim2source.data.papers import first_day, last_day, plain_doi, without_markup
-from claim2source.engines.lance import newest_version
-from claim2source.engines.rows import Where
 from claim2source.metrics.metrics import cutoff
+from claim2source.search.lance import newest_version
+from claim2source.search.rows import Where
 from claim2source.serve.access import _without_port
 
 FOREIGN = ["٥", "５", "²", "५", "1٥", "٥.٥", "١e٢"]

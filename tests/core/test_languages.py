@@ -12,8 +12,8 @@ import claim2source as c2s
 from claim2source.core.errors import ConfigError
 from claim2source.core.languages import by_primary_language, is_in_language, primary_language
 from claim2source.data.beir import write_beir
-from claim2source.engines.rows import Where
 from claim2source.metrics.metrics import language_masks, language_strata
+from claim2source.search.rows import Where
 from claim2source.text.language import language_name
 from claim2source.text.translate import foreign_claims
 

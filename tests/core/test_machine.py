@@ -12,7 +12,7 @@ import pytest
 
 from claim2source.core.machine import peak_memory
 from claim2source.core.records import Claim, Source
-from claim2source.retrieve import BM25
+from claim2source.search.bm25 import BM25
 
 _MIB = 2**20
 CLEAR = Path("/proc/self/clear_refs")

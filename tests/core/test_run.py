@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import InputError
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.retrieve.topk import SourceIds
+from claim2source.search.topk import SourceIds
 
 # Near-ties: distinct in float64, equal in float32; -0.0 and 0.0 are one score.
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.5, -3.0, 1e-30]) | st.floats(

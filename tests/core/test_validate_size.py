@@ -11,9 +11,9 @@ import pytest
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
 from claim2source.core.validate import MOST_BYTES, read_json
-from claim2source.engines import open_index
 from claim2source.models import ModelConfig, resolve
-from claim2source.retrieve.fuse import load_index
+from claim2source.search.engine import open_index
+from claim2source.search.fuse import load_index
 from tests.models.layout import declare
 
 SIZE = 3 * 2**30

@@ -27,9 +27,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
 @pytest.fixture(scope="module")
 def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An index of a few papers; do not change it."""
-    from claim2source.engines.growing import grow, open_for_writing
     from claim2source.models import ModelConfig
-    from claim2source.retrieve import Dense
+    from claim2source.search.dense import Dense
+    from claim2source.search.growing import grow, open_for_writing
     from claim2source.text import Rendering
 
     folder = tmp_path_factory.mktemp("find") / "idx"

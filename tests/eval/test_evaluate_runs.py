@@ -18,7 +18,9 @@ from claim2source.data.trec import read_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
 from claim2source.pipeline.rows import form_of_failed
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering

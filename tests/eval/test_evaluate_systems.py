@@ -21,8 +21,9 @@ from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline import table
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
-from claim2source.retrieve.fuse import score_missing
+from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.systems import runtime
 from claim2source.systems.choose import choose_bm25, choose_fusion
 from claim2source.systems.system import SystemRunner

@@ -24,14 +24,16 @@ from claim2source.core.files import write_json
 from claim2source.data.fetch import Fetcher
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.engines import Engine, open_index
-from claim2source.engines.files import files_of
-from claim2source.engines.manifest import IndexManifest
 from claim2source.find.abstention import AbstainModel, Design, Tenth
 from claim2source.find.answers import as_text
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
-from claim2source.retrieve import BM25, Dense, Hybrid
+from claim2source.search.bm25 import BM25
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.files import files_of
+from claim2source.search.fuse import Hybrid
+from claim2source.search.manifest import IndexManifest
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering

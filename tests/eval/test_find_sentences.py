@@ -13,10 +13,10 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.engines import open_index
-from claim2source.engines.rows import SPLIT, findings_of, split
 from claim2source.find.finder import Finder
 from claim2source.models.prepacked import PrepackedEncoder
+from claim2source.search.engine import open_index
+from claim2source.search.rows import SPLIT, findings_of, split
 from tests.eval.papers import POST
 
 

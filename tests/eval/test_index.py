@@ -14,12 +14,12 @@ from claim2source.core.records import Source
 from claim2source.core.validate import validated
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
-from claim2source.engines import Engine, open_index
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import shard_of
+from claim2source.search.engine import Engine, open_index
 from eval.find import main as find
 from eval.index import main
-from tests.engines.engines import manifest_of
+from tests.search.engines import manifest_of
 from tests.training.small import say_pooling
 
 

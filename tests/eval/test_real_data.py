@@ -15,7 +15,7 @@ from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.metrics.metrics import evaluate as measure
 from claim2source.models import ModelConfig, resolve
-from claim2source.retrieve import VectorIndex
+from claim2source.search.faiss_index import VectorIndex
 from eval import evaluate
 from tests.shared_data import REPOSITORY, shared
 

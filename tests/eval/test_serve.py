@@ -22,8 +22,8 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.data.posts import Post
-from claim2source.engines import open_index
 from claim2source.find.finder import Finder
+from claim2source.search.engine import open_index
 from claim2source.serve.server import TOKEN, listen
 from eval.serve import main
 from tests.eval import test_find

@@ -12,7 +12,6 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.data.posts import Post
-from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
 from claim2source.find.abstention import AbstainModel, Tenth, fit, tenths_of
 from claim2source.find.calibrate import (
@@ -29,6 +28,8 @@ from claim2source.find.calibrate import (
 )
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.growing import grow_engine
 from eval.abstain import main
 
 WORDS = "sleep masks vaccine outbreak school children dose risk study number works cut".split()

@@ -8,7 +8,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
 from claim2source.find import finder as module
 from claim2source.find.finder import MatchingWords
-from claim2source.retrieve import BM25Config
+from claim2source.search.bm25 import BM25Config
 
 
 @pytest.mark.parametrize("size", [200_000, 0])

@@ -7,7 +7,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.mining.candidates import BLOCK, CELLS, Candidates
-from claim2source.retrieve import BM25Config
+from claim2source.search.bm25 import BM25Config
 
 
 @pytest.mark.parametrize(("pool", "limit"), [(70_000, CELLS // 70_000), (40, BLOCK)])

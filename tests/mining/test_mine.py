@@ -18,7 +18,10 @@ from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Neg
 from claim2source.mining import candidates as candidates_module
 from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.models import Encoder
-from claim2source.retrieve import BM25Index, FusionConfig, VectorIndex, bm25, fuse
+from claim2source.search import bm25
+from claim2source.search.bm25 import BM25Index
+from claim2source.search.faiss_index import VectorIndex
+from claim2source.search.fuse import FusionConfig, fuse
 from tests.mining.tables import FREE, PLAIN, Table, data_of, ladder, mined, names, scored
 
 

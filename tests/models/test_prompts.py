@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer import modules
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import Manifest, ModelConfig, Template, Weights, resolve
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.text import Rendering
 
 TEXTS = ["vaccine works .", "a b c " * 9, "claim", ""]

@@ -24,7 +24,7 @@ from claim2source.pipeline.evaluate import (
     run_tests,
     score_result,
 )
-from claim2source.retrieve import BM25, BM25Config
+from claim2source.search.bm25 import BM25, BM25Config
 from tests.shared_data import shared
 
 

@@ -23,7 +23,7 @@ from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import run_row
 from claim2source.pipeline.style_grid import StyleOptions, StyleViews, add_styles
 from claim2source.pipeline.table import scored_rows
-from claim2source.retrieve import BM25Config
+from claim2source.search.bm25 import BM25Config
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm

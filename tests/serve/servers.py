@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from claim2source.data.posts import Post
-from claim2source.engines import Where
 from claim2source.find.finder import Answer, Finder
+from claim2source.search.rows import Where
 from claim2source.serve.access import AccessSettings
 from claim2source.serve.app import Service, make_app
 from claim2source.serve.batcher import RequestBatcher

@@ -18,12 +18,13 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.engines import Where, grow, open_index
-from claim2source.engines.growing import re_encode
 from claim2source.find.answers import as_bibtex, json_rows
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
+from claim2source.search.engine import open_index
+from claim2source.search.growing import grow, re_encode
+from claim2source.search.rows import Where
 from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
 from tests.eval import conftest

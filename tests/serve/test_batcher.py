@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from claim2source.data.posts import Post
-from claim2source.engines import Where, open_index
-from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
+from claim2source.search.engine import open_index
+from claim2source.search.rows import EVERYWHERE, Where
 from claim2source.serve.batcher import MAX_BATCH, NoAnswer, RequestBatcher
 from tests.eval import conftest
 from tests.serve.servers import SlowFinder

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from claim2source.engines import open_index
+from claim2source.search.engine import open_index
 from claim2source.serve import connections
 from claim2source.serve.connections import Sparse
 from tests.eval import conftest

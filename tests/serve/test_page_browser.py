@@ -14,10 +14,10 @@ from claim2source.core.records import Source
 from claim2source.data.loading import load
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.engines import open_index
-from claim2source.engines.growing import grow, open_for_writing
 from claim2source.find.calibrate import calibrate
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
+from claim2source.search.engine import open_index
+from claim2source.search.growing import grow, open_for_writing
 from claim2source.text import Rendering
 from tests.eval.test_report_browser import CONTRASTS, Seen, browser  # noqa: F401  the fixture
 from tests.serve.servers import SlowFinder, serving

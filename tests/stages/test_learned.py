@@ -17,7 +17,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.trained_on import TrainedOn
-from claim2source.retrieve import BM25
+from claim2source.search.bm25 import BM25
 from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.read import make_system, read_stage

@@ -15,7 +15,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
-from claim2source.retrieve import BM25, BM25Config
+from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.stages.pairs import Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig, year_of
 from tests.counting import loads

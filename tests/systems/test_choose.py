@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.retrieve import FusionConfig
+from claim2source.search.fuse import FusionConfig
 from claim2source.systems.choose import Weighing, choose, choose_fusion, choose_margin, weigh
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.heldout import SelectionData

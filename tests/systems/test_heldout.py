@@ -33,8 +33,9 @@ from claim2source.models import (
 from claim2source.models.manifest import DataRecord
 from claim2source.models.trained_on import TrainedOn
 from claim2source.pipeline.files import write_runs
-from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
-from claim2source.retrieve.fielded import FieldedConfig
+from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.fielded import FieldedConfig
+from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems import choose, heldout, nodes
 from claim2source.systems.choose import choose_bm25, choose_fielded, choose_fusion
 from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all

@@ -11,7 +11,8 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import by_model
-from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.search.bm25 import BM25Config
+from claim2source.search.fuse import FusionConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.read import (
     MOST_LEVELS,

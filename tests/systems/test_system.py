@@ -20,7 +20,8 @@ from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.table import evaluate_systems
-from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
+from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode

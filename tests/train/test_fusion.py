@@ -18,7 +18,7 @@ from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.data.trec import read_run
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
-from claim2source.retrieve import BM25Config
+from claim2source.search.bm25 import BM25Config
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import ChoosingOn

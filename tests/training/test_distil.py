@@ -16,7 +16,7 @@ from claim2source.data.loading import load
 from claim2source.data.trec import write_trec_run
 from claim2source.mining import read_mined
 from claim2source.models import resolve
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.training.teacher import read_teacher
 from tests.training.small import data_of, small_config
 from train.finetune import main

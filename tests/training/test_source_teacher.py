@@ -20,7 +20,7 @@ from claim2source.data.store import Store
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Encoder, Manifest, ModelConfig, resolve
 from claim2source.models.query_only import LateEncoder
-from claim2source.retrieve import Dense
+from claim2source.search.dense import Dense
 from claim2source.training.finetune import finetune
 from claim2source.training.teacher import AlignedTexts, pool_texts
 from tests.training.small import losses_of, power_cut, save_small_model, say_pooling, small_config
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     assert ranking(rerun.run) == ranking(result.run)
     # An index is read with the student alone.
     dense.save(tmp_path / "index")
-    from claim2source.retrieve import load_index
+    from claim2source.search.fuse import load_index
 
     index = load_index(tmp_path / "index")
     assert ranking(index.search(dev.claims).run) == ranking(result.run)

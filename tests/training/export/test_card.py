@@ -23,7 +23,7 @@ from claim2source.models import Manifest
 from claim2source.models.config import Template
 from claim2source.models.manifest import RerankerManifest, RerankerSettings
 from claim2source.pipeline.evaluate import evaluate
-from claim2source.retrieve import BM25
+from claim2source.search.bm25 import BM25
 from claim2source.text import Rendering
 from claim2source.training.export.card import write_card
 from tests.processes import program

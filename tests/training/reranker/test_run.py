@@ -20,7 +20,7 @@ from claim2source.data.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import RerankerManifest
-from claim2source.retrieve import BM25, BM25Config
+from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker

@@ -1,0 +1,434 @@
+"""Rank sources by BM25: our analysis (stop words, stemmer, title weight) or the papers' own."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from claim2source.core.arguments import require_kind, whole_number
+from claim2source.core.config import Between, Settings, Share
+from claim2source.core.machine import peak_memory, reset_peak_memory
+from claim2source.core.provenance import version
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.stage import Claims, as_claims, as_sources
+from claim2source.core.terminal import one_line
+from claim2source.data.store import Store
+from claim2source.search.cache import read_or_search, request_key, sources_hash
+from claim2source.search.index_folder import IndexFolder, write_folder, write_strings
+from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
+from claim2source.search.topk import SourceIds, top_of_rows
+from claim2source.text import ClaimForm, SourceForm, clean_authors
+from claim2source.text.clean import (
+    SPACY_MODEL,
+    STOP_WORDS,
+    clean_post,
+    lemma_texts,
+    pipeline_identity,
+    spelled,
+)
+from claim2source.text.views import claim_parts
+
+# bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
+Language = Literal["en", "de", "fr", "ar"]
+_STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
+_STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
+_OWN_STOP_WORDS = {"ar": STOP_WORDS}
+# What makes spellings of a word the same before texts are cut into words.
+SPELLERS = {"ar": spelled}
+# Of each analysis; counted up when the same settings and texts would give another run.
+FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
+_COUNTS = ("indptr", "documents", "frequencies", "lengths")
+NO_TERM = "no term in common with any source"
+# Scores held at a time (8 MiB): they stay in the processor's cache.
+_CELLS = 2**21
+
+
+@dataclass(frozen=True)
+class BM25Config(Settings):
+    """Hold BM25's settings.
+
+    Args:
+        analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
+            variant: str.split, nothing else; `spaces`, the organisers' own: split(" "), so that
+            line breaks part no words and a second space is a term; or `lemmas`, the news paper's
+            released one: spaCy's lemmas, lower case, without stop words and what is not letters
+            and digits. The last three have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
+            0.75 for its defaults.
+        k1: saturation of term frequency, 0 or more.
+        b: share of length normalisation, 0 to 1.
+        title_weight: how often the title's terms are counted.
+        abstracts: index abstracts, or bodies of articles; false: titles alone.
+        metadata: index authors and venue too.
+        language: language of the sources; its stemmer is used on both sides, since stems
+            match only if one stemmer made them. Stop words are of the language of a claim,
+            or of each part of a bilingual one; the sources' are left out of all. With `ar` both
+            sides are spelled in one way first (`text/clean.py`).
+        claims: claim representation.
+        stop_words: leave stop words out; `terms` only.
+        stemmer: compare stems instead of words; `terms` only.
+        clean: remove links, handles, emojis and hash signs from claims; a hashtag's word stays.
+        pipeline: spaCy's pipeline for `lemmas`, of the sources' language: a package or a folder.
+    """
+
+    analysis: Literal["terms", "whitespace", "spaces", "lemmas"] = "terms"
+    k1: Annotated[float, Between(0, 1000)] = 1.2
+    b: Share = 0.75
+    title_weight: Annotated[int, Between(1, 100)] = 1
+    abstracts: bool = True
+    metadata: bool = False
+    language: Language = "en"
+    claims: ClaimForm = "original"
+    stop_words: bool = True
+    stemmer: bool = True
+    clean: bool = False
+    pipeline: str = SPACY_MODEL
+
+    @property
+    def format(self) -> int:
+        """Number the version of the analysis: another one gives other terms."""
+        return FORMATS[self.analysis]
+
+    @property
+    def sources(self) -> SourceForm:
+        if self.metadata:
+            return "metadata"
+        return "title_abstract" if self.abstracts else "title"
+
+
+class BM25:
+    """Rank sources by the terms they share with a claim.
+
+    Settings are those of `BM25Config`: `BM25(k1=1.5)`. With a `store` the runs are kept: the
+    same claims and sources are not searched again.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> index = c2s.BM25(k1=1.5, title_weight=2).index(dev.sources)
+        >>> len(index.search(dev.claims, k=10).sources(dev.claims[0].id))
+        10
+    """
+
+    def __init__(
+        self, config: BM25Config | None = None, *, store: Store | None = None, **settings: Any
+    ) -> None:
+        config = BM25Config() if config is None else config
+        require_kind(config, BM25Config, "config", "a BM25Config, or settings by name")
+        self.config = replace(config, **settings)
+        self.store = store
+
+    def __repr__(self) -> str:
+        return one_line(self, config=self.config)
+
+    def index(self, sources: Sequence[Source]) -> BM25Index:
+        """Return the index of these sources; its first search analyses their texts."""
+        return BM25Index(sources, self.config, self.store)
+
+
+@dataclass(frozen=True, eq=False)
+class _Analysed:
+    ids: SourceIds
+    analysis: Analysis
+    postings: Postings | None
+
+
+class BM25Index:
+    """Search sources by BM25. Raises ValueError on a source id that repeats."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        config: BM25Config | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.config, sources = config or BM25Config(), as_sources(sources)
+        self.source_ids = [source.id for source in sources]
+        if len(set(self.source_ids)) != len(self.source_ids):
+            raise ValueError("a source id repeats")
+        self._sources, self._store = sources, store
+        self._analysed: _Analysed | None = None
+        self._sources_hash: str | None = None
+
+    def __repr__(self) -> str:
+        return one_line(self, sources=len(self.source_ids), config=self.config)
+
+    def build(self) -> Cost:
+        """Analyse the sources now, not in the first search; the cost is 0 if that is done."""
+        if self._analysed is not None:
+            return Cost()
+        started = time.perf_counter()
+        self._built()
+        return Cost(time.perf_counter() - started, len(self.source_ids), peak_memory(gpu=False))
+
+    def _built(self) -> _Analysed:
+        if self._analysed is None:
+            analysis = analysis_of(self.config)
+            counts = analysis.counted_sources(prepared(self._texts(), self.config))
+            self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
+        return self._analysed
+
+    def _texts(self) -> list[str]:
+        return [source_text(source, self.config) for source in self._sources]
+
+    def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
+        if counts is None:
+            return None
+        okapi = self.config.analysis != "terms"
+        return Postings(counts, self.config.k1, self.config.b, okapi, weights)
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, or read the stored run."""
+        started = time.perf_counter()
+        reset_peak_memory()
+        claims, k = as_claims(claims), whole_number(k, "k")
+
+        def search() -> Result:
+            run = self.rank(claims, k)
+            failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
+            cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
+            return Result(run, failures=tuple(failures), cost=cost)
+
+        return read_or_search(self._store, self._key(claims, k), search)
+
+    def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any] | None:
+        if self._store is None:
+            return None
+        if self._sources_hash is None:
+            self._sources_hash = sources_hash(self._sources, self._texts())
+        form = self.config.claims
+        # Stop words go by the language of each part.
+        claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
+        return {
+            "stage": "bm25",
+            "bm25": [self.config.format, asdict(self.config)],
+            "versions": library_versions(self.config),
+            **request_key(claims, claim_texts, self._sources_hash, k),
+        }
+
+    def reweighted(self, k1: float, b: float) -> BM25Index:
+        """Copy the index with another k1 and b, without analysing the sources again."""
+        built, copied = self._built(), copy.copy(self)
+        copied.config = replace(self.config, k1=k1, b=b)
+        counts = built.postings.counts if built.postings else None
+        copied._analysed = replace(built, postings=copied._weighed(counts))
+        return copied
+
+    def terms(self, claims: Sequence[Claim]) -> Terms:
+        """List the ids of the index's terms in every claim, in text order, repeated ones repeated.
+
+        Every part of a claim is analysed with the stop words of its own language.
+        """
+        analysis = self._built().analysis
+        of_claims = [claim_parts(claim, self.config.claims) for claim in claims]
+        parts = [part for of_claim in of_claims for part in of_claim]
+        groups: dict[str, list[int]] = {}
+        for number, part in enumerate(parts):
+            groups.setdefault(part.language, []).append(number)
+        ids_of_parts = [np.empty(0, np.int32)] * len(parts)
+        for language, numbers in groups.items():
+            texts = [parts[number].text for number in numbers]
+            texts = prepared_claims(texts, self.config)
+            terms = analysis.claims(texts, stop_words_of(self.config, language))
+            for number, ids in zip(numbers, terms.split(), strict=True):
+                ids_of_parts[number] = ids
+        joined = Terms.joined(ids_of_parts)
+        ends = np.cumsum([0, *map(len, of_claims)])
+        return Terms(joined.ids, joined.bounds[ends])
+
+    def rank(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
+        """Rank the best `k` sources that have a term in common with the claim.
+
+        Of sources with equal scores the first by id, descending, are kept. `terms` are the
+        claims' `terms` where they are known already.
+        """
+        positions, scores = self.top(claims, k, terms)
+        return self._built().ids.run(claims, positions, scores)
+
+    def top(
+        self, claims: Sequence[Claim], k: int, terms: Terms | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rank as `rank`, to positions (-1: none) and scores, [claims, at most k] each."""
+        built, depth = self._built(), min(k, len(self.source_ids))
+        positions = np.full((len(claims), depth), -1, dtype=np.int64)
+        scores = np.zeros((len(claims), depth), dtype=np.float32)
+        if built.postings is None or not depth:
+            return positions, scores
+        terms = self.terms(claims) if terms is None else terms
+        block = max(1, _CELLS // len(self.source_ids))
+        for start in range(0, len(claims), block):
+            rows = slice(start, start + block)
+            part = claims[rows]
+            terms_of_block = terms.part(start, start + len(part))
+            positions[rows], scores[rows] = _top(
+                built.postings, built.ids, part, terms_of_block, depth
+            )
+        return positions, scores
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index, analysed, to a folder that `load_index` opens."""
+        write_folder(folder, "bm25", self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
+        built = self._built()
+        postings, vocabulary = built.postings, built.analysis.vocabulary
+        write_strings(folder / "ids.jsonl", self.source_ids)
+        write_strings(folder / "vocabulary.jsonl", vocabulary)
+        if postings is not None:
+            for name in _COUNTS:
+                array = getattr(postings.counts, name)
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            np.save(folder / "weights.npy", postings.weights, allow_pickle=False)
+        counts = {"sources": len(self.source_ids), "terms": len(vocabulary)}
+        return {"bm25": self.config, "analysis": self.config.format, **counts}
+
+    @classmethod
+    def load(cls, folder: IndexFolder) -> BM25Index:
+        """Open an index that `save` wrote; arrays are memory-mapped."""
+        sources, terms = folder.count("sources"), folder.count("terms")
+        index = cls((), folder.settings("bm25", BM25Config))
+        # Folders of before 0.3 do not say it.
+        if folder.values.get("analysis", FORMATS["whitespace"]) != index.config.format:
+            raise folder.wrong("analysis", "another version made these terms: index again")
+        index.source_ids = folder.strings("ids.jsonl", sources)
+        analysis = analysis_of(index.config)
+        vocabulary = folder.strings("vocabulary.jsonl", terms)
+        analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
+        counts = weights = None
+        if terms:
+            indptr = folder.array("indptr.npy", np.int64, terms + 1)
+            documents = folder.array("documents.npy", np.int32, int(indptr[-1]))
+            frequencies = folder.array("frequencies.npy", np.int32, len(documents))
+            lengths = folder.array("lengths.npy", np.int64, sources)
+            counts = Counts(indptr, documents, frequencies, lengths)
+            weights = folder.array("weights.npy", np.float32, len(documents))
+        ids = SourceIds(index.source_ids)
+        index._analysed = _Analysed(ids, analysis, index._weighed(counts, weights))
+        return index
+
+
+def _top(
+    postings: Postings, ids: SourceIds, claims: Sequence[Claim], terms: Terms, depth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    scores = postings.scores_of(terms)
+    rows_with_candidates = [row for row, claim in enumerate(claims) if claim.candidates is not None]
+    # As many more as may be taken away again.
+    matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
+    if rows_with_candidates:
+        # The best of the pool may not be among a claim's candidates.
+        texts = terms.split()
+        lists = Terms.joined([texts[row] for row in rows_with_candidates])
+        matches[rows_with_candidates] = postings.matching(
+            lists, scores[rows_with_candidates], scores.shape[1]
+        )
+    for row in rows_with_candidates:
+        allowed = np.zeros(scores.shape[1], dtype=bool)
+        allowed[ids.candidates(claims[row])] = True
+        matches[row] &= allowed
+    for row, claim in enumerate(claims):
+        if claim.excluded:
+            matches[row, ids.excluded(claim)] = False
+    return top_of_rows(scores, matches, depth, ids.order)
+
+
+def library_versions(config: BM25Config) -> dict[str, str]:
+    """Name the versions of the libraries that make a term of a text."""
+    versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
+    return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
+
+
+def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
+    """Make the analysis of sources, or of claims in a language: its stop words are left out too.
+
+    What it reads is `prepared`.
+    """
+    if config.analysis != "terms":
+        return Analysis(True, (), None, at_spaces=config.analysis == "spaces")
+    stop_words = stop_words_of(config, config.language)
+    if language is not None:
+        stop_words |= stop_words_of(config, language)
+    return Analysis(False, stop_words, stemmer_of(config), SPELLERS.get(config.language))
+
+
+def stemmer_of(config: BM25Config) -> Any | None:
+    """Make PyStemmer's stemmer of the sources' language; None where words are compared whole."""
+    import Stemmer
+
+    # It is asked for every word once: a cache would only be filled and purged.
+    return Stemmer.Stemmer(_STEMMERS[config.language], 0) if config.stemmer else None
+
+
+def prepared(texts: list[str], config: BM25Config) -> list[str]:
+    """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them."""
+    if config.analysis == "lemmas":
+        return lemma_texts(texts, config.pipeline)
+    return list(map(nfkc, texts)) if config.analysis == "terms" else texts
+
+
+def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
+    """Prepare texts of claims, which may be cleaned first."""
+    if config.clean:
+        # In NFKC first: a handle or a hashtag ends where an accent stands apart.
+        texts = [clean_post(nfkc(text) if config.analysis == "terms" else text) for text in texts]
+    return prepared(texts, config)
+
+
+def stop_words_of(config: BM25Config, language: str) -> set[str]:
+    """List the stop words of a language; none where it has no list."""
+    if config.analysis != "terms" or not config.stop_words:
+        return set()
+    if language in _OWN_STOP_WORDS:
+        return set(_OWN_STOP_WORDS[language])
+    if language not in _STOP_WORDS:
+        return set()
+    return set(getattr(import_bm25s().stopwords, _STOP_WORDS[language]))
+
+
+def source_text(source: Source, config: BM25Config) -> str:
+    """Render a source as the text that is indexed."""
+    parts = [source.title] * config.title_weight
+    if config.abstracts:
+        parts.append(source.abstract)
+    if config.metadata:
+        parts += [source.venue, " ".join(clean_authors(source.authors))]
+    if config.analysis == "spaces":
+        return " ".join(parts)  # the organisers join an empty title too
+    return " ".join(part for part in parts if part)
+
+
+class Analyser:
+    """Turn sources and claims into the terms that `BM25Index` counts, for an engine's own index."""
+
+    def __init__(self, config: BM25Config) -> None:
+        self.config = config
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return {"analysis": str(self.config.format), **library_versions(self.config)}
+
+    def sources(self, sources: Sequence[Source]) -> list[list[str]]:
+        """List the terms of each source, in text order, repeated ones repeated."""
+        return self.texts([source_text(source, self.config) for source in sources])
+
+    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+        return _terms(analysis_of(self.config), prepared(list(texts), self.config))
+
+    def claim(self, claim: Claim) -> list[str]:
+        """List the terms of a claim: each part without the stop words of its own language."""
+        terms: list[str] = []
+        for part in claim_parts(claim, self.config.claims):
+            texts = prepared_claims([part.text], self.config)
+            terms += _terms(analysis_of(self.config, part.language), texts)[0]
+        return terms
+
+
+def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:
+    terms = analysis.sources(texts)
+    names = list(analysis.vocabulary)
+    return [[names[number] for number in ids] for ids in terms.split()]

@@ -1,0 +1,327 @@
+"""Rank sources by the inner product of an encoder's vectors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, Union, cast
+
+import numpy as np
+
+from claim2source.core.arguments import whole_number
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.machine import peak_memory, reset_peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.provenance import version
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result
+from claim2source.core.stage import Claims, as_claims, as_sources
+from claim2source.core.terminal import one_line
+from claim2source.data.store import Store
+from claim2source.models import ModelConfig, Resolved, Side, resolve
+from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
+from claim2source.search.cache import read_or_search, request_key, sources_hash
+from claim2source.search.faiss_index import VectorIndex
+from claim2source.search.index_folder import IndexFolder, write_folder
+from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class TextEncoder(Protocol):
+    """Turn texts into vectors, as an `Encoder` does."""
+
+    source_encoder: Any
+    settings: Any
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None,
+        progress: str | Progress | None,
+    ) -> tuple[np.ndarray, Cost]:
+        """Encode texts as vectors [texts, dimensions] float32; return the cost too."""
+        ...
+
+    def key(self) -> dict[str, Any] | None:
+        """Return all that a vector depends on besides its text; None while weights change."""
+        ...
+
+
+Model = Union[str, Path, ModelConfig, Resolved, TextEncoder, "SentenceTransformer"]
+
+
+class Dense:
+    """Rank sources by the vectors of a model.
+
+    `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; an
+    encoder; or a `SentenceTransformer`, as it is when it encodes. Records are rendered as a
+    checkpoint was trained; `rendering` chooses for other models. With a `store` and weights that
+    have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
+    searched again. Raises `UserError` where the model cannot be loaded, or another `rendering` is
+    asked for than a checkpoint's own.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(papers)
+        >>> len(dense.search("masks cut outbreaks 3.7x", k=5).sources("0"))
+        5
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        rendering: Rendering | None = None,
+        store: Store | None = None,
+        device: str | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.model: object = None
+        if isinstance(model, str | Path):
+            model = ModelConfig(name=str(model))
+        if isinstance(model, ModelConfig):
+            # What a model may run or read is the user's to allow, not a file's.
+            self.model = replace(model, allow_remote_code=(), allow_bin=())
+            model = resolve(model, device)
+        if isinstance(model, Resolved):
+            rendering = model.rendering_for(rendering)
+            model = model.encoder
+        is_encoder = is_sentence_transformer(model) or hasattr(model, "encode")
+        if not is_encoder:
+            wanted = "a model's name or folder, ModelConfig, encoder or SentenceTransformer"
+            raise InputError("model", why=f"is a {type(model).__name__}; wanted: {wanted}")
+        if is_sentence_transformer(model):
+            self.encoder: TextEncoder = InMemoryEncoder(model)
+        else:
+            self.encoder = cast(TextEncoder, model)
+        self.rendering = rendering or Rendering()
+        self.store, self.progress = store, progress
+
+    def __repr__(self) -> str:
+        return one_line(self, model=encoder_name(self.model, self.encoder))
+
+    def index(self, sources: Sequence[Source]) -> DenseIndex:
+        """Return the index of these sources; its first search encodes them."""
+        return DenseIndex(
+            sources,
+            self.encoder,
+            self.rendering,
+            store=self.store,
+            progress=self.progress,
+            model=self.model,
+        )
+
+
+class DenseIndex:
+    """Search sources by the vectors of an encoder.
+
+    `encoder` may be a function that loads it when it is first needed. `model` names it, so that
+    a written index can load it again.
+    """
+
+    kind = "dense"
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        encoder: TextEncoder | Callable[[], TextEncoder],
+        rendering: Rendering | None = None,
+        *,
+        store: Store | None = None,
+        progress: bool = False,
+        model: object = None,
+    ) -> None:
+        self.rendering = rendering or Rendering()
+        self._sources, self._encoder, self._model = as_sources(sources), encoder, model
+        self._store, self._progress = store, progress
+        self._vectors: VectorIndex | None = None
+        self._sources_hash: str | None = None
+        # The vectors of the last search's claims, by text: a fusion asks again for some of them.
+        self._last: tuple[dict[str, int], np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        count = len(self._sources) if self._vectors is None else len(self._vectors.ids)
+        return one_line(self, sources=count, model=encoder_name(self._model, self._encoder))
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        return self._encoder() if callable(self._encoder) else self._encoder
+
+    def _built(self) -> tuple[VectorIndex, Cost]:
+        """Return the index of the vectors, and the cost of building it just now."""
+        if self._vectors is not None:
+            return self._vectors, Cost()
+        texts = self.rendering.source_texts(self._sources)
+        vectors, cost = self._encode(texts, "source")
+        ids = [source.id for source in self._sources]
+        self._vectors = VectorIndex(ids, vectors)
+        return self._vectors, cost
+
+    def _encode(self, texts: Sequence[str], side: Side) -> tuple[np.ndarray, Cost]:
+        progress = f"{side}s" if self._progress else None
+        return self.encoder.encode(texts, side, store=self._store, progress=progress)
+
+    def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
+        """Return vectors [claims, d], those of the last search where it had all these texts."""
+        if self._last is not None and all(text in self._last[0] for text in texts):
+            rows, vectors = self._last
+            return vectors[[rows[text] for text in texts]], Cost()
+        vectors, cost = self._encode(texts, "claim")
+        if self._store is None:
+            self._last = {text: row for row, text in enumerate(texts)}, vectors
+        return vectors, cost
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, or read that ranking from the store."""
+        started = time.perf_counter()
+        reset_peak_memory()
+        claims, k = as_claims(claims), whole_number(k, "k")
+        texts = self.rendering.claim_texts(claims)
+
+        def search() -> Result:
+            index, built = self._built()
+            vectors, read = self._encode_claims(texts)
+            run = index.rank(claims, vectors, k)
+            cost = Cost(
+                time.perf_counter() - started,
+                len(claims),
+                peak_memory(),
+                built.tokens + read.tokens,
+                built.reused + read.reused,
+            )
+            return Result(run, cost=cost)
+
+        return read_or_search(self._store, self._run_key(claims, texts, k), search)
+
+    def _run_key(
+        self, claims: Sequence[Claim], texts: Sequence[str], k: int
+    ) -> dict[str, Any] | None:
+        """Describe a run by everything that it depends on; None without a store, or in training."""
+        if self._store is None or (stage := self._stage_key(self._store)) is None:
+            return None
+        if self._sources_hash is None:
+            source_texts = self.rendering.source_texts(self._sources)
+            self._sources_hash = sources_hash(self._sources, source_texts)
+        return {**stage, **request_key(claims, texts, self._sources_hash, k)}
+
+    def _stage_key(self, store: Store) -> dict[str, Any] | None:
+        """Describe the stage without claims and sources; None while weights change."""
+        import faiss
+
+        encoders = encoder_keys(self.encoder)
+        if encoders is None:
+            return None
+        return {
+            "stage": "dense",
+            **encoders,
+            "vectors": "float32",
+            "versions": {
+                "faiss": faiss.__version__,
+                **{name: version(name) for name in ("torch", "transformers")},
+            },
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index, sources encoded, to a folder that `load_index` opens.
+
+        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        """
+        write_folder(folder, self.kind, self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
+        encoders = encoder_keys(self.encoder)
+        if encoders is None:
+            raise UserError("weights in training have no name: their index cannot be saved")
+        index, _ = self._built()
+        index.write(folder)
+        return {
+            "model": self._model,
+            "encoders": encoders,
+            "rendering": self.rendering,
+            "sources": len(index.ids),
+            "dimensions": index.vectors.shape[1],
+        }
+
+    @classmethod
+    def load(
+        cls, folder: IndexFolder, device: str | None = None, model: Model | None = None
+    ) -> Self:
+        """Open a saved index; vectors are memory-mapped. `model` replaces the manifest's.
+
+        The first search loads the encoder, and raises `InputError` if it is another one than
+        made the vectors, or runs with other versions of its libraries. An index of version
+        0.1.0 does not state those.
+        """
+        recorded = folder.values.get("model")
+        if model is None and recorded is not None:
+            model = folder.settings("model", ModelConfig)
+        made_by = folder.values.get("encoders")
+        states_libraries = of_model(made_by) != made_by
+
+        def checked() -> TextEncoder:
+            if model is None:
+                why = "the index was made by an encoder without a name: give load_index its model"
+                raise folder.wrong("model", why)
+            loaded = Dense(model, device=device).encoder
+            keys = encoder_keys(loaded)
+            if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
+                why = "this model is not the one that made the index: weights or settings differ"
+                raise folder.wrong("encoders", why)
+            if states_libraries and content_hash(keys) != content_hash(made_by):
+                why = "other versions of the model's libraries made the index; build it again"
+                raise folder.wrong("encoders", why)
+            return loaded
+
+        rendering = folder.settings("rendering", Rendering)
+        if isinstance(search := folder.values.get("search"), Mapping):
+            if search.get("kind", "exact") != "exact" or search.get("dimensions") is not None:
+                why = "approximate or by cut vectors: no longer read; build it again"
+                raise folder.wrong("search", why)
+        if folder.values.get("passages") is not None:
+            raise folder.wrong("passages", "papers in passages are no longer read; build it again")
+        index = cls((), checked, rendering, model=recorded)
+        index._vectors = VectorIndex.read(folder)
+        return index
+
+
+def encoder_name(model: object, encoder: object) -> str:
+    """Name a model for a `repr`: by its settings' name, else by its class."""
+    return str(getattr(model, "name", None) or type(encoder).__name__)
+
+
+def of_model(keys: object) -> object:
+    """Return the keys of encoders without the versions of libraries."""
+    if isinstance(keys, list):
+        return [of_model(key) for key in keys]
+    if not isinstance(keys, Mapping):
+        return keys
+    return {name: of_model(value) for name, value in keys.items() if name != "libraries"}
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors [n, d] to length 1; zero vectors stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
+
+
+def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:
+    """Name all that makes the vectors of claims and sources; None while weights change."""
+    sources = encoder.source_encoder or encoder
+    keys = {"claim": encoder.key(), "source": sources.key()}
+    if None in keys.values():
+        return None
+    return {
+        "encoders": keys,
+        "template": asdict(encoder.settings.template),
+        "source_template": asdict(sources.settings.template),
+    }

@@ -1,0 +1,586 @@
+"""Store papers with their terms and vectors in a folder or a bucket, and search them by both.
+
+LanceDB keeps them: one process writes, and any number of them search meanwhile. Its BM25 has k1 1.2
+and b 0.75, multiplied by k1 + 1, which is divided out here; its statistics are those of the last
+build: they still count papers that were removed since, and lack those that were added. A copy of
+the files is a copy of the index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from claim2source.core.arguments import require_path, whole_number
+from claim2source.core.errors import UserError
+from claim2source.core.machine import release_memory, return_large_blocks
+from claim2source.core.records import Claim
+from claim2source.core.run import Failure, Result
+from claim2source.core.stage import Claims, as_claims
+from claim2source.core.terminal import one_line
+from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
+from claim2source.search.bm25 import NO_TERM, Analyser
+from claim2source.search.dense import Dense, TextEncoder
+from claim2source.search.files import (
+    IndexFiles,
+    Lock,
+    Seal,
+    files_of,
+    read_seal,
+    replaceable_files,
+    seal_of,
+    why_damaged,
+)
+from claim2source.search.fuse import FusionConfig, fuse, score_missing
+from claim2source.search.lance import (
+    Hits,
+    among,
+    connection,
+    lancedb_module,
+    named_errors,
+    newest_version,
+    short,
+)
+from claim2source.search.manifest import MANIFEST, IndexManifest
+from claim2source.search.names import PAPERS as NAME_SAMPLE
+from claim2source.search.names import name_terms, names_weight
+from claim2source.search.probes import (
+    GROUP_SIZE,
+    QUERIES,
+    TARGET,
+    best_scores,
+    chosen_probes,
+    sampled_queries,
+)
+from claim2source.search.rows import (
+    EVERYWHERE,
+    PAPER,
+    Rows,
+    Where,
+    paper_of,
+    schema_of,
+    stamp_of,
+    table_of,
+    vectors_of,
+)
+from claim2source.search.table import (
+    PaperTable,
+    SearchPart,
+    SearchResults,
+    Stats,
+    VectorsInMemory,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Below so many papers every vector is compared: they are not divided.
+EXACT = 50_000
+# Weight of terms for claims in another language than the papers', without a translation: few of
+# their words are there. Chosen on the demo's train posts (docs/log.md).
+UNTRANSLATED_ALPHA = 0.4
+# Papers that are read to be changed at a time.
+_UPDATES = 1024
+# Vectors for each partition that its centre is learned from.
+CENTRE_SAMPLE = 64
+# Bytes of search indexes in memory while they are built: all partitions are read then.
+BUILDING_CACHE = 2**26
+# Vectors are divided anew once the index has grown by this factor since.
+REDIVIDE = 2.0
+# Old versions stay this long: another process may be reading one, or ask an older state.
+RETENTION = timedelta(days=7)
+
+
+class Engine(PaperTable):
+    """Search an index of papers, and let it grow; it is an `Index` too.
+
+    What is written counts once the call has returned: a process that is killed later loses none
+    of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
+    search meanwhile. `where` names the index in errors. With `version` an older state is searched;
+    else `find`, `search`, `stats` and `refresh` see what other processes wrote until then, and
+    what is read next is of the same state. One thread uses an engine at a time. `name` is the
+    manifest's.
+    """
+
+    device: str | None = None
+    fusion: FusionConfig = FusionConfig()
+    _encoder: TextEncoder | None = None
+
+    def __init__(
+        self,
+        files: IndexFiles,
+        manifest: IndexManifest,
+        *,
+        exact_below: int = EXACT,
+        version: int | None = None,
+        name: str = MANIFEST,
+    ) -> None:
+        self.files, self.manifest, self.location = files, manifest, files.uri
+        self.exact_below, self.at, self.name = exact_below, version, name
+        self._lock: Lock | None = None
+        self._seal: Seal = {}
+        self._row_numbers = {}
+        self._stamp = files.stamp(name)
+        self._check_files()
+        self._table: Any = self._open_table()
+
+    def __repr__(self) -> str:
+        return one_line(self, location=str(self.location), papers=self.manifest.papers)
+
+    @classmethod
+    def create(cls, location: str | Path, manifest: IndexManifest, **options: Any) -> Self:
+        """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
+        lancedb_module()
+        files = files_of(location)
+        lock = files.prepare()
+        try:
+            for name in replaceable_files(files, manifest.table):
+                files.remove(name)
+            engine = cls.beside(files, manifest, **options)
+        except BaseException:
+            lock.release()
+            raise
+        engine._lock = lock
+        return engine
+
+    @classmethod
+    def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
+        """Make an empty table, also over a damaged one, then the manifest: never without table."""
+        files.remove(f"{manifest.table}.files.json")
+        for file_name in files.listed(f"{manifest.table}.lance"):
+            files.remove(file_name)
+        schema = schema_of(manifest.dimensions, manifest.sentences > 0)
+        with named_errors(files.uri):
+            connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
+        manifest.write(files, options.get("name", MANIFEST))
+        return cls(files, manifest, **options)
+
+    @classmethod
+    def open(cls, location: str | Path, **options: Any) -> Self:
+        """Open an index. Raises `InputError` where there is none, or its files are damaged."""
+        files = files_of(location)
+        return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.manifest.table}.lance"
+
+    @property
+    def _seal_file(self) -> str:
+        return f"{self.manifest.table}.files.json"
+
+    def _check_files(self) -> None:
+        seal = read_seal(self.files, self._seal_file)
+        if seal is None:
+            self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
+        while seal is not None:
+            why = why_damaged(self.files, seal, self._folder, verified=self._seal)
+            if not why:
+                self._seal = seal
+                return
+            # A writer that builds meanwhile removes the note first, and then older files.
+            before, seal = seal, read_seal(self.files, self._seal_file)
+            if seal == before:
+                raise self._damaged(why)
+
+    def _write_seal(self) -> None:
+        self._seal = seal_of(self.files, self._folder, self._seal)
+        self.files.write(self._seal_file, json.dumps(self._seal).encode())
+
+    def _open_table(self) -> Any:
+        manifest = self.manifest
+        versions = self.files.listed(f"{self._folder}/_versions")
+        if not versions:
+            raise self._damaged(f"{self._folder}/_versions is missing")
+        try:
+            table = connection(self.files).open_table(manifest.table)
+            if self.at is not None:
+                table.checkout(self.at)
+            schema, papers, version = table.schema, table.count_rows(), table.version
+        except Exception as error:
+            if self.at is not None and "ersion" in str(error):
+                why = f"no such version; the last {RETENTION.days} days are kept"
+                raise UserError(f"{self.location}: {self.at}: {why}") from None
+            raise self._damaged(f"its table cannot be read: {short(error)}") from None
+        columns = schema_of(manifest.dimensions, manifest.sentences > 0).names
+        if {*columns} != {*schema.names} or (
+            schema.field("vector").type.list_size != manifest.dimensions
+        ):
+            raise self._damaged("its table is not the one that its manifest describes")
+        if self.at is None and version < newest_version(versions):
+            raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
+        if papers < manifest.papers and not manifest.stale and self.at is None:
+            raise self._damaged(f"its table holds {papers}")
+        self._ids, self._in_memory = {}, VectorsInMemory()
+        return table
+
+    def refresh(self) -> None:
+        """Read what another process wrote; manifest and model too, where it built the index."""
+        self._row_numbers.clear()
+        if self._lock is not None or self.at is not None:
+            return
+        if (stamp := self.files.stamp(self.name)) == self._stamp:
+            with self._with_named_errors():
+                self._table.checkout_latest()
+            return
+        before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
+        try:
+            self._check_files()
+            self._table = self._open_table()
+        except BaseException:
+            self.manifest = before  # the next search tries again
+            raise
+        self._stamp = stamp
+        if self.manifest.encoders != before.encoders:
+            self._encoder = None
+
+    def lock(self) -> None:
+        """Keep other writers out until `close`."""
+        if self._lock is None:
+            if self.at is not None:
+                raise UserError(f"{self.location}: an older state, version {self.at}, is only read")
+            lock = self.files.lock()
+            try:
+                self.refresh()  # another process may have built it since it was opened
+                self._renew_indexes()
+            except BaseException:
+                lock.release()
+                raise
+            self._lock = lock
+        self._row_numbers.clear()
+        self._lock.check()
+
+    def close(self) -> None:
+        """Release the writer's lock; safe to call twice."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock, self._known, self._written = None, None, 0
+
+    def upsert(self, rows: Rows, replaces: bool | None = None) -> None:
+        """Add papers, and replace those whose ids are there, in one commit.
+
+        `replaces` says whether any is there, so that a large table is not read again; None: look.
+        """
+        if not len(rows):
+            return
+        self.lock()
+        table, ids = table_of(rows, self._table.schema), [paper.source.id for paper in rows.papers]
+        if replaces is None:
+            replaces = bool(self.stamps(ids))
+        self._note_ids(ids)
+        if replaces:
+            self._mark_stale()
+            self._merge(table)
+        else:
+            with self._with_named_errors():
+                self._table.add(table)
+            self._write_seal()
+        release_memory()
+
+    def _merge(self, table: pyarrow.Table) -> None:
+        with self._with_named_errors():
+            merge = self._table.merge_insert("id")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+        self._write_seal()
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove papers; return how many of them were there."""
+        self.lock()
+        present = list(self.stamps(ids))
+        if present:
+            self._mark_stale()
+            with self._with_named_errors():
+                self._table.delete(among(present))
+            self._write_seal()
+        return len(present)
+
+    def retract(self, state: Callable[[str, str, str], str | None]) -> int:
+        """Update the retraction notices of all papers; return how many papers changed.
+
+        `state` is asked with each paper's id, DOI and notice; None: as it is, "": nothing. Nothing
+        is encoded.
+        """
+        self.lock()
+        changed: dict[str, str] = {}
+        with self._with_named_errors():
+            query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
+            for batch in query.to_batches(65_536):
+                for row in batch.to_pylist():
+                    new = state(row["id"], row["doi"], row["retracted"])
+                    if new is not None and new != row["retracted"]:
+                        changed[row["id"]] = new
+        ids = list(changed)
+        for start in range(0, len(ids), _UPDATES):
+            with self._with_named_errors():
+                query = self._table.search().where(among(ids[start : start + _UPDATES]))
+                table = query.select(self._table.schema.names).limit(None).to_arrow()
+            states = [changed[key] for key in table["id"].to_pylist()]
+            papers = [
+                replace(paper_of(row), retracted=new)
+                for row, new in zip(table.select(PAPER).to_pylist(), states, strict=True)
+            ]
+            for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
+                column = table.schema.get_field_index(name)
+                table = table.set_column(column, table.schema.field(name), [values])
+            self._mark_stale()
+            self._merge(table)
+        return len(ids)
+
+    def share_lock(self, engine: Engine) -> None:
+        """Write under the lock of another engine of the same index."""
+        self._renew_indexes()
+        self._lock = engine._lock
+
+    def stats(self) -> Stats:
+        """Count papers, papers outside the search indexes, and bytes."""
+        self.refresh()
+        with self._with_named_errors():
+            papers, names = self._table.count_rows(), self._index_names()
+            unbuilt = papers
+            if "terms" in names:
+                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
+        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
+
+    def note(self, **values: Any) -> None:
+        self.manifest = replace(self.manifest, **values)
+        self.manifest.write(self.files, self.name)
+        self._stamp = self.files.stamp(self.name)
+
+    def build(self, say: Callable[[str], None] = lambda line: None) -> None:
+        """Build or extend the search indexes, compact the table, measure the recall."""
+        self.lock()
+        self.files.remove(self._seal_file)  # it names files that go now
+        self._known, self._written = None, 0
+        release_memory()  # of writing
+        with self._with_named_errors():
+            self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
+        if not self.manifest.trained:
+            # All vectors are compared meanwhile: LanceDB would read damage.
+            self.note(partitions=0, probes=0, trained=0)
+            with self._with_named_errors():
+                if "vector" in (names := self._index_names()):
+                    self._table.drop_index(names["vector"])
+        with return_large_blocks():
+            with self._with_named_errors():
+                self._table.optimize(cleanup_older_than=RETENTION)
+            release_memory()
+            self._write_seal()
+            with self._with_named_errors():
+                values = self._build_indexes(say)
+        self._write_seal()
+        self.note(stale=False, **values)
+        self._table = self._open_table()
+
+    def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
+        papers = self._table.count_rows()
+        # LanceDB passes over a search index that it cannot read: it is made anew.
+        names = {
+            column: name
+            for column, name in self._index_names().items()
+            if not self._table.index_stats(name).num_unindexed_rows
+        }
+        for column in ("id", "terms", "names"):
+            counts_removed = self.manifest.stale and column != "id"
+            if papers and (column not in names or counts_removed):
+                self._create_index(column)
+        values = self._build_partitions(papers, names, say)
+        sample, bm25 = self.sample(papers, NAME_SAMPLE), self.manifest.bm25
+        return {"papers": papers, "names": names_weight(sample, bm25, self._ids_by), **values}
+
+    def _create_index(self, column: str) -> None:
+        from lancedb.index import FTS, BTree
+
+        # Texts are analysed before they come here: the engine splits them at spaces only.
+        terms = FTS(
+            base_tokenizer="whitespace",
+            max_token_length=None,
+            lower_case=False,
+            stem=False,
+            remove_stop_words=False,
+            ascii_folding=False,
+        )
+        self._table.create_index(column, config=BTree() if column == "id" else terms)
+
+    def _renew_indexes(self) -> None:
+        """Make search indexes anew where no note says that their files are whole.
+
+        A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
+        """
+        if self.files.stamp(self._seal_file):
+            return
+        with self._with_named_errors():
+            names = self._index_names()
+            for column in names.keys() & {"id", "terms", "names"}:
+                self._create_index(column)
+        if names:
+            self.note(trained=0)
+        self._write_seal()
+
+    def _build_partitions(
+        self, papers: int, names: dict[str, str], say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        from lancedb.index import IvfFlat
+
+        partitions, trained = self.manifest.partitions, self.manifest.trained
+        if papers < self.exact_below:
+            if (divided := self._index_names().get("vector")) is not None:
+                self._table.drop_index(divided)
+            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
+        # One partition: of an index from before small ones were held in memory.
+        if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
+            partitions, trained = round(papers**0.5), papers
+            # Until probes are chosen readers compare all vectors: how they are divided changes.
+            self.note(partitions=0, probes=0, trained=0)
+            config = IvfFlat(
+                distance_type="dot",
+                num_partitions=partitions,
+                max_iterations=20,
+                sample_rate=CENTRE_SAMPLE,
+            )
+            self._table.create_index("vector", config=config)
+        sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
+        queries = sampled_queries(vectors_of(sample["vector"]))
+        best = best_scores(queries, self._vectors())
+        depth = best.shape[1]
+        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
+        say(
+            f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
+            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
+        )
+        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
+
+    def _mark_stale(self) -> None:
+        """Note, before papers are removed, that the statistics still count them."""
+        if not self.manifest.stale:
+            self.note(stale=True)
+
+    def use(self, encoder: TextEncoder) -> None:
+        """Encode claims with this encoder. Raises `UserError` if another one made the index."""
+        self.manifest.check_encoder(encoder, self.location)
+        self._encoder = encoder
+
+    def load(self, model: ModelConfig) -> None:
+        """Encode claims with this model. Raises `UserError` if another one made the index."""
+        device = self.device
+        if device is None:
+            import torch
+
+            device = None if torch.cuda.is_available() else PREPACKED
+        encoder = Dense(model, device=device).encoder
+        if device in PLAIN_BERT and not self.manifest.is_of(encoder):
+            # transformers may read its config otherwise.
+            encoder = Dense(model, device=PLAIN_BERT[device]).encoder
+        self.use(encoder)
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """Return the encoder of claims, which is loaded when it is first needed."""
+        if self._encoder is None:
+            if self.manifest.model is None:
+                why = "was made by an encoder without a name: give it its model with `use`"
+                raise UserError(f"{self.location}: {why}")
+            self.load(self.manifest.model)
+        assert self._encoder is not None
+        return self._encoder
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` papers of every claim by terms and vectors, fused."""
+        return self.find(claims, k).fused
+
+    def find(
+        self, claims: Claims, k: int = 100, where: Where = EVERYWHERE, texts: Sequence[str] = ()
+    ) -> SearchResults:
+        """Rank papers by terms, by vectors, and fused; each part as deep as the fusion needs.
+
+        `texts` are encoded as claims are, in one batch with them. Raises `UserError` where the
+        model or the analysis is not the one that made the index.
+        """
+        posts, k = as_claims(claims), whole_number(k, "k")
+        self.refresh()
+        depth = max(self.fusion.depth, k)
+        vectors: dict[str, np.ndarray] = {}
+        of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
+        by_vectors = partial(self._search_by_vectors, vectors, of_texts)
+        lexical, dense = SearchPart(self._by_terms, where), SearchPart(by_vectors, where)
+        # By terms while the claims are encoded: neither holds the interpreter for long.
+        with ThreadPoolExecutor(1) as pool:
+            by_terms = pool.submit(lexical.search, posts, depth)
+            second = dense.search(posts, depth)
+            first = by_terms.result()
+        failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
+        first = replace(first, failures=failures)
+        scored = None
+        if self.fusion.missing == "scored":
+            scored = (
+                score_missing(lexical, posts, first.run, second.run),
+                score_missing(dense, posts, second.run, first.run),
+            )
+        language = self.manifest.bm25.language
+        untranslated = [c.id for c in posts if c.lang != language and not c.translation]
+        alphas = dict.fromkeys(untranslated, UNTRANSLATED_ALPHA)
+        own = alphas if self.fusion == FusionConfig() else None
+        fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
+        return SearchResults(first, second, fused, vectors, of_texts, alphas)
+
+    def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
+        self.manifest.check_analyser(self.manifest.bm25, self.location)
+        analyser = Analyser(self.manifest.bm25)
+        return {
+            claim.id: self.lexical(
+                analyser.claim(claim), k, where.within(claim.candidates), name_terms(claim.text)
+            )
+            for claim in claims
+        }
+
+    def _search_by_vectors(
+        self,
+        vectors: dict[str, np.ndarray],
+        of_texts: dict[str, np.ndarray],
+        claims: Sequence[Claim],
+        where: Where,
+        k: int,
+    ) -> Mapping[str, Hits]:
+        """Search by the claims' vectors; at first encode them, and further texts with them."""
+        if not vectors:
+            texts = [*self.manifest.rendering.claim_texts(claims), *of_texts]
+            encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
+            vectors.update(zip((claim.id for claim in claims), encoded, strict=False))
+            of_texts.update(zip(of_texts, encoded[len(claims) :], strict=True))
+        return {
+            claim.id: self.dense(vectors[claim.id], k, where.within(claim.candidates))
+            for claim in claims
+        }
+
+
+def open_index(location: str | Path, version: int | None = None) -> Engine:
+    """Open the index in a folder or bucket, or an older state of it.
+
+    Raises `UserError` where there is none, or its files are damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> from claim2source.search.growing import grow_engine
+        >>> folder = tempfile.mkdtemp() + "/idx"
+        >>> grow_engine(folder, c2s.load("demo", "dev").sources[:20]).papers
+        20
+        >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
+        5
+    """
+    require_path(location, "location", "a folder or a bucket's address")
+    if version is not None:
+        whole_number(version, "version")
+    return Engine.open(location, version=version)
+
+
+def is_engine(location: str | Path) -> bool:
+    """Tell whether an index is there."""
+    return files_of(location).stamp(MANIFEST) != ""

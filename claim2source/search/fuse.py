@@ -1,0 +1,391 @@
+"""Fuse runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks.
+
+The index of a fusion holds two others: all kinds of written ones are opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+
+from claim2source.core.arguments import require_path, whole_number
+from claim2source.core.config import Between, Settings, Share, require
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.core.stage import Claims, Index, Retriever, as_claims
+from claim2source.search.bm25 import BM25Index
+from claim2source.search.dense import DenseIndex, Model
+from claim2source.search.index_folder import IndexFolder, SavableIndex, write_folder
+
+# The folders of a hybrid index's two parts.
+PARTS = ("first", "second")
+Ranking = TypeVar("Ranking", Run, Result)
+
+
+@dataclass(frozen=True)
+class FusionConfig(Settings):
+    """Hold the settings of the fusion of two runs.
+
+    Args:
+        method: `linear`: alpha * first + (1 - alpha) * second, each normalised per claim over
+            its own list; `rrf`: sum of weight / (rrf_k + rank).
+        alpha: weight of the first run (the sparse one in a hybrid), 0 to 1.
+        rrf_k: constant of reciprocal rank fusion.
+        depth: how deep each list is before fusion.
+        scale: what a list's scores are divided by in linear fusion: `min-max`, their range;
+            `z-score`, their standard deviation, which depends less on a single high score;
+            `none`, nothing: a claim's high scores stay high, and alpha also sets the rate
+            between the two kinds of scores.
+        missing: what a source gets from a list that lacks it, in linear fusion: `lowest`, the
+            list's lowest score; `scored`, the score that the list's system gives it when asked
+            for it (0 where BM25 finds no term in common), on the list's own scale.
+    """
+
+    method: Literal["linear", "rrf"] = "linear"
+    alpha: Share = 0.5
+    rrf_k: Annotated[int, Between(1, 10**6)] = 60
+    depth: Annotated[int, Between(1, 10**6)] = 100
+    scale: Literal["min-max", "z-score", "none"] = "min-max"
+    missing: Literal["lowest", "scored"] = "lowest"
+
+    def check(self) -> None:
+        good = self.method == "linear" or self.missing == "lowest"
+        require(good, "fusion.missing", self.missing, "lowest with method rrf: it reads ranks")
+
+
+def fuse(
+    first: Ranking,
+    second: Ranking,
+    config: FusionConfig | None = None,
+    *,
+    k: int | None = None,
+    scored: tuple[Ranking, Ranking] | None = None,
+    alphas: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> Ranking:
+    """Fuse two runs, or two results, over the union of their lists.
+
+    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. `alphas` are those of
+    single claims, by id, in place of its `alpha`. With `k` the lists are at least that deep, and
+    the first `k` sources are kept.
+
+    A source missing from one list gets 0 from it: in linear fusion the score of that list's
+    last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
+    infinitely deep. With `missing: scored` it gets its own score, from `scored`, which
+    `score_missing` gives for the first and for the second. A list whose scores are all equal
+    normalises to 1.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> first = c2s.Run.from_lists({"c": [("a", 9.0), ("b", 1.0)]})
+        >>> second = c2s.Run.from_lists({"c": [("b", 0.9), ("a", 0.8)]})
+        >>> c2s.fuse(first, second, alpha=0.2).sources("c")
+        ['b', 'a']
+    """
+    config = replace(config or FusionConfig(), **settings)
+    if k is not None:
+        config = replace(config, depth=max(config.depth, whole_number(k, "k")))
+    runs = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
+    lacked = (runs[0], runs[1]) if runs else None
+    if isinstance(first, Run) and isinstance(second, Run):
+        return Fusion(first, second, config, lacked).run(config.alpha, k, alphas)
+    if not isinstance(first, Result) or not isinstance(second, Result):
+        raise TypeError("fuse takes two runs or two results")
+    # A claim that one part could not rank is ranked by the other: only both failing fails.
+    failed = {failure.claim_id for failure in second.failures}
+    results: list[Result] = [first, second]
+    results += (ranking for ranking in scored or () if isinstance(ranking, Result))
+    cost = first.cost
+    for result in results[1:]:
+        cost = cost.over_same(result.cost)
+    return Result(
+        Fusion(first.run, second.run, config, lacked).run(config.alpha, k, alphas),
+        failures=tuple(f for f in first.failures if f.claim_id in failed),
+        cost=cost,
+        stored=all(result.stored for result in results),
+    )
+
+
+def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> Result:
+    """Score with `index`, whose ranking is `own`, the sources that only `run` ranks.
+
+    Only these are scored, as candidates of their claims. Sources for which the index has no
+    score (BM25: no term in common) are left out.
+    """
+    lacking = []
+    for claim in claims:
+        ranked = set(own.sources(claim.id))
+        lacked = tuple(source for source in run.sources(claim.id) if source not in ranked)
+        if lacked:
+            lacking.append(replace(claim, candidates=lacked))
+    if not lacking:
+        return Result(Run.from_lists({}), stored=True)
+    return index.search(lacking, max(len(claim.candidates or ()) for claim in lacking))
+
+
+class Fusion:
+    """Align and normalise two runs once, to fuse them by one alpha after the other.
+
+    `scored` holds the scores of what each of them lacks (`score_missing`), at least to the depth
+    of the fusion.
+    """
+
+    def __init__(
+        self,
+        first: Run,
+        second: Run,
+        config: FusionConfig,
+        scored: tuple[Run, Run] | None = None,
+    ) -> None:
+        if config.missing == "scored" and scored is None:
+            allowed = "lowest: two rankings alone do not say how one system scores the other's"
+            raise ConfigError("fusion.missing", config.missing, allowed)
+        claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
+        full = [run.restricted(claim_ids) for run in (first, second)]
+        runs = [run.top(config.depth) for run in full]
+        # Only ranked sources: a run of one claim may have a vocabulary of millions.
+        sources = [run.vocabulary[np.unique(run.codes)] for run in runs]
+        vocabulary = np.unique(np.concatenate(sources))
+        owners = [_owners(run) for run in runs]
+        keys = [
+            owner * len(vocabulary) + _positions(run, vocabulary)
+            for run, owner in zip(runs, owners, strict=True)
+        ]
+        values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
+        pairs, row = np.unique(np.concatenate(keys), return_inverse=True)
+        owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
+        # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
+        counts = np.bincount(owner, minlength=len(claim_ids))
+        column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (len(claim_ids), int(counts.max(initial=0)))
+        self._claim_ids, self._vocabulary = claim_ids, vocabulary
+        self._codes = np.full(shape, -1, dtype=np.int64)
+        self._codes[owner, column] = codes
+        self._values = np.zeros((2, *shape))
+        for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
+            if scored is not None and config.missing == "scored":
+                # A shallow fusion's missing ones may stand deeper in the same ranking.
+                parts = full[number], scored[number].restricted(claim_ids)
+                scores = _looked_up(pairs, parts, vocabulary)
+                low, spread = _scaling(runs[number], owners[number], config)
+                self._values[number, owner, column] = _scaled(scores, owner, low, spread)
+            self._values[number, owner[part], column[part]] = values[number]
+        self._pool = {**(first.pool or {}), **(second.pool or {})} or None
+
+    def run(
+        self, alpha: float, k: int | None = None, alphas: Mapping[str, float] | None = None
+    ) -> Run:
+        """Fuse with weight `alpha` for the first run, or a claim's own of `alphas`.
+
+        With `k` only the best `k` sources are kept.
+        """
+        weights: float | np.ndarray = alpha
+        if alphas:
+            weights = np.array([[alphas.get(claim, alpha)] for claim in self._claim_ids])
+        scores = weights * self._values[0] + (1.0 - weights) * self._values[1]
+        scores, codes = scores.astype(np.float32), self._codes
+        if k is not None and 0 < k < scores.shape[1]:
+            ranked = np.where(codes >= 0, scores, -np.inf)
+            thresholds = np.partition(ranked, -k, axis=1)[:, -k, None]
+            codes = np.where(ranked >= thresholds, codes, -1)
+        run = Run.from_codes(self._claim_ids, self._vocabulary, codes, scores, pool=self._pool)
+        return run if k is None else run.top(k)
+
+
+def _owners(run: Run) -> np.ndarray:
+    return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
+
+
+def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
+    """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
+    codes, rows = np.unique(run.codes, return_inverse=True)
+    sources = run.vocabulary[codes]
+    slots = np.searchsorted(vocabulary, sources)
+    is_known = slots < len(vocabulary)
+    is_known[is_known] = vocabulary[slots[is_known]] == sources[is_known]
+    positions: np.ndarray = np.where(is_known, slots, -1)[rows]
+    return positions
+
+
+def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
+    values = np.zeros(len(pairs))
+    for run in runs:
+        positions = _positions(run, vocabulary)
+        keys = _owners(run) * len(vocabulary) + positions
+        at = np.searchsorted(pairs, keys)
+        hit = (positions >= 0) & (at < len(pairs))
+        hit[hit] = pairs[at[hit]] == keys[hit]
+        values[at[hit]] = run.scores[hit]
+    return values
+
+
+def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
+    if config.method == "rrf":
+        return 1 / (config.rrf_k + run.ranks())
+    return _scaled(run.scores.astype(np.float64), owner, *_scaling(run, owner, config))
+
+
+def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Measure each claim's list: its lowest score, and the divisor of its scores, [claims].
+
+    The latter is 0 where they do not differ.
+    """
+    scores = run.scores.astype(np.float64)
+    claims = len(run.claim_ids)
+    low, high = np.full(claims, np.inf), np.full(claims, -np.inf)
+    np.minimum.at(low, owner, scores)
+    np.maximum.at(high, owner, scores)
+    if config.scale == "none" and config.missing == "scored":
+        # Every source has its own score: the sum is of scores as they are.
+        return np.where(np.isfinite(low), low, 0.0), np.ones(claims)
+    if config.scale == "min-max":
+        spread = high - low
+    elif config.scale == "none":
+        spread = np.ones(claims)
+    else:
+        counts = np.maximum(np.bincount(owner, minlength=claims), 1)
+        mean = np.bincount(owner, weights=scores, minlength=claims) / counts
+        squares = np.bincount(owner, weights=(scores - mean[owner]) ** 2, minlength=claims)
+        spread = np.sqrt(squares / counts)
+    return low, np.where(high > low, spread, 0.0)
+
+
+def _scaled(
+    scores: np.ndarray, owner: np.ndarray, low: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    """Scale scores by their claims' lists, [rows]: 1 or 0 where a list's scores do not differ.
+
+    Scores count from the list's lowest, not from the mean or 0: this shifts all of a claim's
+    sources alike, and leaves 0 for missing ones.
+    """
+    low, spread = low[owner], spread[owner]
+    differs = spread > 0
+    scaled = (scores - low) / np.where(differs, spread, 1.0)
+    shares: np.ndarray = np.where(differs, scaled, scores >= low)
+    return shares
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Rank sources by two retrievers and fuse their rankings.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> hybrid = c2s.Hybrid(c2s.BM25(), c2s.BM25(stemmer=False)).index(papers)
+        >>> hybrid.search("masks", k=3).run.claim_ids
+        ('0',)
+    """
+
+    first: Retriever
+    second: Retriever
+    fusion: FusionConfig = FusionConfig()
+
+    def index(self, sources: Sequence[Source]) -> HybridIndex:
+        """Return the index of these sources: one of each retriever."""
+        return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
+
+    def __post_init__(self) -> None:
+        for name, part in zip(PARTS, (self.first, self.second), strict=True):
+            if not hasattr(part, "index"):
+                wanted = "a retriever, such as BM25() or Dense(..)"
+                raise InputError(name, why=f"is a {type(part).__name__}; wanted: {wanted}")
+
+
+@dataclass(frozen=True, eq=False)
+class HybridIndex:
+    """Search two indexes of the same sources and fuse their rankings.
+
+    `names` are those of both in a result's `parts`. With `chosen_to`, the deepest fusion that was
+    compared with this one, the lists are that deep, and what is fused is as deep as was chosen.
+    """
+
+    first: Index
+    second: Index
+    fusion: FusionConfig = FusionConfig()
+    names: tuple[str, str] = PARTS
+    chosen_to: int = 0
+
+    def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
+        # The second one first: it may lack its weights.
+        second = self.second.search(claims, depth)
+        return self.first.search(claims, depth), second
+
+    def score_missing(
+        self, claims: Sequence[Claim], first: Result, second: Result
+    ) -> tuple[Result, Result]:
+        """Score with each index the sources that only the other ranks."""
+        return (
+            score_missing(self.first, claims, first.run, second.run),
+            score_missing(self.second, claims, second.run, first.run),
+        )
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.
+
+        With `fusion.missing: scored` each also scores what only the other has found.
+        """
+        claims, fusion, k = as_claims(claims), self.fusion, whole_number(k, "k")
+        first, second = self.rankings(claims, max(fusion.depth, k, self.chosen_to))
+        limit, scored = None if self.chosen_to else k, None
+        if fusion.missing == "scored":
+            deep = max(fusion.depth, limit or 0)
+            scored = self.score_missing(claims, first.top(deep), second.top(deep))
+        fused = fuse(first, second, fusion, k=limit, scored=scored).top(k)
+        return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
+
+    def save(self, folder: str | Path) -> None:
+        """Write both indexes to a folder that `load_index` opens."""
+        write_folder(folder, "hybrid", self._write)
+
+    def _write(self, folder: Path) -> dict[str, object]:
+        for name, part in zip(PARTS, (self.first, self.second), strict=True):
+            if not isinstance(part, SavableIndex):
+                allowed = "BM25, dense indexes and their hybrids are"
+                raise UserError(f"{folder}: {type(part).__name__} is not written; {allowed}")
+            part.save(folder / name)
+        return {"fusion": self.fusion}
+
+
+def load_index(
+    folder: str | Path,
+    device: str | None = None,
+    *,
+    model: Model | None = None,
+    verify: bool = True,
+) -> Index:
+    """Open an index that `save` wrote, memory-mapped.
+
+    A dense index loads its model at the first search, on `device`, and refuses another one than
+    made its vectors; `model` says where it is now, if not where it was. `verify` reads all files
+    to compare their sha256. Raises `InputError` where the folder is damaged or not an index.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> index = c2s.BM25().index(c2s.load("demo", "dev").sources)
+        >>> folder = tempfile.mkdtemp() + "/bm25"
+        >>> index.save(folder)
+        >>> found = c2s.load_index(folder).search("masks")
+        >>> list(found.run) == list(index.search("masks").run)
+        True
+    """
+    require_path(folder, "folder")
+    index_folder = IndexFolder.open(folder, verify)
+    if index_folder.kind == "bm25":
+        return BM25Index.load(index_folder)
+    if index_folder.kind == DenseIndex.kind:
+        return DenseIndex.load(index_folder, device, model)
+    if index_folder.kind == "hybrid":
+        # Their files were compared just now: this manifest holds all hashes.
+        first, second = (
+            load_index(index_folder.path / name, device, model=model, verify=False)
+            for name in PARTS
+        )
+        return HybridIndex(first, second, index_folder.settings("fusion", FusionConfig))
+    raise index_folder.wrong("index", f"{index_folder.kind!r} is none of bm25, dense, hybrid")

@@ -1,0 +1,325 @@
+"""Fill an index with papers: encode the new and the changed ones, keep the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.progress import Progress
+from claim2source.core.records import Source
+from claim2source.data.papers import Paper, add_notice, worst
+from claim2source.data.store import Store
+from claim2source.models import ModelConfig
+from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.dense import Dense, Model, TextEncoder
+from claim2source.search.engine import Engine, is_engine, open_index
+from claim2source.search.files import IndexFiles
+from claim2source.search.lance import connection, named_errors
+from claim2source.search.manifest import IndexManifest
+from claim2source.search.rows import SPLIT, Rows, findings_of, half, stamp_of
+from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
+
+DEFAULT = ModelConfig().name
+# What tables of papers are called, also with a model's hash behind it.
+TABLE = "papers"
+# Manifests of an index that is being made beside another one, and of the one that it replaced.
+NEXT, PREVIOUS = "next.json", "previous.json"
+Item = TypeVar("Item")
+# Papers that are encoded and written at a time: what a killed process has to do again.
+BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Count the papers that were read: new, changed, unchanged; and all that are there now."""
+
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    papers: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.added} added, {self.changed} changed, {self.unchanged} unchanged"
+        return f"{counts}; {self.papers} papers in the index"
+
+
+class PaperEncoder:
+    """Encode papers as an index stores them: float16, and with `sentences` their findings too.
+
+    Vectors are read from the store, or put there. What it lacks is made in bfloat16 where the
+    processor computes faster in it.
+    """
+
+    def __init__(
+        self, encoder: TextEncoder, rendering: Rendering, store: Store | None, sentences: bool
+    ) -> None:
+        self.encoder, self.rendering, self.store = encoder, rendering, store
+        self.sentences = sentences
+
+    @cached_property
+    def _source_encoder(self) -> Encoder | None:
+        from claim2source.models import Encoder
+
+        encoder = self.encoder
+        return encoder.source_encoder or encoder if isinstance(encoder, Encoder) else None
+
+    @cached_property
+    def _fast_encoder(self) -> Encoder | None:
+        exact = self._source_encoder
+        fast = None if exact is None else exact.in_bfloat16()
+        return None if fast is exact else fast
+
+    def encode(
+        self, papers: Sequence[Paper], bar: Progress
+    ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
+        """Encode papers [n, d] and the findings of each [findings, d]; count new texts of papers.
+
+        New are those that the store did not hold. The bar goes on by the number of papers.
+        """
+        parts = [findings_of(paper) for paper in papers] if self.sentences else []
+        texts = self.rendering.source_texts([paper.source for paper in papers])
+        of_parts = [text for part in parts for text in part]
+        length = sum(map(len, texts))
+        share = round(len(papers) * length / max(1, length + sum(map(len, of_parts))))
+        vectors, reused = self._vectors(texts, bar, share)
+        new = len(set(texts)) - reused
+        if not self.sentences:
+            return vectors, None, new
+        flat, _ = self._vectors(of_parts, bar, len(papers) - share)
+        ends = np.cumsum([len(part) for part in parts])
+        return vectors, np.split(flat, ends[:-1]) if parts else [], new
+
+    def _vectors(self, texts: Sequence[str], bar: Progress, share: int) -> tuple[np.ndarray, int]:
+        """Return vectors [texts, d] float16, and how many distinct texts the store held."""
+        parts: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
+        if texts and (exact := self._source_encoder) is not None:
+            # Another machine, or an evaluation, may have stored some in float32. Where it stored
+            # all of them no model is loaded.
+            missing = exact.missing(texts, "source", self.store)
+            if missing and (fast := self._fast_encoder) is not None:
+                stored_rows = sorted({*range(len(texts))}.difference(missing))
+                parts = [(exact, stored_rows), (fast, missing)]
+        with bar.part(share, len(set(texts))) as progress:
+            encoded = [
+                encoder.encode(
+                    [texts[i] for i in rows], "source", store=self.store, progress=progress
+                )
+                for encoder, rows in parts
+                if rows or not texts
+            ]
+        order = np.argsort([i for _, rows in parts for i in rows])
+        vectors = np.concatenate([vectors for vectors, _ in encoded])[order]
+        return half(vectors), sum(cost.reused for _, cost in encoded)
+
+
+def grow(
+    engine: Engine,
+    papers: Iterable[Paper],
+    dense: Dense,
+    *,
+    total: int | None = None,
+    progress: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    batch: int = BATCH,
+) -> Growth:
+    """Write papers to an index and build it.
+
+    Of papers with one id the last counts. A paper that is there as it is stays, so that a stopped
+    run goes on where it was. Vectors are read from the store of `dense`, or put there. Raises
+    `UserError` where another model made the index, or another process writes it.
+    """
+    engine.lock()
+    engine.use(dense.encoder)
+    manifest = engine.manifest
+    manifest.check_analyser(manifest.bm25, engine.location)
+    if manifest.sentences not in (0, SPLIT):
+        why = "another version of this program split its abstracts into sentences; index again"
+        raise UserError(f"{engine.location}: {why}")
+    analyser = Analyser(manifest.bm25)
+    encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
+    added = changed = unchanged = 0
+    notices, indexed_notices = dict[str, str](), engine.notices()
+    with Progress("papers" if progress else None, total) as bar:
+        for part in batches(papers, batch):
+            latest = {paper.source.id: paper for paper in part}
+            stamps_before = engine.stamps(list(latest))
+            # What is known of a paper stays where its new version says less of it.
+            known = engine.retracted(list(latest))
+            for key, paper in latest.items():
+                if key not in stamps_before:
+                    known[key] = indexed_notices.get(paper.doi, "")
+                state = worst((paper.retracted, known.get(key, "")))
+                latest[key] = replace(paper, retracted=state)
+                add_notice(notices, paper.retracted, paper.doi)
+            stamps = {key: stamp_of(paper) for key, paper in latest.items()}
+            new = [paper for key, paper in latest.items() if stamps_before.get(key) != stamps[key]]
+            replaced = sum(paper.source.id in stamps_before for paper in new)
+            if new:
+                vectors, sentences, _ = encoder.encode(new, bar)
+                terms = [" ".join(key) for key in analyser.sources([paper.source for paper in new])]
+                own = [stamps[paper.source.id] for paper in new]
+                engine.upsert(Rows(new, terms, vectors, own, sentences), replaced > 0)
+            added, changed = added + len(new) - replaced, changed + replaced
+            unchanged += len(part) - len(new)
+            bar.update(len(part) - len(new))
+    if notices:
+        engine.retract(lambda _, doi, state: worst((state, notices.get(doi, ""))))
+    engine.build(say)
+    return Growth(added, changed, unchanged, engine.stats().papers)
+
+
+def fill_store(
+    papers: Iterable[Paper],
+    encoder: PaperEncoder,
+    shard: int,
+    shards: int,
+    *,
+    progress: bool = False,
+    batch: int = BATCH,
+) -> int:
+    """Encode one of `shards` parts of the papers into the store; return how many were encoded.
+
+    Every process reads all papers and takes its batches in turn, so that they need not talk. An
+    index that is grown afterwards finds the vectors there.
+    """
+    encoded = 0
+    with Progress("papers" if progress else None, None) as bar:
+        for number, part in enumerate(batches(papers, batch)):
+            if number % shards == shard:
+                encoded += encoder.encode(part, bar)[2]
+            else:
+                bar.update(len(part))
+    return encoded
+
+
+def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = DEFAULT) -> Growth:
+    """Write sources to the index at a place, which is made where there is none."""
+    dense = Dense(model)
+    engine = open_for_writing(location, dense)
+    try:
+        return grow(engine, map(Paper, sources), dense)
+    finally:
+        engine.close()
+
+
+def open_for_writing(
+    location: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
+) -> Engine:
+    """Open an index to write to it, or make an empty one; it is locked.
+
+    Raises `UserError` where other settings than `bm25` made it.
+    """
+    if not is_engine(location):
+        return Engine.create(location, IndexManifest.of(dense, bm25, sentences))
+    engine = open_index(location)
+    engine.lock()
+    try:
+        if bm25 is not None:
+            engine.manifest.check_analyser(bm25, engine.location)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def re_encode(
+    engine: Engine,
+    dense: Dense,
+    *,
+    progress: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    batch: int = BATCH,
+) -> Engine:
+    """Encode an index's papers with another model, into a table beside theirs; then swap the two.
+
+    A stopped run goes on where it was. What was there stays for `undo_re_encoding`, until the
+    next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`
+    does.
+    """
+    engine.lock()
+    files, old = engine.files, engine.manifest
+    manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0)
+    if manifest.model_hash == old.model_hash:
+        raise UserError(f"{engine.location}: this model made it already")
+    table = _free_table(files, manifest, old)
+    try:
+        new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
+    except UserError:
+        new = None
+    if new is None or new.manifest.table != table:
+        new = Engine.beside(files, replace(manifest, table=table), name=NEXT)
+    new.share_lock(engine)
+    new.use(dense.encoder)
+    made_by = new.manifest
+    encoder = PaperEncoder(dense.encoder, made_by.rendering, dense.store, made_by.sentences > 0)
+    total = engine.stats().papers
+    with Progress("papers" if progress else None, total) as bar:
+        for rows in engine.rows(batch):
+            ids = [paper.source.id for paper in rows.papers]
+            encoded = new.stamps(ids)
+            part = rows.only([i for i, key in enumerate(ids) if encoded.get(key) != rows.stamps[i]])
+            bar.update(len(rows) - len(part))
+            if len(part):
+                vectors, sentences, _ = encoder.encode(part.papers, bar)
+                new.upsert(replace(part, vectors=vectors, sentences=sentences))
+    if new.stats().papers > total:  # papers were removed since the run that was stopped
+        in_new = [paper.source.id for rows in new.rows() for paper in rows.papers]
+        for part_ids in batches(in_new, batch):
+            new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
+    new.build(say)
+    if (count := new.stats().papers) != total:
+        raise UserError(f"{engine.location}: {count} of {total} papers were encoded; run it again")
+    old.write(files, PREVIOUS)
+    new.manifest.write(files)
+    files.remove(NEXT)
+    remove_tables(files, but=(old.table, table))
+    return open_index(files.uri)
+
+
+def _free_table(files: IndexFiles, manifest: IndexManifest, old: IndexManifest) -> str:
+    """Name a table for a model's vectors, which neither answers nor `undo_re_encoding` need."""
+    previous = None if files.read(PREVIOUS) is None else IndexManifest.read(files, PREVIOUS)
+    tables = {old.table, *(() if previous is None else (previous.table,))}
+    name = f"{TABLE}-{manifest.model_hash}"
+    return name if name not in tables else f"{name}-2"
+
+
+def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
+    """Remove tables of papers that no manifest names any more, with the notes of their files."""
+    with named_errors(files.uri):
+        database = connection(files)
+        for name in database.list_tables(limit=1000).tables:
+            if name.partition("-")[0] == TABLE and name not in but:
+                files.remove(f"{name}.files.json")
+                database.drop_table(name)
+
+
+def undo_re_encoding(engine: Engine) -> IndexManifest:
+    """Return to the model before `re_encode`; its vectors stay for the next `re_encode`.
+
+    Raises `InputError` where there is nothing to return to.
+    """
+    engine.lock()
+    if engine.files.read(PREVIOUS) is None:
+        raise InputError(engine.location, why="no --re_encode has replaced anything here")
+    before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
+    engine.manifest.write(engine.files, PREVIOUS)
+    before.manifest.write(engine.files)
+    return before.manifest
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of at most `size` items."""
+    iterator = iter(items)
+    while part := list(islice(iterator, size)):
+        yield part

@@ -1,0 +1,160 @@
+"""Speak to LanceDB: connections, filters, queries of terms, and the meaning of its errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from importlib.util import find_spec, module_from_spec
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.core.arguments import is_digits
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.languages import language_tag, primary_language
+from claim2source.search.files import LAST_VERSION, IndexFiles
+from claim2source.search.rows import Where, venue_key
+
+if TYPE_CHECKING:
+    import pyarrow
+    from lancedb.expr import Expr
+
+# (id, score), best first.
+Hits = list[tuple[str, float]]
+_REST_CLIENT = "lance_namespace_urllib3_client"
+# What to do about files that cannot be read.
+ADVICE = "copy it again from a whole copy, or index again into another --out"
+# What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
+_UNWRITABLE = {
+    "os error 28": "no space left on the disk: make room",
+    "os error 122": "the disk quota is used up: make room",
+    "os error 27": "a file may not be that large: raise the limit",
+    "os error 30": "the disk can only be read: choose another",
+    "os error 13": "permission denied: let this user write there",
+}
+
+
+@contextmanager
+def named_errors(location: str) -> Iterator[None]:
+    """Report LanceDB's exceptions in one line, its panics too."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        text = str(error)
+        for sign, why in _UNWRITABLE.items():
+            if sign in text:
+                advice = f"{why}, and run the same command again; finished writes stay"
+                raise UserError(f"{location}: {advice}") from None
+        why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
+        raise InputError(location, why=why) from None
+
+
+def short(error: Exception) -> str:
+    """Cut LanceDB's message before the paths of its own source."""
+    return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
+
+
+def connection(files: IndexFiles, cache: int | None = None) -> Any:
+    """Open the database; its tables stay at the version that they were opened at.
+
+    At most `cache` bytes of search indexes, and of metadata, stay in memory; None: gigabytes.
+    """
+    lancedb, options = lancedb_module(), getattr(files, "options", None)
+    session = None
+    if cache is not None:
+        session = lancedb.Session(index_cache_size_bytes=cache, metadata_cache_size_bytes=cache)
+    return lancedb.connect(files.uri, storage_options=options, session=session)
+
+
+def newest_version(names: Iterable[str]) -> int:
+    """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
+    numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
+    return max(
+        (
+            LAST_VERSION - int(number) if len(number) == 20 else int(number)
+            for number in numbers
+            if is_digits(number)
+        ),
+        default=0,
+    )
+
+
+def lancedb_module() -> Any:
+    # By itself it warns that a new index is not there yet, and sorts vectors into partitions in
+    # larger parts than memory need hold.
+    os.environ.setdefault("LANCEDB_LOG", "error")
+    os.environ.setdefault("LANCE_SHUFFLE_BATCH_BYTES", str(2**22))
+    _spare_rest_client()
+    try:
+        import lancedb
+    except ImportError:
+        raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
+    return lancedb
+
+
+def _spare_rest_client() -> None:
+    """Have LanceDB import the models of its REST service without that service's client.
+
+    The client makes validators for every call, which takes half of LanceDB's time to import. It
+    is loaded when it is used.
+    """
+    spec = None if _REST_CLIENT in sys.modules else find_spec(_REST_CLIENT)
+    if spec is None or spec.loader is None:
+        return
+    loader, module = spec.loader, module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[_REST_CLIENT] = module
+
+
+def numbers(table: pyarrow.Table, column: str) -> np.ndarray:
+    numbers: np.ndarray = table[column].to_numpy().astype(np.float64)
+    return numbers
+
+
+def among(ids: Sequence[str]) -> Expr:
+    from lancedb.expr import col
+
+    return col("id").isin(list(ids))
+
+
+def expression(where: Where) -> Expr | None:
+    """Write a filter in LanceDB's expressions, which quote values; None where all are meant."""
+    from lancedb.expr import col, lit
+
+    parts = []
+    if where.last_day is not None:
+        parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
+    if where.language is not None:
+        # An older index may hold a code as its file had it.
+        codes = dict.fromkeys((primary_language(where.language), language_tag(where.language)))
+        parts.append(col("lang").isin(list(codes)))
+    if where.venue is not None:
+        parts.append(col("venue_key") == lit(venue_key(where.venue)))
+    if where.ids is not None:
+        parts.append(among(where.ids))
+    return reduce(lambda a, b: a & b, parts) if parts else None
+
+
+def filtered(query: Any, where: Where, rows: np.ndarray | None = None) -> Any:
+    """Restrict a query to some papers, and to those in rows of these numbers."""
+    from lancedb.expr import col
+
+    condition = expression(where)
+    if rows is not None:
+        listed = col("_rowid").isin(rows.tolist())
+        condition = listed if condition is None else condition & listed
+    return query if condition is None else query.where(condition, prefilter=True)

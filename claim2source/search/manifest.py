@@ -1,0 +1,174 @@
+"""Record how an index was made: encoder, analyser, BM25, and the measurements of its last build."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
+
+from claim2source.core.config import require
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.validate import parsed_json, validated
+from claim2source.models import ModelConfig
+from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.dense import Dense, TextEncoder, encoder_keys, of_model
+from claim2source.search.files import IndexFiles
+from claim2source.search.rows import SPLIT
+from claim2source.text import Rendering
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+# BM25 as LanceDB has it.
+K1, B = 1.2, 0.75
+_WIDEST = 65_536
+# Their number is the root of the papers'.
+_MOST_PARTITIONS = 2**24
+_TABLE = re.compile(r"[a-z0-9-]{1,64}")
+
+
+def check_bm25(bm25: BM25Config) -> None:
+    """Raise `ConfigError` for settings that LanceDB's BM25 has not."""
+    require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
+    require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: LanceDB has no other")
+    require(bm25.b == B, "bm25.b", bm25.b, f"{B}: LanceDB has no other")
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """Describe an index.
+
+    `encoders` names everything that its vectors were made by, `analyser` the code that made its
+    terms. What follows is of the last build: `papers`; where
+    the vectors are divided into `partitions` (0 or 1: all are compared), of which `probes` are
+    searched with the sampled `recall`, on `trained` papers. `stale`: papers were replaced or
+    removed since then. `abstain` is the model of abstention (`find.abstention.AbstainModel`) that
+    was fitted to the index.
+    `names` is the weight of authors and venues in the lexical search. `table` is where the papers
+    are. `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose
+    vectors it keeps; 0: it keeps none.
+    """
+
+    encoders: Mapping[str, object]
+    model: ModelConfig | None
+    rendering: Rendering
+    bm25: BM25Config
+    analyser: Mapping[str, str]
+    dimensions: int
+    papers: int = 0
+    partitions: int = 0
+    probes: int = 0
+    recall: float = 1.0
+    trained: int = 0
+    stale: bool = False
+    abstain: Mapping[str, object] | None = None
+    sentences: int = 0
+    names: float = 0.0
+    table: str = "papers"
+    index: Literal["lancedb"] = "lancedb"
+    format: Literal[2] = 2
+
+    def __post_init__(self) -> None:
+        check_bm25(self.bm25)
+        counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
+        if min(counts) < 0 or not 0 < self.dimensions <= _WIDEST:
+            raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
+        if self.partitions > _MOST_PARTITIONS:
+            raise ValueError(f"partitions must be at most {_MOST_PARTITIONS}")
+        if self.probes > self.partitions or (self.partitions > 0) != (self.probes > 0):
+            raise ValueError("probes must be from 1 to partitions, or both 0")
+        if not (0 <= self.recall <= 1 and 0 <= self.names <= 100):
+            raise ValueError("recall must be from 0 to 1, and names from 0 to 100")
+        if not _TABLE.fullmatch(self.table):
+            raise ValueError("table must be a name of small letters, digits and -")
+
+    @classmethod
+    def of(cls, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True) -> Self:
+        """Describe a new index whose sources `dense` encodes.
+
+        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        """
+        keys = encoder_keys(dense.encoder)
+        if keys is None:
+            raise UserError("weights in training have no name: no index can be made by them")
+        model = dense.model if isinstance(dense.model, ModelConfig) else None
+        bm25 = bm25 or BM25Config()
+        source: Any = dense.encoder.source_encoder or dense.encoder
+        return cls(
+            json.loads(json.dumps(keys)),
+            model,
+            dense.rendering,
+            bm25,
+            Analyser(bm25).versions,
+            source.dimensions,
+            sentences=SPLIT if sentences else 0,
+        )
+
+    @classmethod
+    def read(cls, files: IndexFiles, name: str = MANIFEST) -> Self:
+        """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
+        data, path = files.read(name), f"{files.uri}/{name}"
+        if data is None:
+            why = files.why_absent() or f"not an index: it has no {name}"
+            raise InputError(files.uri, why=why)
+        values = parsed_json(data, path)
+        if isinstance(values, dict) and values.get("format") == 1:
+            why = "an older version of this program made this index; index again into another --out"
+            if values.get("index") in ("bm25", "dense", "hybrid"):
+                why = "an index that was saved from Python: load_index opens it"
+            raise InputError(path, why=why)
+        manifest = validated(cls, json.dumps(values), path)
+        if manifest.model is None:
+            return manifest
+        # What a model may run or read is the user's to allow, not a file's.
+        model = replace(manifest.model, allow_remote_code=(), allow_bin=())
+        return replace(manifest, model=model)
+
+    def write(self, files: IndexFiles, name: str = MANIFEST) -> None:
+        """Write the manifest, wholly or not at all."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2, allow_nan=False)
+        files.write(name, f"{text}\n".encode())
+
+    @property
+    def model_hash(self) -> str:
+        """Name the model that made the vectors by its weights and settings."""
+        return content_hash(of_model(self.encoders))[:12]
+
+    def is_of(self, encoder: TextEncoder) -> bool:
+        """Tell whether this model made the vectors, with any version of its libraries."""
+        keys = encoder_keys(encoder)
+        return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
+
+    def check_encoder(self, encoder: TextEncoder, location: str) -> None:
+        """Raise `UserError` where another model made the vectors.
+
+        Other versions of its libraries are only said: few of them change a vector.
+        """
+        if not self.is_of(encoder):
+            model = "" if self.model is None else f", {self.model.name}"
+            raise UserError(
+                f"{location}: another model made this index{model}: its weights or settings differ"
+            )
+        if content_hash(encoder_keys(encoder)) != content_hash(self.encoders):
+            log.warning("%s: other versions of the model's libraries made this index", location)
+
+    def check_analyser(self, bm25: BM25Config, location: str) -> None:
+        """Raise `UserError` where terms were made by other settings, or by another analysis."""
+        changed = [key for key, value in asdict(bm25).items() if asdict(self.bm25)[key] != value]
+        # How a claim is written is the claim's side alone.
+        changed = [key for key in changed if key != "claims"]
+        if changed:
+            key = changed[0]
+            have, want = (getattr(config, key) for config in (self.bm25, bm25))
+            raise UserError(f"{location}: bm25.{key}: the index was made with {have}, not {want}")
+        mine = Analyser(bm25).versions
+        if mine["analysis"] != self.analyser.get("analysis"):
+            raise UserError(
+                f"{location}: another version of this program made its terms; index again"
+            )
+        if mine != self.analyser:
+            log.warning("%s: other versions of the stemmer or stop words made this index", location)

@@ -1,0 +1,232 @@
+"""Hold the index's row of a paper: fields, terms, vectors, sentences; filter a search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.core.config import Settings, require
+from claim2source.core.languages import is_language_tag
+from claim2source.core.records import Source, nfkc
+from claim2source.data.papers import Paper, first_day, last_day
+from claim2source.search.names import names_of
+from claim2source.text.clean import findings, sentences_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Of the hash of a paper's fields: enough that two versions of one paper never look alike.
+_STAMP = 32
+_PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
+PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
+# Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
+SENTENCES = "sentences"
+_HALF = np.dtype("<f2")
+# Version of the split and of the findings: vectors under another one belong to other sentences.
+SPLIT = 1
+# Sentences of an abstract that are compared with a post.
+MAX_SENTENCES = 40
+
+
+@dataclass(frozen=True)
+class Where(Settings):
+    """Restrict a search to some papers; the default is all of them.
+
+    Args:
+        until: published on this day or before, such as 2021-05-01; a year or month means its
+            last day. Papers whose date is not known stay in.
+        language: language of the paper, such as de.
+        venue: name of the venue, in any case.
+        ids: papers to choose from.
+    """
+
+    until: str | None = None
+    language: str | None = None
+    venue: str | None = None
+    ids: tuple[str, ...] | None = None
+
+    def check(self) -> None:
+        is_valid = self.until is None or last_day(self.until) > 0
+        require(is_valid, "date", self.until, "a date such as 2021-05-01")
+        is_valid = self.language is None or is_language_tag(self.language)
+        require(is_valid, "language", self.language, "a language code such as en")
+
+    @property
+    def last_day(self) -> int | None:
+        """Number the last day, such as 20210501."""
+        return None if self.until is None else last_day(self.until)
+
+    def within(self, ids: Sequence[str] | None) -> Where:
+        """Choose among these papers only, and those that it already chose from."""
+        if ids is None:
+            return self
+        allowed = None if self.ids is None else set(self.ids)
+        return replace(self, ids=tuple(key for key in ids if allowed is None or key in allowed))
+
+
+EVERYWHERE = Where()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Hold papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
+
+    `sentences` are the vectors of each paper's findings, [findings, d] float16; None where the
+    index keeps none.
+    """
+
+    papers: Sequence[Paper]
+    terms: Sequence[str]
+    vectors: np.ndarray
+    stamps: Sequence[str]
+    sentences: Sequence[np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        ids = [paper.source.id for paper in self.papers]
+        counts = {len(ids), len(self.terms), len(self.vectors), len(self.stamps)}
+        if len(counts | ({len(self.sentences)} if self.sentences is not None else set())) > 1:
+            raise ValueError("papers, terms, vectors, stamps and sentences differ in length")
+        if len(set(ids)) < len(ids):
+            raise ValueError("a paper's id repeats")
+
+    def __len__(self) -> int:
+        return len(self.papers)
+
+    def only(self, positions: Sequence[int]) -> Rows:
+        return Rows(
+            [self.papers[i] for i in positions],
+            [self.terms[i] for i in positions],
+            self.vectors[list(positions)],
+            [self.stamps[i] for i in positions],
+            None if self.sentences is None else [self.sentences[i] for i in positions],
+        )
+
+
+def stamp_of(paper: Paper) -> str:
+    """Hash all that is stored of a paper: another hash is another version of it."""
+    # `asdict` would copy everything first.
+    names = [name for name in _PAPER if name != "retracted" or paper.retracted]
+    values = {name: getattr(paper, name) for name in names}
+    values["source"] = {name: getattr(paper.source, name) for name in _SOURCE}
+    text = json.dumps(values, ensure_ascii=True, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:_STAMP]
+
+
+def half(vectors: np.ndarray) -> np.ndarray:
+    """Round vectors to float16. Raises ValueError where one does not fit, or is not finite."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(vectors, dtype=np.float16)
+    if not np.isfinite(rounded).all():
+        raise ValueError("a vector does not fit into float16")
+    return rounded
+
+
+def venue_key(venue: str) -> str:
+    """Write a venue's name as it is compared."""
+    return " ".join(nfkc(venue).casefold().split())
+
+
+def columns_of(sentences: bool) -> list[str]:
+    """List the columns of a paper that `rows_of` needs."""
+    return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
+
+
+def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
+    """Name the columns of papers, with vectors of this length, also of their sentences."""
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms", "names"))
+    kinds = {name: pa.string() for name in kinds} | {
+        "authors": pa.list_(pa.string()),
+        "day": pa.int32(),
+        # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
+        "vector": pa.list_(pa.float32(), dimensions),
+    }
+    kinds |= {SENTENCES: pa.binary()} if sentences else {}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+
+
+def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
+    """Write papers as a table. Raises ValueError where vectors do not fit the schema."""
+    import pyarrow as pa
+
+    papers = rows.papers
+    columns: dict[str, Any] = {
+        name: [getattr(paper.source, name) for paper in papers]
+        for name in ("id", "title", "abstract", "authors", "venue", "date")
+    }
+    own = ("doi", "url", "lang", "retracted")
+    columns |= {name: [getattr(paper, name) for paper in papers] for name in own}
+    columns |= {
+        "names": [" ".join(names_of(paper.source)) for paper in papers],
+        "stamp": list(rows.stamps),
+        "venue_key": [venue_key(paper.source.venue) for paper in papers],
+        "terms": list(rows.terms),
+        "day": [first_day(paper.source.date) for paper in papers],
+    }
+    kind = schema.field("vector").type
+    dimensions = kind.list_size
+    if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
+        shape = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
+        raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
+    flat = pa.array(rows.vectors.ravel().astype(kind.value_type.to_pandas_dtype()))
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
+    if SENTENCES in schema.names:
+        if rows.sentences is None or any(
+            sentence.shape[1:] != (dimensions,) for sentence in rows.sentences
+        ):
+            raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
+        columns[SENTENCES] = [sentence.astype(_HALF).tobytes() for sentence in rows.sentences]
+    return pa.table([columns[field.name] for field in schema], schema=schema)
+
+
+def vectors_of(column: Any) -> np.ndarray:
+    """Read a column of vectors, [rows, d]: float32, float16 in indexes of before 1.0."""
+    if hasattr(column, "combine_chunks"):
+        column = column.combine_chunks()
+    flat = np.asarray(column.flatten())
+    return flat.reshape(len(column), column.type.list_size)
+
+
+def rows_of(batch: pyarrow.RecordBatch) -> Rows:
+    """Read papers of `columns_of`."""
+    listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
+    vectors, sentences = vectors_of(batch["vector"]).astype(np.float16), None
+    if SENTENCES in batch.schema.names:
+        sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
+    return Rows(
+        [paper_of(row) for row in listed],
+        [row["terms"] for row in listed],
+        vectors,
+        [row["stamp"] for row in listed],
+        sentences,
+    )
+
+
+def half_of(content: bytes, dimensions: int) -> np.ndarray:
+    """Read the vectors of a paper's sentences, [sentences, d] float16."""
+    return np.frombuffer(content, _HALF).reshape(-1, dimensions)
+
+
+def paper_of(row: Mapping[str, Any]) -> Paper:
+    source = Source(
+        **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
+        authors=tuple(row["authors"]),
+    )
+    return Paper(source, row["doi"], row["url"], row["lang"], row["retracted"])
+
+
+def split(paper: Paper) -> list[str]:
+    """List the sentences of a paper's abstract, the first `MAX_SENTENCES` of them."""
+    return sentences_of(paper.source.abstract)[:MAX_SENTENCES]
+
+
+def findings_of(paper: Paper) -> list[str]:
+    """List the sentences of an abstract that are compared with posts."""
+    sentences = split(paper)
+    return [sentences[i] for i in findings(sentences)]

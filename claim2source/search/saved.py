@@ -1,0 +1,126 @@
+"""Read a ranking from files in place of a search: another program's run as a first stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from claim2source.core.arguments import whole_number
+from claim2source.core.config import Settings, require
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.languages import by_primary_language
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.core.stage import Claims, as_claims
+from claim2source.core.terminal import one_line
+from claim2source.data.released import RankedBy, read_selections, with_selected
+from claim2source.data.trec import RunFile, named_as, read_run
+from claim2source.search.topk import candidate_pool
+
+ALL = "all"
+_MAX_NAMES = 3
+
+
+@dataclass(frozen=True)
+class SavedRunConfig(Settings):
+    """Name the files of a ranking that another program made.
+
+    Args:
+        files: language -> run of its claims, or `all` -> one of all: TREC, a lab's TSV or the
+            2026 paper's score JSON. Ids are the data set's, or the task's own ("7").
+        ranked_by: which ranking of a score JSON: `reranker`, if one ran, or `embedding`.
+        selections: the 2026 paper's file of its LLM's selections, which go to the front of the
+            lists in `files`.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    ranked_by: RankedBy = "reranker"
+    selections: Path | None = None
+
+    def check(self) -> None:
+        require(bool(self.files), "run.files", self.files, "a file for each language, or for all")
+        is_valid = ALL not in self.files or len(self.files) == 1
+        require(is_valid, "run.files", self.files, "`all` alone, or languages")
+        by_language = self.selections is None or ALL not in self.files
+        require(by_language, "run.selections", self.selections, "none with `all`: by language")
+
+
+def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
+    """Read the files. Raises `InputError` where they rank unknown sources."""
+    path = config.selections
+    selections = None if path is None else read_selections(path)
+    ids = {source.id for source in sources}
+    files = {}
+    for lang, run_path in by_primary_language(config.files, "run.files").items():
+        file = read_run(run_path, config.ranked_by)
+        # All words of a run's vocabulary are ranked somewhere.
+        strange = [str(source) for source in file.run.vocabulary if source not in ids]
+        _refuse(file.path, "source", strange, "in the corpus")
+        if path is not None and selections is not None:
+            file = replace(file, run=with_selected(complete_run(file), path, selections, lang))
+        files[lang] = file
+    return SavedIndex(files)
+
+
+def complete_run(file: RunFile) -> Run:
+    """Return a run whose claims have the places that selections name.
+
+    Raises `InputError` for a TREC run, which has no line for a claim without results.
+    """
+    if not file.complete:
+        why = "selections need a score JSON or a lab's TSV: a TREC run may leave claims out"
+        raise InputError(file.path, why=why)
+    return file.run
+
+
+class SavedIndex:
+    """Look up the files' rankings of claims."""
+
+    def __init__(self, files: dict[str, RunFile]) -> None:
+        self.files = files
+
+    def __repr__(self) -> str:
+        return one_line(self, files={name: str(file.path) for name, file in self.files.items()})
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Return the first `k` sources that are ranked for every claim, best first.
+
+        The cost is that of the program that made the run, and not known here. Raises `UserError`
+        for a language without a file, and `InputError` for a file that ranks none of the claims, or
+        as many as there are of which some are not among them.
+        """
+        posts, k = as_claims(claims), whole_number(k, "k")
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        for lang in dict.fromkeys(claim.lang for claim in posts):
+            file = self.files.get(lang) or self.files.get(ALL)
+            if file is None:
+                have = ", ".join(self.files)
+                raise UserError(f"run.files: none for {lang!r} claims, only for {have}")
+            mine = [claim for claim in posts if claim.lang == lang or ALL in self.files]
+            run = named_as(file, {claim.id: claim.golds for claim in mine}).run
+            if not set(run.claim_ids) & {claim.id for claim in mine}:
+                why = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
+                raise InputError(file.path, field="claim", why=why)
+            ids = {claim.id for claim in mine}
+            if len(run.claim_ids) <= len(ids):
+                strange = [claim for claim in run.claim_ids if claim not in ids]
+                _refuse(file.path, "claim", strange, "among the claims of the data set")
+            for claim in mine:
+                ranked[claim.id] = _within(claim, run, k)
+        lists = {claim.id: ranked[claim.id] for claim in posts}
+        return Result(Run.from_lists(lists, pool=candidate_pool(posts)))
+
+
+def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
+    listed = run.scored(claim.id).items()
+    allowed = claim.candidates
+    allowed_pairs = [pair for pair in listed if allowed is None or pair[0] in allowed]
+    return [pair for pair in allowed_pairs if pair[0] not in claim.excluded][:k]
+
+
+def _refuse(path: Path, field: str, strange: Sequence[str], container: str) -> None:
+    if strange:
+        remainder = f" and {len(strange) - _MAX_NAMES} more" if len(strange) > _MAX_NAMES else ""
+        names = ", ".join(map(repr, strange[:_MAX_NAMES]))
+        raise InputError(path, field=field, why=f"not {container}: {names}{remainder}")

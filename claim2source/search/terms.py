@@ -1,0 +1,384 @@
+"""Analyse texts into term ids, as bm25s does; weigh and sum the postings of terms."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain, compress, count, islice, repeat
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.search.topk import floors_of_best
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# bm25s's tokens, and the ends of words.
+_TOKENS = re.compile(r"\b\w\w+\b|\n").findall
+_NONE = np.empty(0, dtype=np.int32)
+# Texts split at a time: the words of all texts would take several times their memory.
+_SPLIT = 2**14
+# A term in more than this share of the documents is kept as a full row: adding a row is
+# several times faster than adding as many postings one by one.
+_COMMON = 1 / 16
+# rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
+_EPSILON = 0.25
+# The smallest number above 0.
+_SMALLEST = np.nextafter(np.float32(0), np.float32(1))
+
+
+def import_bm25s() -> ModuleType:
+    """Import bm25s, and hide JAX from it, which is used for nothing here.
+
+    At its import it computes with JAX, which then takes three quarters of a GPU's memory, or fails
+    where a training holds it.
+    """
+    if "bm25s" in sys.modules or "jax" in sys.modules:
+        return import_module("bm25s")
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        return import_module("bm25s")
+    finally:
+        del sys.modules["jax"]
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Hold the term ids of texts, in text order, repeated terms repeated.
+
+    Text i has `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
+    """
+
+    ids: np.ndarray
+    bounds: np.ndarray
+
+    @classmethod
+    def joined(cls, texts: Sequence[np.ndarray]) -> Terms:
+        return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def owners(self) -> np.ndarray:
+        """Number the text of every id, [ids]."""
+        return np.repeat(np.arange(len(self)), np.diff(self.bounds))
+
+    def part(self, start: int, end: int) -> Terms:
+        bounds = self.bounds[start : end + 1]
+        return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
+
+    def split(self) -> list[np.ndarray]:
+        return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
+
+    def select(self, mask: np.ndarray) -> Terms:
+        """Keep the ids where `mask` (bool [ids]) is true."""
+        before = np.concatenate([[0], np.cumsum(mask)])
+        return Terms(self.ids[mask], before[self.bounds])
+
+    def numbered(self, number_of: np.ndarray) -> Terms:
+        """Replace id i by number_of[i]; drop ids numbered below 0."""
+        terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
+        return terms.select(terms.ids >= 0)
+
+
+def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
+
+
+class Analysis:
+    """Turn texts into the ids of the sources' terms.
+
+    `whole_words`: terms are the words between white space; with `at_spaces` what stands between
+    single spaces, as `split(" ")` parts it: line breaks do not part words, and between two spaces
+    is an empty term. Otherwise they are those of
+    `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
+    `speller` makes different spellings of a word the same before texts are cut into words. A
+    token never spans white space, so every distinct word is analysed once: ten thousand abstracts
+    mostly repeat their words.
+    """
+
+    def __init__(
+        self,
+        whole_words: bool,
+        stop_words: Iterable[str],
+        stemmer: Any | None,
+        speller: Callable[[str], str] | None = None,
+        *,
+        at_spaces: bool = False,
+    ) -> None:
+        self._whole_words, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
+        self._speller, self._at_spaces = speller, at_spaces
+        self.vocabulary: dict[str, int] = {}
+
+    def sources(self, texts: Iterable[str]) -> Terms:
+        """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
+        return _expanded(*self._of_sources(texts))
+
+    def counted_sources(self, texts: Iterable[str]) -> Counts | None:
+        """Analyse all sources as `sources` does, and count their terms; None where none has any."""
+        split, of_word = self._of_sources(texts)
+        return Counts.of(split, of_word, len(self.vocabulary)) if self.vocabulary else None
+
+    def _of_sources(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
+        """Number each text's words, and each word's terms."""
+        tokens, split, of_word = self._tokens_of(texts)
+        is_term, stems = self._stems(tokens, self._stop_words)
+        self.vocabulary = {}
+        terms = np.full(len(tokens), -1, np.int32)
+        terms[is_term] = _numbers(stems, self.vocabulary)
+        return split, of_word.numbered(terms)
+
+    def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
+        """Analyse claims into terms that the sources have too.
+
+        `stop_words` are left out, and the sources' own.
+        """
+        tokens, split, of_word = self._tokens_of(texts)
+        is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
+        terms = np.full(len(tokens), -1, np.int32)
+        terms[is_term] = np.fromiter(
+            map(self.vocabulary.get, stems, repeat(-1)), np.int32, len(stems)
+        )
+        return _expanded(split, of_word.numbered(terms))
+
+    def _stems(self, tokens: list[str], left_out: set[str]) -> tuple[np.ndarray, list[str]]:
+        """Mark the tokens that are not left out, bool [tokens], and stem them."""
+        is_term = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
+        stems = list(compress(tokens, is_term))
+        return is_term, self._stemmer.stemWords(stems) if self._stemmer else stems
+
+    def _tokens_of(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
+        """List the distinct tokens; number each text's words, and each word's tokens."""
+        if self._at_spaces:
+            return _tokens_at_spaces(texts)
+        spelled = texts if self._speller is None else map(self._speller, texts)
+        words, split = _words(spelled, lower=not self._whole_words)
+        number_of: dict[str, int] = {}
+        if self._whole_words:
+            parts = list(map(str.split, words))
+            ids = _numbers(list(chain.from_iterable(parts)), number_of)
+            return list(number_of), split, Terms(ids, _bounds(list(map(len, parts))))
+        # Most words are one token; a pattern takes the others apart.
+        single = np.fromiter(map(str.isalnum, words), bool, len(words))
+        single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
+        singles = list(compress(words, single))
+        tokens_of_words: list[str] = _TOKENS("\n".join([*compress(words, ~single), ""]))
+        ends = np.flatnonzero(
+            np.fromiter(map("\n".__eq__, tokens_of_words), bool, len(tokens_of_words))
+        )
+        lengths = single.astype(np.int64)
+        lengths[~single] = np.diff(ends, prepend=-1) - 1
+        others = [token for token in tokens_of_words if token != "\n"]
+        # The tokens of single words come first in the vocabulary: order means nothing.
+        number_of = dict(zip(singles, count(), strict=False))
+        ids = np.empty(lengths.sum(), np.int32)
+        of_single = np.repeat(single, lengths)
+        ids[of_single] = np.arange(len(singles))
+        ids[~of_single] = _numbers(others, number_of)
+        return list(number_of), split, Terms(ids, _bounds(lengths))
+
+
+def _tokens_at_spaces(texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
+    """Split texts at single spaces; every word is one token."""
+    parts = [text.split(" ") for text in texts]
+    number_of: dict[str, int] = {}
+    ids = _numbers(list(chain.from_iterable(parts)), number_of)
+    split = Terms(ids, _bounds(list(map(len, parts))))
+    each = Terms(np.arange(len(number_of), dtype=np.int32), np.arange(len(number_of) + 1))
+    return list(number_of), split, each
+
+
+def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:
+    """Look up the numbers of words, int32; new ones get the next numbers."""
+    numbers = (number_of.setdefault(word, len(number_of)) for word in words)
+    return np.fromiter(numbers, np.int32, len(words))
+
+
+def _expanded(split: Terms, of_word: Terms) -> Terms:
+    # Here, since training on mined negatives needs neither this nor Arrow.
+    from scipy.sparse import csr_array
+
+    shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
+    units = np.ones(len(of_word.ids), dtype=np.int8)
+    expanded = csr_array((units, of_word.ids, of_word.bounds), shape=shape)[split.ids]
+    return Terms(expanded.indices, expanded.indptr.astype(np.int64)[split.bounds])
+
+
+def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
+    """Split texts at ASCII white space: the distinct words, and each text's words by number.
+
+    Words may be empty, and may hold white space of other scripts, but not at their ends.
+    """
+    # Arrow numbers millions of words several times faster than Python.
+    import pyarrow
+
+    number_of: dict[str, int] = {}
+    blocks, remaining = [Terms.joined([])], iter(texts)
+    while part := list(islice(remaining, _SPLIT)):
+        try:
+            array = pyarrow.array(part, pyarrow.large_string())
+        except UnicodeEncodeError:
+            # Half of a surrogate pair, which no loader lets in, is not a letter.
+            encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
+            array = pyarrow.array(encoded, pyarrow.large_string())
+        _, buffer, letters = array.buffers()
+        bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
+        starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
+        # A word reaches to the next one's start: no letter is copied.
+        offsets = pyarrow.py_buffer(starts)
+        split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
+        words = split.dictionary_encode()
+        trimmed = map(str.strip, words.dictionary.to_pylist())
+        numbered = _numbers(list(map(str.lower, trimmed) if lower else trimmed), number_of)
+        blocks.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
+    ids = np.concatenate([terms.ids for terms in blocks])
+    lengths = np.concatenate([np.diff(terms.bounds) for terms in blocks])
+    return list(number_of), Terms(ids, _bounds(lengths))
+
+
+def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Find where words start in the UTF-8 (uint8) of texts; last comes the end of all.
+
+    `bounds` [texts + 1] are those of the texts: a word starts there even without white space.
+    """
+    # In ASCII, str.split splits at 9 to 13 and 28 to 32.
+    blank = (letters - np.uint8(9) < 5) | (letters - np.uint8(28) < 5)
+    starts = np.append(False, blank)
+    starts[bounds] = True
+    starts[:-1] &= ~blank
+    return np.flatnonzero(starts)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Hold term frequencies by term: all that BM25 reads of the sources but k1 and b.
+
+    `indptr` [terms + 1] int64 into `documents` and `frequencies` [postings], documents
+    ascending within a term; `lengths` [documents] in terms.
+    """
+
+    indptr: np.ndarray
+    documents: np.ndarray
+    frequencies: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Terms, of_word: Terms, terms: int) -> Counts:
+        """Count the terms of every document, by the numbers of its words and of their terms."""
+        of_text, by_word = (
+            _csr(np.ones(len(part.ids), np.int32), part.ids, part.bounds, (len(part), width))
+            for part, width in ((texts, len(of_word)), (of_word, terms))
+        )
+        # The product sums what repeats, without a list of every document's terms.
+        counts = (of_text @ by_word).tocsc()
+        return cls(
+            counts.indptr.astype(np.int64),
+            counts.indices.astype(np.int32),
+            counts.data,
+            of_text @ np.diff(of_word.bounds),
+        )
+
+    @property
+    def in_documents(self) -> np.ndarray:
+        """Count the documents that hold each term, [terms]."""
+        return np.diff(self.indptr)
+
+    def idf(self, okapi: bool) -> np.ndarray:
+        """Compute each term's inverse document frequency, by rank_bm25's formula or by Lucene's."""
+        frequencies, documents = self.in_documents, len(self.lengths)
+        if not okapi:
+            return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5))
+        idf = np.log(documents - frequencies + 0.5) - np.log(frequencies + 0.5)
+        idf[idf < 0] = _EPSILON * idf.mean()
+        return idf
+
+    def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
+        """Compute each posting's part of a score, [postings] float32."""
+        norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
+        data = self.frequencies.astype(np.float64)
+        divisors = norm[self.documents]
+        divisors += data
+        data /= divisors
+        if okapi:
+            data *= k1 + 1
+        data *= np.repeat(self.idf(okapi), self.in_documents)
+        return data.astype(np.float32)
+
+
+class Postings:
+    """Score sources by the weights of their terms, as rank_bm25 (`okapi`) or Lucene does.
+
+    `weights` are the counts' own, if they are known.
+    """
+
+    def __init__(
+        self, counts: Counts, k1: float, b: float, okapi: bool, weights: np.ndarray | None = None
+    ) -> None:
+        self.counts = counts
+        self.weights = counts.weights(k1, b, okapi) if weights is None else weights
+        frequencies, documents = counts.in_documents, len(counts.lengths)
+        self._lifts = counts.idf(okapi) > 0
+        common = np.flatnonzero(frequencies > documents * _COMMON)
+        self._row_of = np.full(len(frequencies), -1, dtype=np.int32)
+        self._row_of[common] = np.arange(len(common))
+        self._rows = np.zeros((len(common), documents), dtype=np.float32)
+        for row, term in enumerate(common):
+            postings = slice(counts.indptr[term], counts.indptr[term + 1])
+            self._rows[row, counts.documents[postings]] = self.weights[postings]
+        shape = (len(frequencies), documents)
+        self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
+
+    def scores_of(self, claims: Terms) -> np.ndarray:
+        """Score all documents for every claim, [claims, documents] float32.
+
+        A repeated term counts each time.
+        """
+        rare = claims.select(self._row_of[claims.ids] < 0)
+        # The postings of a claim's terms one after another are a row of repeated columns.
+        entries = self._postings[rare.ids]
+        shape = len(claims), len(self.counts.lengths)
+        matrix = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
+        scores: np.ndarray = matrix.toarray()
+        if len(self._rows):
+            scores += _term_counts(claims.numbered(self._row_of), len(self._rows)) @ self._rows
+        return scores
+
+    def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
+        """Mark the documents that hold one of a claim's terms, bool [claims, documents].
+
+        Documents that cannot be among the best `k` by `scores` may be left out.
+        """
+        if 0 < k < scores.shape[1]:
+            floors = np.maximum(floors_of_best(scores, k), _SMALLEST)
+            is_match: np.ndarray = scores >= floors[:, None]
+        else:
+            is_match = scores > 0
+        # A term in half of the documents may weigh nothing, or less.
+        for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
+            for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
+                entries = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
+                is_match[row, self.counts.documents[entries]] = True
+        return is_match
+
+
+def _term_counts(claims: Terms, terms: int) -> csr_array:
+    units = np.ones(len(claims.ids), dtype=np.float32)
+    return _csr(units, claims.ids, claims.bounds, (len(claims), terms))
+
+
+def _csr(
+    data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
+) -> csr_array:
+    # Here, since training on mined negatives needs no SciPy.
+    from scipy.sparse import csr_array
+
+    # SciPy copies all indices to the wider of the two types: pointers stay int32 where they fit.
+    if pointers[-1] < 2**31:
+        pointers = pointers.astype(np.int32)
+    return csr_array((data, indices, pointers), shape=shape)

@@ -1,0 +1,421 @@
+"""BM25 against rank_bm25, against a slow formula, and against plain bm25s."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from bm25s import stopwords
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+from claim2source.core.records import Claim, Source
+from claim2source.data.store import Store
+from claim2source.search import bm25
+from claim2source.search import terms as terms_module
+from claim2source.search.bm25 import BM25, NO_TERM, Analyser, BM25Config, BM25Index
+from claim2source.search.fuse import load_index
+from claim2source.search.terms import Analysis
+from tests.text.small_pipeline import write_pipeline
+
+
+def sources_of(*texts: str) -> list[Source]:
+    return [Source(f"s{i:03d}", abstract=text) for i, text in enumerate(texts)]
+
+
+def ranked(
+    texts: Sequence[Source], claim: str | Claim, k: int = 100, **settings: object
+) -> dict[str, float]:
+    record = Claim("c", claim) if isinstance(claim, str) else claim
+    return BM25Index(texts, BM25Config(**settings)).rank([record], k).scored(record.id)  # type: ignore[arg-type]
+
+
+def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
+    return BM25Okapi([text.split() for text in texts], **settings).get_scores(claim.split())
+
+
+spaced = st.text("ab \n", max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(spaced, min_size=1, max_size=8), spaced)
+def test_spaces_split_as_the_organisers_notebook_does(texts: list[str], claim: str) -> None:
+    """Line breaks part no words, and two spaces have an empty term between them."""
+    bm25 = BM25Okapi([f" {text}".split(" ") for text in texts], k1=1.5, b=0.75)
+    expected = bm25.get_scores(claim.split(" "))
+    # Their text is the title, a space and the abstract, whether or not there is a title.
+    scores = ranked(sources_of(*texts), claim, analysis="spaces", k1=1.5, b=0.75)
+    common = {i for i, t in enumerate(texts) if set(claim.split(" ")) & set(f" {t}".split(" "))}
+    assert set(scores) == {f"s{i:03d}" for i in common}
+    for source, score in scores.items():
+        assert score == pytest.approx(expected[int(source[1:])], rel=2e-5, abs=2e-6)
+
+
+def test_an_index_of_spaces_is_saved_and_opened(tmp_path: Path) -> None:
+    sources = sources_of("a b\nc  d", " a", "e")
+    index = BM25Index(sources, BM25Config("spaces"))
+    index.save(tmp_path / "index")
+    claims = [Claim("c", "a  b\nc")]
+    opened = load_index(tmp_path / "index").search(claims).run
+    assert list(opened) == list(index.search(claims).run)
+
+
+words = st.sampled_from("a b c d e f G".split())
+documents = st.lists(st.lists(words, max_size=9).map(" ".join), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents.filter(lambda texts: any(texts)),
+    st.lists(words, min_size=1, max_size=6).map(" ".join),
+    st.sampled_from([(1.5, 0.75), (0.9, 0.3)]),
+)
+def test_okapi_on_any_texts(texts: list[str], claim: str, weights: tuple[float, float]) -> None:
+    """A term in most texts has an idf below 0, which is lifted; repeated terms count each time."""
+    k1, b = weights
+    expected = okapi_of(texts, claim, k1=k1, b=b)
+    scores = ranked(sources_of(*texts), claim, analysis="whitespace", k1=k1, b=b)
+    # Every source with a term in common, and no other.
+    common = {i for i, text in enumerate(texts) if set(claim.split()) & set(text.split())}
+    assert set(scores) == {f"s{i:03d}" for i in common}
+    for source, score in scores.items():
+        assert score == pytest.approx(expected[int(source[1:])], rel=2e-5, abs=2e-6)
+
+
+def analysed(text: str, stop: set[str], language: str = "english") -> list[str]:
+    stem = Stemmer.Stemmer(language).stemWord
+    return [stem(w) for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in stop]
+
+
+def slow_bm25(texts: list[list[str]], claim: list[str], k1: float, b: float) -> list[float]:
+    """Lucene's BM25, a document and a term at a time."""
+    mean = sum(map(len, texts)) / len(texts)
+    scores = []
+    for text in texts:
+        counts, total = Counter(text), 0.0
+        for term in claim:
+            document_count = sum(term in text for text in texts)
+            idf = math.log(1 + (len(texts) - document_count + 0.5) / (document_count + 0.5))
+            norm = k1 * (1 - b + b * len(text) / mean)
+            total += idf * counts[term] / (counts[term] + norm) if counts[term] else 0.0
+        scores.append(total)
+    return scores
+
+
+ENGLISH = set(stopwords.STOPWORDS_EN)
+PAPERS = [
+    Source("p1", "Masks reduce infections", "Wearing masks and distancing were studied in adults."),
+    Source("p2", "Vaccination", "The vaccine and the vaccinated: infections, vaccines, 95% effect"),
+    Source("p3", "A study of sleep", "Sleeping adults slept; studies of sleep in adults studied"),
+    Source("p4", "", "Adults wearing glasses, infected less"),
+    Source("p5", "Mask mandates"),
+    Source("p6"),
+]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.2, 0.75), (0.0, 0.75), (2.0, 0.0), (0.7, 1.0)])
+@pytest.mark.parametrize("weight", [1, 3])
+def test_the_terms_variant_is_the_formula(k1: float, b: float, weight: int) -> None:
+    texts = [analysed(" ".join([p.title] * weight + [p.abstract]), ENGLISH) for p in PAPERS]
+    for text in ["wow masks! a study: masked adults were infected", "the vaccine, vaccines sleep"]:
+        expected = slow_bm25(texts, analysed(text, ENGLISH), k1, b)
+        scores = ranked(PAPERS, text, k1=k1, b=b, title_weight=weight)
+        assert set(scores) == {p.id for p, s in zip(PAPERS, expected, strict=True) if s > 0}
+        for paper, score in zip(PAPERS, expected, strict=True):
+            assert scores.get(paper.id, 0.0) == pytest.approx(score, rel=1e-5)
+
+
+def test_common_and_rare_terms_are_summed_alike() -> None:
+    """Terms in more than a sixteenth of the documents take another path."""
+    texts = [f"common rare{i} half{i % 2} few{i % 9}" for i in range(40)]
+    claim = "common half1 few3 rare3 few3"
+    expected = slow_bm25([t.split() for t in texts], claim.split(), 1.2, 0.75)
+    scores = ranked(sources_of(*texts), claim, k=40)
+    assert len(scores) == 40
+    for i, score in enumerate(expected):
+        assert scores[f"s{i:03d}"] == pytest.approx(score, rel=1e-5)
+
+
+# Among them letters that lower otherwise at a word's end, and what only Unicode calls a space.
+PIECES = "the will wills mask masks Masking nicht x 2 _ - , / \u03a3 \u0391\u03a3".split(" ")
+SPACES = [" ", "  ", "\n", "\u00a0", "\u2028", "\x1c"]
+text_pieces = st.lists(st.sampled_from(PIECES + SPACES), max_size=12).map("".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(text_pieces, min_size=1, max_size=6), st.lists(text_pieces, min_size=1, max_size=4))
+@example(["__ a-___-mask", "____"], ["_____ masks", "__ mask"])
+def test_terms_are_what_bm25s_makes_of_whole_texts(texts: list[str], claims: list[str]) -> None:
+    stop, stemmer = ["the", "will"], Stemmer.Stemmer("english")
+    analysis = Analysis(False, stop, stemmer)
+    sources = analysis.sources(texts)
+    names = {number: term for term, number in analysis.vocabulary.items()}
+    expected = bm25s.tokenize(
+        texts, stopwords=stop, stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    assert [[names[i] for i in ids] for ids in sources.split()] == expected
+    assert sorted(names) == list(range(len(names)))
+    assert set(names.values()) == {term for text in expected for term in text}
+    of_claims = bm25s.tokenize(
+        claims, stopwords=[*stop, "nicht"], stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    terms_known = [[term for term in text if term in analysis.vocabulary] for text in of_claims]
+    repeats = [analysis.claims(claims, ["nicht"]) for _ in range(2)]
+    for terms in repeats:  # the first has left nothing behind
+        assert [[names[i] for i in ids] for ids in terms.split()] == terms_known
+
+
+@given(st.lists(st.one_of(st.text(), text_pieces), max_size=7))
+@example(["", " ", "a", " a\u3000b\x85", "\x00 a"])
+@example(["", "", "a", "a", "\u3000", "\t\x0b\x0c\r\x1c\x1d\x1e\x1fa\x1bb\x08c\x0e\x85"])
+def test_whole_terms_are_what_white_space_parts(texts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terms_module, "_SPLIT", 2)
+        analysis = Analysis(True, (), None)
+        split = analysis.sources(texts)
+        whole_words = analysis.claims([*texts, "nowhere-else"], ())
+    names = {number: term for term, number in analysis.vocabulary.items()}
+    assert [[names[i] for i in ids] for ids in split.split()] == [text.split() for text in texts]
+    assert list(analysis.vocabulary) == list(
+        dict.fromkeys(w for text in texts for w in text.split())
+    )
+    assert whole_words.ids.tolist() == split.ids.tolist()
+    assert whole_words.bounds.tolist() == [*split.bounds.tolist(), len(split.ids)]
+
+
+def test_half_of_a_surrogate_pair_is_no_letter() -> None:
+    sources = sources_of("masks \ud83d", "tea\udc00pot")
+    assert list(ranked(sources, "\ud83dmasks")) == ["s000"]
+    assert list(ranked(sources, "pot")) == ["s001"]
+
+
+# A post may hold line breaks, and so may a translation: neither ends a part.
+WAR = Claim("de", "Krieg!\n\nViele die\nman nie sah", "de", "people die\nin a war")
+SERA = Claim("fr", "Les sera\nde mon son", "fr", "the sera\nof a son")
+
+
+@pytest.mark.parametrize(
+    ("claim", "form", "terms"),
+    [
+        (WAR, "bilingual", "krieg viel nie sah peopl die war"),
+        (WAR, "translated", "peopl die war"),
+        (WAR, "original", "krieg viel nie sah"),
+        (SERA, "bilingual", "sera son"),
+        (SERA, "translated", "sera son"),
+        (SERA, "original", ""),
+        # Posted in English: read once. No translation: as posted.
+        (replace(WAR, lang="en"), "bilingual", "krieg viel die man nie sah"),
+        (replace(WAR, translation=None), "bilingual", "krieg viel nie sah"),
+    ],
+)
+def test_each_part_of_a_claim_has_its_own_stop_words(claim: Claim, form: Any, terms: str) -> None:
+    """`die` and `war` are German stop words, `sera` and `son` French ones."""
+    sources = [Source("s", abstract="people die war sera son krieg viele man nie sah")]
+    index = BM25Index(sources, BM25Config(claims=form))
+    # Not alone: the parts of other claims stand before and after in the analysis.
+    batch = [replace(SERA, id="a"), claim, replace(WAR, id="b"), Claim("e", "war")]
+    ids = index.terms(batch).split()[1]
+    names = list(index._built().analysis.vocabulary)
+    assert " ".join(names[i] for i in ids) == terms
+
+
+DOE = [Source("a", "Masks", "tea", ("Jane Doe", "& Tongji Hospital"), "Lancet"), Source("b", "Tea")]
+VACCINES = sources_of("the vaccine works", "vaccines", "other")
+HOUSES = Claim("c", "Haus gebaut Häuser", "de")
+THE = [*sources_of("masks matter"), Source("t", abstract="the the the")]
+
+
+@pytest.mark.parametrize(
+    ("sources", "claim", "settings", "ranking"),
+    [
+        (DOE, "lancet doe", {}, []),
+        (DOE, "lancet", {"metadata": True}, ["a"]),
+        (DOE, "doe", {"metadata": True}, ["a"]),
+        (DOE, "tongji", {"metadata": True}, []),
+        (DOE, "tea", {"abstracts": False}, ["b"]),
+        (VACCINES, "the vaccines", {}, ["s001", "s000"]),
+        (VACCINES, "the vaccines", {"stemmer": False}, ["s001"]),
+        (VACCINES, "the", {"stop_words": False}, ["s000"]),
+        (VACCINES, "the", {}, []),
+        (sources_of("Häuser bauen", "other"), HOUSES, {"language": "de"}, ["s000"]),
+        # English sources: English stop words, for a language without a list of its own too.
+        (THE, Claim("c", "the masks", "de"), {}, ["s000"]),
+        (THE, Claim("c", "the masks", "es"), {}, ["s000"]),
+    ],
+)
+def test_what_each_setting_finds(
+    sources: list[Source], claim: str | Claim, settings: dict[str, Any], ranking: list[str]
+) -> None:
+    assert list(ranked(sources, claim, **settings)) == ranking
+
+
+@pytest.mark.parametrize("k", [1, 5, 12])
+def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int) -> None:
+    """As in a Run: score, then id, both descending; so a deeper search only adds."""
+    sources = [
+        Source(f"{i:02d}", abstract="masks same") for i in (3, 11, 0, 7, 5, 9, 1, 10, 2, 8, 6, 4)
+    ]
+    sources.append(Source("zz", abstract="none"))
+    expected = [f"{i:02d}" for i in range(11, -1, -1)][:k]
+    claim = Claim("b", "masks", candidates=tuple(s.id for s in sources))
+    run = BM25Index(sources).rank([Claim("c", "masks"), claim], k)
+    assert run.sources("c") == expected
+    assert run.sources("b") == expected
+
+
+def test_duplicated_ids_are_refused() -> None:
+    with pytest.raises(ValueError, match="source id repeats"):
+        BM25Index([Source("a", "x"), Source("a", "y")])
+    with pytest.raises(ValueError, match="claim id repeats"):
+        BM25Index([Source("a", "masks")]).rank([Claim("c", "masks")] * 2, 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 12),
+    cells=st.integers(1, 40),
+    k=st.integers(1, 14),
+    analysis=st.sampled_from(["terms", "whitespace"]),
+)
+def test_blocks_of_claims_are_claims_searched_alone(
+    seed: int, n: int, cells: int, k: int, analysis: Any
+) -> None:
+    draw = np.random.default_rng(seed)
+    vocabulary = "aa bb cc dd ee ff".split()
+    sources = sources_of(*(" ".join(draw.choice(vocabulary, 3)) for _ in range(n)))
+    claims = []
+    for i in range(7):
+        choice = draw.choice([s.id for s in sources], size=draw.integers(0, n + 1))
+        candidates = tuple(str(s) for s in choice) if draw.random() < 0.4 else None
+        text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
+        claims.append(Claim(f"c{i}", text, candidates=candidates))
+    index = BM25Index(sources, BM25Config(analysis=analysis))
+    one_by_one = [index.rank([claim], k).scored(claim.id) for claim in claims]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bm25, "_CELLS", cells)
+        run = index.rank(claims, k)
+    assert [run.scored(claim.id) for claim in claims] == one_by_one
+    bound_ones = {c.id: frozenset(c.candidates) for c in claims if c.candidates is not None}
+    assert run.pool == (bound_ones or None)
+    # And alone each is what the whole pool gives, cut down to what may be chosen.
+    for claim, scores in zip(claims, one_by_one, strict=True):
+        all_scores = index.rank([replace(claim, candidates=None)], n).scored(claim.id)
+        allowed = all_scores if claim.candidates is None else set(claim.candidates)
+        assert list(scores.items()) == [x for x in all_scores.items() if x[0] in allowed][:k]
+
+
+@pytest.mark.parametrize("analysis", ["terms", "whitespace"])
+def test_nothing_to_index(analysis: str) -> None:
+    claims = [Claim("c", "masks")]
+    for sources in ([], sources_of("", " ")):
+        run = BM25Index(sources, BM25Config(analysis=analysis)).rank(claims, 5)  # type: ignore[arg-type]
+        assert run.claim_ids == ("c",)
+        assert len(run) == 0
+    assert BM25Index(sources_of("masks")).rank([], 5).claim_ids == ()
+
+
+def test_claims_without_a_known_term_are_counted_failures() -> None:
+    texts = {"ok": "masks", "unknown": "zzz", "stop": "the", "empty": ""}
+    claims = [Claim(name, text) for name, text in texts.items()]
+    result = BM25().index(sources_of("masks", "other")).search(claims, 5)
+    assert result.run.claim_ids == ("ok", "unknown", "stop", "empty")
+    assert result.failure_counts() == {NO_TERM: 3}
+    assert [f.claim_id for f in result.failures] == ["unknown", "stop", "empty"]
+    assert result.run.rows("unknown") == slice(1, 1)
+    assert result.cost.items == 4
+    assert result.cost.seconds > 0
+    assert result.cost.peak_memory > 0
+
+
+@pytest.mark.parametrize("analysis", ["terms", "whitespace"])
+def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
+    claims = [Claim("a", "masks adults the vaccine"), Claim("b", "sleep sleep")]
+    config = BM25Config(analysis=analysis, k1=1.2, b=0.75, title_weight=2)  # type: ignore[arg-type]
+    index = BM25Index(PAPERS, config)
+    terms = index.terms(claims)
+    before = list(index.rank(claims, 9))
+    reweighted = index.reweighted(0.4, 0.2)
+    fresh = BM25Index(PAPERS, BM25Config(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
+    assert list(reweighted.rank(claims, 9, terms)) == list(fresh.rank(claims, 9))
+    assert reweighted.config == fresh.config
+    assert list(index.rank(claims, 9)) == before
+    assert before != list(fresh.rank(claims, 9))
+
+
+def test_cleaned_posts_keep_a_hashtags_word_and_lose_the_rest() -> None:
+    sources = [Source("a", "quarantine"), Source("b", "who"), Source("c", "twitter com")]
+    post = "#quarantine @who pic.twitter.com/x"
+    assert BM25(clean=True).index(sources).search(post).sources("0") == ["a"]
+    assert len(BM25().index(sources).search(post).sources("0")) == 3
+    # Sources are no posts: what looks like a handle there is text.
+    handle = [Source("a", "by @who"), Source("b", "nothing")]
+    assert BM25(clean=True).index(handle).search("who says").sources("0") == ["a"]
+
+
+def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
+    pipeline = write_pipeline(tmp_path / "pipeline")
+    texts = ["The masks worked", "mask, works, tea", "tea time", "sleep well", "bees"]
+    sources = [Source(str(i), text) for i, text in enumerate(texts)]
+    index = BM25(analysis="lemmas", k1=1.5, pipeline=pipeline).index(sources)
+    # As its get_claim makes them, into rank_bm25's BM25Okapi.
+    lemmas = ["mask work", "mask work tea", "tea time", "sleep", "bee"]
+    scores = okapi_of(lemmas, "mask tea", k1=1.5, b=0.75)
+    found = index.search("#Masks, of @x tea").scored("0")
+    expected = {str(i): score for i, score in enumerate(scores) if score}
+    assert found == pytest.approx(expected, rel=1e-5) and len(found) == 3
+    index.save(tmp_path / "index")
+    assert load_index(tmp_path / "index").search("#Masks, of @x tea").scored("0") == found
+    # Another pipeline is another run in the store.
+    store = Store(tmp_path / "store")
+    for folder in (pipeline, write_pipeline(tmp_path / "other")):
+        settings = BM25Config("lemmas", pipeline=folder)
+        assert not BM25(settings, store=store).index(sources).search("tea").stored
+        assert BM25(settings, store=store).index(sources).search("tea").stored
+
+
+def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> None:
+    pipeline = write_pipeline(tmp_path / "pipeline")
+    sources = [Source("a", "The masks, worked", "tea"), Source("b", "who quarantine")]
+    claims = [Claim("c", "#quarantine masks @who worked \U0001f637")]
+    for config in (
+        BM25Config(clean=True, abstracts=False),
+        BM25Config("lemmas", pipeline=pipeline),
+        BM25Config("lemmas", clean=True, pipeline=pipeline),
+    ):
+        index, analyser = BM25Index(sources, config), Analyser(config)
+        names = {term for terms in analyser.sources(sources) for term in terms}
+        vocabulary = list(index._built().analysis.vocabulary)
+        assert names == set(vocabulary)
+        mine = [term for term in analyser.claim(claims[0]) if term in names]
+        assert mine == [vocabulary[number] for number in index.terms(claims).ids]
+    assert "pipeline" in Analyser(config).versions
+
+
+def test_jax_is_not_started(tmp_path: Path) -> None:
+    """It would take most of a GPU's memory, or fail where a training holds it."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("")
+    (tmp_path / "jax/lax.py").write_text(
+        "def top_k(*values):\n    raise RuntimeError('no memory')\n"
+    )
+    code = (
+        "from claim2source.search.bm25 import BM25Config, stop_words_of\n"
+        "assert 'the' in stop_words_of(BM25Config(), 'en')\n"
+        "import jax.lax"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)

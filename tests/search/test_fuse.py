@@ -1,0 +1,210 @@
+"""Fusion against a slow reference, its stated rules, and the stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.search.fuse import Fusion, FusionConfig, Hybrid, fuse, score_missing
+from tests.search.test_cache import Hashed
+
+Lists = dict[str, list[tuple[str, float]]]
+
+
+def reference(first: Lists, second: Lists, config: FusionConfig) -> dict[str, dict[str, float]]:
+    fused: dict[str, dict[str, float]] = {}
+    for claim in [*first, *(c for c in second if c not in first)]:
+        total: dict[str, float] = {}
+        for lists, weight in ((first, config.alpha), (second, 1 - config.alpha)):
+            ranked = sorted(lists.get(claim, []), key=lambda row: row[0], reverse=True)
+            ranked = sorted(ranked, key=lambda row: -np.float32(row[1]))[: config.depth]
+            scores = [float(np.float32(score)) for _, score in ranked]
+            for rank, (source, _) in enumerate(ranked, start=1):
+                if config.method == "rrf":
+                    value = 1 / (config.rrf_k + rank)
+                elif max(scores) == min(scores):
+                    value = 1.0
+                elif config.scale == "min-max":
+                    value = (scores[rank - 1] - min(scores)) / (max(scores) - min(scores))
+                elif config.scale == "z-score":
+                    value = (scores[rank - 1] - min(scores)) / float(np.std(scores))
+                else:
+                    value = scores[rank - 1] - min(scores)
+                total[source] = total.get(source, 0.0) + weight * value
+        fused[claim] = total
+    return fused
+
+
+numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-50, 50, width=32))
+one_list = st.dictionaries(st.sampled_from("abcdefgh"), numbers, max_size=8).map(
+    lambda d: list(d.items())
+)
+runs = st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), one_list, max_size=3)
+configs = st.builds(
+    FusionConfig,
+    method=st.sampled_from(["linear", "rrf"]),
+    alpha=st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]),
+    rrf_k=st.integers(1, 60),
+    depth=st.integers(1, 9),
+    scale=st.sampled_from(["min-max", "z-score", "none"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs, runs, configs)
+def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig) -> None:
+    run = fuse(Run.from_lists(first), Run.from_lists(second), config)
+    expected = reference(first, second, config)
+    assert list(run.claim_ids) == list(expected)
+    for claim, scores in expected.items():
+        found = run.scored(claim)
+        assert set(found) == set(scores)
+        for source, score in found.items():
+            assert score == pytest.approx(scores[source], rel=1e-4, abs=1e-6)
+
+
+alphas = st.dictionaries(
+    st.sampled_from(["q1", "q2", "q3", "q4"]), st.sampled_from([0.0, 0.4, 1.0])
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(runs, runs, configs, alphas, st.none() | st.integers(1, 10))
+def test_a_claim_s_own_alpha_changes_no_other_claim(
+    first: Lists, second: Lists, config: FusionConfig, own: dict[str, float], k: int | None
+) -> None:
+    both = Run.from_lists(first), Run.from_lists(second)
+    run = fuse(*both, config, k=k, alphas=own)
+    for claim in run.claim_ids:
+        ranking = fuse(*both, config, k=k, alpha=own.get(claim, config.alpha))
+        assert run.scored(claim) == ranking.scored(claim)
+
+
+@settings(max_examples=80, deadline=None)
+@given(runs, runs, configs, st.integers(1, 10))
+def test_the_first_k_are_those_of_the_whole(
+    first: Lists, second: Lists, config: FusionConfig, k: int
+) -> None:
+    fusion = Fusion(Run.from_lists(first), Run.from_lists(second), config)
+    assert list(fusion.run(config.alpha, k)) == list(fusion.run(config.alpha).top(k))
+
+
+FIRST = Run.from_lists({"q": [("a", 10.0), ("b", 6.0), ("c", 2.0)]})
+SECOND = Run.from_lists({"q": [("d", 0.9), ("b", 0.8), ("a", 0.4)]})
+
+
+def test_pools_of_both_runs_are_kept() -> None:
+    run = Run.from_lists({"p": [("a", 1.0)], "q": []}, pool={"p": frozenset("ab")})
+    second = Run.from_lists({"q": [("c", 1.0)]}, pool={"q": frozenset("c")})
+    assert fuse(run, second).pool == {"p": frozenset("ab"), "q": frozenset("c")}
+    assert fuse(FIRST, SECOND).pool is None
+
+
+@dataclass
+class Fixed:
+    """A retriever, and index, with its answer ready; it notes the depth it was asked for."""
+
+    run: Run
+    asked: int = 0
+
+    def index(self, sources: object) -> Fixed:
+        return self
+
+    def search(self, claims: object, k: int = 100) -> Result:
+        self.asked = k
+        return Result(self.run.top(k), cost=Cost(1.0, 2, 3, 4))
+
+
+CLAIMS, SOURCES = [Claim("q", "text")], [Source(s, s) for s in "abcd"]
+
+
+def test_results_are_fused_with_what_they_say() -> None:
+    first = Result(FIRST, stored=True, failures=(Failure("q", "no"), Failure("r", "no")))
+    second = Result(SECOND, stored=True, failures=(Failure("r", "why"),))
+    fused = fuse(first, second, alpha=0.25)
+    assert list(fused.run) == list(fuse(FIRST, SECOND, alpha=0.25))
+    assert (fused.stored, fused.failures) == (True, (Failure("r", "no"),))
+    assert not fuse(first, replace(second, stored=False)).stored
+    # With k, lists as deep as that are fused whatever the depth, and k sources are left.
+    assert list(fuse(first, second, depth=1, k=2).run) == list(fuse(FIRST, SECOND, depth=2).top(2))
+    with pytest.raises(TypeError, match="two runs or two results"):
+        fuse(FIRST, second)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("depth", "k", "depth_asked"), [(100, 2, 100), (1, 3, 3)])
+def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, depth_asked: int) -> None:
+    sparse, dense = Fixed(FIRST), Fixed(SECOND)
+    config = FusionConfig(alpha=0.25, depth=depth)
+    result = Hybrid(sparse, dense, config).index(SOURCES).search(CLAIMS, k)
+    assert (sparse.asked, dense.asked) == (depth_asked, depth_asked)
+    assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
+    # Both did the same two claims: rates would double if they were counted twice.
+    assert result.cost == Cost(2.0, 2, 3, 8)
+
+
+@pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])
+def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
+    """Brute force: both systems score the whole pool; the union of both tops is fused."""
+    from claim2source.search.bm25 import BM25
+    from claim2source.search.dense import Dense
+
+    rng = np.random.default_rng(3)
+    words = [f"w{i}" for i in range(30)]
+    sources = [Source(f"s{i:02d}", " ".join(rng.choice(words, 5))) for i in range(40)]
+    claims = [Claim(f"c{i}", " ".join(rng.choice(words, 3))) for i in range(6)]
+    claims += [
+        Claim("bound", "w1 w2 w3", candidates=tuple(f"s{i:02d}" for i in range(0, 40, 3))),
+        Claim("no term", "unknown words"),
+    ]
+    config = FusionConfig(alpha=0.3, depth=4, scale=scale, missing="scored")  # type: ignore[arg-type]
+    encoder = Hashed()
+    parts = BM25(), Dense(encoder)
+    full_runs = [part.index(sources).search(claims, 40).run for part in parts]
+    encoder.read.clear()
+    index = Hybrid(*parts, config).index(sources)
+    run = index.search(claims, 3).run
+    assert len(encoder.read) == len(sources) + len(claims)  # the claims are read once
+    differs = 0
+    for claim in claims:
+        tops = [part_run.sources(claim.id, 4) for part_run in full_runs]
+        total: dict[str, float] = dict.fromkeys([*tops[0], *tops[1]], 0.0)
+        for part_run, top, weight in zip(full_runs, tops, (0.3, 0.7), strict=True):
+            scores = part_run.scored(claim.id)
+            listed = [scores[source] for source in top]
+            low = min(listed, default=0.0)
+            by = {"min-max": max(listed, default=0) - low, "z-score": np.std(listed or [0])}
+            by["none"] = 1.0
+            for source in total:
+                score = scores.get(source, 0.0)
+                even = float(score >= low and bool(listed))
+                total[source] += weight * ((score - low) / by[scale] if by[scale] else even)
+        best = sorted(total, key=lambda s: (-np.float32(total[s]), s))[:3]
+        found = run.scored(claim.id)
+        assert found == pytest.approx({s: total[s] for s in best}, abs=1e-5)
+        lowest = fuse(*full_runs, replace(config, missing="lowest")).sources(claim.id, 3)
+        differs += lowest != run.sources(claim.id)
+    assert differs
+    # A deeper ranking holds some of what a shallow fusion lacks.
+    deep = tuple(
+        score_missing(part.index(sources), claims, own, of_dense)
+        for part, own, of_dense in zip(
+            parts, [w.top(9) for w in full_runs], [w.top(9) for w in full_runs[::-1]], strict=True
+        )
+    )
+    nine = [part_run.top(9) for part_run in full_runs]
+    rescored = fuse(*nine, config, scored=(deep[0].run, deep[1].run)).top(3)
+    assert list(rescored) == [(c, s, pytest.approx(x, abs=1e-5)) for c, s, x in run]
+
+
+def test_rankings_alone_cannot_score_what_they_lack() -> None:
+    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+        fuse(FIRST, SECOND, missing="scored")
+    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+        FusionConfig("rrf", missing="scored")

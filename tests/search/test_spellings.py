@@ -1,0 +1,134 @@
+"""Words match however Unicode writes them: accents apart, ligatures, subscripts, full width."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError
+from claim2source.core.records import Claim, Source
+from claim2source.data.grouping import golds_by_text
+from claim2source.data.news import names_one
+from claim2source.data.store import Store
+from claim2source.search import bm25
+from claim2source.search.bm25 import BM25, Analyser, BM25Config, BM25Index
+from claim2source.search.fielded import FieldedConfig, Timeline
+from claim2source.search.fuse import load_index
+from claim2source.stages.facts import matched
+from claim2source.stages.similarities import Scorer, ViewConfig
+from claim2source.text.quality import spelt
+
+# Each with another way to write it, which is not the same string.
+SPELLINGS = [
+    ("protéine kinase", unicodedata.normalize("NFD", "protéine kinase")),
+    ("fibrosis", "ﬁbrosis"),
+    ("CO2 uptake", "CO₂ uptake"),
+    ("COVID vaccine", "ＣＯＶＩＤ vaccine"),
+    ("Vaxil trial", "Vaxil™ trial"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+@pytest.mark.parametrize("field", ["title", "abstract", "venue"])
+def test_either_side_may_be_written_either_way(one: str, other: str, field: str) -> None:
+    assert one != other
+    scores = set()
+    for source, claim in ((one, one), (one, other), (other, one), (other, other)):
+        # A second source keeps lengths apart from what matches.
+        pool = [replace(Source("p"), **{field: source}), Source("q", abstract="other things here")]
+        index = BM25Index(pool, BM25Config(metadata=True))
+        scores_of_post = index.rank([Claim("c", f"they say {claim}!")], 5).scored("c")
+        assert list(scores_of_post) == ["p"], (source, claim)
+        scores.add(scores_of_post["p"])
+    assert len(scores) == 1
+    for language in ("de", "fr"):
+        claims = [Claim("c", claim, language) for claim in (one, other)]
+        index = BM25Index([Source("p", abstract=other)], BM25Config(language=language))
+        first, second = index.terms(claims).split()
+        assert list(first) == list(second) and len(first)
+
+
+def test_the_papers_white_space_is_left_as_it_is() -> None:
+    index = BM25Index([Source("p", abstract="ﬁbrosis"), Source("q")], BM25Config("whitespace"))
+    assert [
+        len(terms) for terms in index.terms([Claim("a", "fibrosis"), Claim("b", "ﬁbrosis")]).split()
+    ] == [0, 1]
+    assert BM25Config("whitespace").format == 3 < BM25Config().format
+
+
+def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
+    source = Source("p", abstract="José studied vaccine safety, as the vaccine trial says")
+    index = BM25Index([source], BM25Config(clean=True, stop_words=False, stemmer=False))
+    cleaned = index.terms([Claim("c", "@José vaccine #vaccine")]).split()[0]
+    assert len(cleaned) == 2  # the handle is gone
+    for post in (
+        unicodedata.normalize("NFD", "@José vaccine #vaccine"),
+        "＠José vaccine ＃vaccine",
+    ):
+        assert list(index.terms([Claim("c", post)]).split()[0]) == list(cleaned), post
+
+
+def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
+    tweets = ["la #Santé publique", "rien du tout"]
+    index = Timeline(
+        [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], FieldedConfig(), "fr"
+    )
+    decomposed = unicodedata.normalize("NFD", "voici #Santé")
+    scores = [index.field_scores(Claim("c", text, "fr")) for text in ("voici #Santé", decomposed)]
+    assert np.array_equal(*scores) and scores[0][1, 0] > 0
+
+
+@pytest.mark.parametrize("terms", ["words", "bigrams", "characters"])
+def test_the_fusions_words_match_in_any_spelling(terms: str) -> None:
+    pool = [
+        Source("p", "CO₂ uptake rises", "ﬁbrosis study"),
+        Source("q", "no such thing", "at all"),
+    ]
+    view = ViewConfig(terms=terms)  # type: ignore[arg-type]
+    claims = [
+        Claim("a", "CO2 uptake and fibrosis study"),
+        Claim("b", "CO₂ uptake and ﬁbrosis study"),
+    ]
+    first, second = Scorer(pool).scores(view, claims, [["p", "q"]] * 2)
+    assert first[0] > 0 and np.array_equal(first, second)
+
+
+def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    sources, claims = [Source("p", abstract="ﬁbrosis")], [Claim("c", "fibrosis")]
+    own = bm25.FORMATS
+    with monkeypatch.context() as old:
+        old.setattr(bm25, "FORMATS", {**own, "terms": 3})
+        BM25(store=store).index(sources).search(claims)
+        before = Analyser(BM25Config()).versions
+    result = BM25(store=store).index(sources).search(claims)
+    assert result.run.sources("c") == ["p"] and not result.stored
+    assert before != Analyser(BM25Config()).versions
+    for name, config in (("terms", BM25Config()), ("whitespace", BM25Config("whitespace"))):
+        folder = tmp_path / name
+        BM25Index(sources, config).save(folder)
+        assert load_index(folder).search(claims).run.sources("c") == ["p"] * (name == "terms")
+        manifest = folder / "manifest.json"
+        record = json.loads(manifest.read_text())
+        del record["analysis"]  # a folder of version 0.2
+        manifest.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="analysis: .*index again"):
+        load_index(tmp_path / "terms")
+    assert load_index(tmp_path / "whitespace").search([Claim("c", "ﬁbrosis")]).run.sources("c")
+
+
+def test_other_comparisons_of_words_know_the_spellings_too() -> None:
+    for first, second in SPELLINGS:
+        claims = [Claim("a", first, golds=("p",)), Claim("b", second, golds=("q",))]
+        assert golds_by_text(claims)["a"] == {"p", "q"}
+        assert names_one(f"so: {second}!", [first])
+        answer = {"query_entities": [first], "documents": [{"document": 1, "entities": [second]}]}
+        assert matched(answer, 1)[0] == 1
+    assert spelt("fünf") == spelt(unicodedata.normalize("NFD", "fünf")) == {"5"}

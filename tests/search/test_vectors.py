@@ -1,0 +1,59 @@
+"""Vectors in memory rank as all of them compared one by one, and give way to partitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lancedb.index import IvfFlat
+
+from claim2source.search import table as in_memory
+from claim2source.search.engine import Engine
+from tests.search.engines import NEAR, WIDTH, Corpus, manifest_of
+
+
+def test_the_first_of_equal_papers_are_those_of_a_longer_list(tmp_path: Path) -> None:
+    corpus = Corpus.drawn(120)
+    corpus = replace(corpus, vectors=np.repeat(corpus.vectors[:6], 20, axis=0))
+    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine.upsert(corpus.rows(range(120)))
+    engine.build()
+    everything = engine.dense(np.ones(WIDTH), 120)
+    for k in (1, 7, 30, 110):
+        assert engine.dense(np.ones(WIDTH), k) == everything[:k]
+    engine.close()
+
+
+def test_wide_vectors_are_compared_where_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine.upsert(Corpus.drawn(120).rows(range(120)))
+    engine.build()
+    held = engine.dense(np.ones(WIDTH), 9)
+    engine.close()
+    monkeypatch.setattr(in_memory, "_MOST_BYTES", 4 * 120 * WIDTH - 1)
+    reader = Engine.open(tmp_path / "index")
+    found = reader.dense(np.ones(WIDTH), 9)
+    assert [key for key, _ in found] == [key for key, _ in held]
+    assert [score for _, score in found] == pytest.approx([score for _, score in held], abs=NEAR)
+    assert not reader._in_memory.is_small
+
+
+def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: Path) -> None:
+    corpus = Corpus.drawn(110)
+    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine.upsert(corpus.rows(range(70)))
+    engine.build()
+    # As the version before built it.
+    engine._table.create_index("vector", config=IvfFlat(distance_type="dot", num_partitions=1))
+    engine.note(partitions=1, probes=1, trained=70)
+    assert len(engine.dense(np.ones(WIDTH), 80)) == 70
+    engine.exact_below = 100
+    engine.upsert(corpus.rows(range(70, 110)))
+    engine.build()
+    assert engine.manifest.partitions == 10
+    assert len(engine.dense(np.ones(WIDTH), 110)) == 110
+    engine.close()
