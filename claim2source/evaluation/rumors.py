@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -18,9 +18,10 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.data.rumors import MAX_TWEETS, UNVERIFIABLE, Rumors, Verdicts
 from claim2source.metrics.metrics import evaluate
 from claim2source.metrics.significance import draw_groups
+from claim2source.metrics.verdicts import MACRO_F1, weighted_macro_f1
 
 MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
-MACRO_F1, STRICT = "macro_f1", "strict_macro_f1"
+STRICT = "strict_macro_f1"
 RANKING = (MAP, RECALL, MAP_TASK)
 # Measure -> what it is, and who says so.
 DEFINITIONS = {
@@ -99,24 +100,13 @@ def score_rumors(
             or not {*qrels.golds(rumor.id)}.isdisjoint(top.sources(rumor.id))
             for rumor in rumors.rumors
         ]
-        measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))
-        measures[STRICT] = partial(_macro_f1, actual, labels, evidenced)
+        measures[MACRO_F1] = partial(weighted_macro_f1, actual, labels, [True] * len(ids))
+        measures[STRICT] = partial(weighted_macro_f1, actual, labels, evidenced)
     weights = np.ones((1, len(ids)))
     means = {name: float(measure(weights)[0]) for name, measure in measures.items()}
     values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
     ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
     return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
-
-
-def macro_f1(
-    actual: Sequence[str], predicted: Sequence[str], evidenced: Sequence[bool] | None = None
-) -> float:
-    """Average the F1 of the labels that occur, as the task's scorer does.
-
-    A right label that is not `evidenced` is a false positive of it, and not counted as missed.
-    """
-    mask = [True] * len(actual) if evidenced is None else evidenced
-    return float(_macro_f1(actual, predicted, mask, np.ones((1, len(actual))))[0])
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -125,22 +115,6 @@ def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
     counts = times @ is_number
     sums = times @ np.where(is_number, values, 0.0)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _macro_f1(
-    actual: Sequence[str], verdicts: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
-) -> np.ndarray:
-    """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
-    gold, predicted = np.array(actual, dtype=object), np.array(verdicts, dtype=object)
-    total, labels = np.zeros(len(times)), np.zeros(len(times))
-    for label in sorted(set(actual)):
-        right = (gold == label) & (predicted == label) & np.array(evidenced)
-        wrong = (predicted == label) & ~right
-        missed = (gold == label) & (predicted != label)
-        hits = 2 * (times @ right)
-        total += hits / np.maximum(hits + times @ (wrong | missed), 1)
-        labels += times @ (gold == label) > 0
-    return total / np.maximum(labels, 1)
 
 
 def _intervals(

@@ -17,7 +17,6 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings,
 from claim2source.core.run import Result, Run
 from claim2source.data.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
-from claim2source.evaluation.rumors import MACRO_F1, macro_f1
 from claim2source.metrics.metrics import (
     Scores,
     evaluate,
@@ -27,6 +26,7 @@ from claim2source.metrics.metrics import (
     macro,
 )
 from claim2source.metrics.significance import standard_errors
+from claim2source.metrics.verdicts import MACRO_F1, macro_f1
 from claim2source.search.bm25 import BM25Config, BM25Index
 from claim2source.search.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.search.fuse import Fusion, FusionConfig

@@ -11,7 +11,8 @@ from sklearn.metrics import f1_score
 
 from claim2source.core.run import Run
 from claim2source.data.rumors import LABELS, Rumors, load_rumors
-from claim2source.evaluation.rumors import macro_f1, score_rumors
+from claim2source.evaluation.rumors import score_rumors
+from claim2source.metrics.verdicts import macro_f1
 from tests.rumor_files import DENIED, OPEN, rumor, write_rumors
 
 YES, NO, OPEN_LABEL = LABELS
