@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from claim2source.data.trec import read_run as read_run
     from claim2source.data.trec import write_trec_run as write_trec_run
     from claim2source.evaluation.compare import compare as compare
-    from claim2source.pipeline.evaluate import evaluate as evaluate
-    from claim2source.pipeline.evaluator import Evaluator as Evaluator
-    from claim2source.pipeline.table import evaluate_systems as evaluate_systems
+    from claim2source.evaluation.evaluate import evaluate as evaluate
+    from claim2source.evaluation.evaluator import Evaluator as Evaluator
+    from claim2source.evaluation.table import evaluate_systems as evaluate_systems
     from claim2source.search.bm25 import BM25 as BM25
     from claim2source.search.dense import Dense as Dense
     from claim2source.search.engine import open_index as open_index
@@ -66,9 +66,9 @@ _MODULES = {
     "fuse": "search.fuse",
     "load_index": "search.fuse",
     "compare": "evaluation.compare",
-    "evaluate": "pipeline.evaluate",
-    "Evaluator": "pipeline.evaluator",
-    "evaluate_systems": "pipeline.table",
+    "evaluate": "evaluation.evaluate",
+    "Evaluator": "evaluation.evaluator",
+    "evaluate_systems": "evaluation.table",
     "run_system": "systems.system",
     "System": "systems.system",
     "make_system": "systems.read",

@@ -14,10 +14,10 @@ from claim2source.core.folders import require_output
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.data.lenient import LENIENT
+from claim2source.evaluation.evaluate import load_reported
 from claim2source.find.abstention import abstention_of
 from claim2source.find.calibrate import reliability, reliability_parts
 from claim2source.models.local import ModelOptions, with_local_models
-from claim2source.pipeline.evaluate import load_reported
 from claim2source.search.engine import open_index
 
 

@@ -16,10 +16,10 @@ from claim2source.core.errors import report_once, run_program
 from claim2source.core.files import require_writable
 from claim2source.data.loading import load
 from claim2source.data.store import Store
+from claim2source.evaluation.options import StoreOptions
 from claim2source.models import ModelConfig, Side, resolve
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.options import StoreOptions
 from claim2source.text import Rendering
 
 # Texts assigned to a process at a time: few, so that long and short ones are spread evenly.

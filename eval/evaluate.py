@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
-from claim2source.pipeline.plan import vary_words
-from claim2source.pipeline.table import PROGRAM, EvaluateConfig, evaluate_table
+from claim2source.evaluation.plan import vary_words
+from claim2source.evaluation.table import PROGRAM, EvaluateConfig, evaluate_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:

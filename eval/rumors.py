@@ -33,7 +33,10 @@ from claim2source.data.rumors import (
 )
 from claim2source.data.store import Store
 from claim2source.data.submissions import require_zip, zip_submission
+from claim2source.evaluation.evaluate import make_report, with_whole
+from claim2source.evaluation.files import require_one_row
 from claim2source.evaluation.published.scores import with_published
+from claim2source.evaluation.rows import not_run_row
 from claim2source.evaluation.rumors import (
     DEFINITIONS,
     HEADLINE,
@@ -42,12 +45,9 @@ from claim2source.evaluation.rumors import (
     score_rumors,
     two_way_anova,
 )
+from claim2source.evaluation.table import nothing_ran
+from claim2source.evaluation.views import remaining_parts, write_markdown
 from claim2source.models.local import ModelOptions, with_local_models
-from claim2source.pipeline.evaluate import make_report, with_whole
-from claim2source.pipeline.files import require_one_row
-from claim2source.pipeline.rows import not_run_row
-from claim2source.pipeline.table import nothing_ran
-from claim2source.pipeline.views import remaining_parts, write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import read_systems
 from claim2source.systems.runtime import SystemRuntime

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
-from claim2source.pipeline.plan import vary_words
-from claim2source.pipeline.style_grid import StyleOptions
-from claim2source.pipeline.table import EvaluateConfig, evaluate_table
+from claim2source.evaluation.plan import vary_words
+from claim2source.evaluation.style_grid import StyleOptions
+from claim2source.evaluation.table import EvaluateConfig, evaluate_table
 
 PROGRAM = "eval/style_grid.py"
 

@@ -13,9 +13,9 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.program import with_positionals
+from claim2source.evaluation import table
+from claim2source.evaluation.plan import vary_words
 from claim2source.find.index import index_words
-from claim2source.pipeline import table
-from claim2source.pipeline.plan import vary_words
 from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from scripts.bench import read_options as read_bench
 from tests.shared_data import REPOSITORY

@@ -21,9 +21,9 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.evaluation.benchmarks import Benchmarks
+from claim2source.evaluation.table import EvaluateConfig
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
-from claim2source.pipeline.table import EvaluateConfig
 from claim2source.search.bm25 import BM25Config
 from claim2source.search.fuse import FusionConfig
 from claim2source.systems.read import SystemEntry, read_systems

@@ -15,7 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from claim2source.core.errors import UserError
-from claim2source.pipeline.plan import checkpoints_of
+from claim2source.evaluation.plan import checkpoints_of
 from eval.evaluate import main as evaluate
 from train.finetune import main as train
 from train.merge import main as merge

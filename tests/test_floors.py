@@ -21,7 +21,7 @@ ROOMS = (
         "search",
         "mining",
     ),
-    *("stages", "evaluation", "systems", "pipeline", "training", "find", "serve"),
+    *("stages", "systems", "evaluation", "training", "find", "serve"),
 )
 FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))
 PACKAGE = "claim2source"

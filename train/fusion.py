@@ -33,7 +33,18 @@ from claim2source.core.terminal import say
 from claim2source.data.store import Store
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.choices import TO_CHOOSE_BY
-from claim2source.evaluation.families import Family
+from claim2source.evaluation.evaluate import (
+    Scoring,
+    add_tests,
+    load_reported,
+    make_report,
+    score_system,
+)
+from claim2source.evaluation.files import require_submittable, submit, write_runs, write_submissions
+from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
+from claim2source.evaluation.rows import FIRST_STAGE
+from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.metrics.families import Family
 from claim2source.metrics.metrics import language_strata
 from claim2source.metrics.significance import (
     bootstrap_intervals,
@@ -42,17 +53,6 @@ from claim2source.metrics.significance import (
 )
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.evaluate import (
-    Scoring,
-    add_tests,
-    load_reported,
-    make_report,
-    score_system,
-)
-from claim2source.pipeline.files import require_submittable, submit, write_runs, write_submissions
-from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig

@@ -30,19 +30,19 @@ from claim2source.core.terminal import say
 from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.data.wandb import Tracking, log_tables, require_tracking
-from claim2source.evaluation.reports import distinct_ends
-from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
-from claim2source.models.local import with_local_models
-from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     ScoredSystem,
     Scoring,
     make_report,
     require_golds,
     score_encoder,
 )
-from claim2source.pipeline.options import StoreOptions
-from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.options import StoreOptions
+from claim2source.evaluation.reports import distinct_ends
+from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
+from claim2source.models.local import with_local_models
+from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
 from claim2source.systems.choose import choose
 from claim2source.systems.heldout import (
     ChoosingOn,

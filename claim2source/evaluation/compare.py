@@ -27,7 +27,6 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import listed, one_line
 from claim2source.data.grouping import gold_groups
 from claim2source.data.loading import load
-from claim2source.evaluation.families import Family, compare_families, tests_parts
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import (
@@ -38,6 +37,7 @@ from claim2source.evaluation.reports import (
     judged_run,
     read_reports,
 )
+from claim2source.metrics.families import Family, compare_families, tests_parts
 from claim2source.metrics.metrics import (
     Scores,
     coverage,

@@ -1,262 +1,270 @@
-"""Show a grid of text styles as the 2025 paper's table."""
+"""Run systems over every pair of claim and source style; a cell is a row over other texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
 
-import numpy as np
-
-from claim2source.core.languages import primary_language
-from claim2source.core.records import sorted_languages
-from claim2source.core.report import (
-    MACRO,
-    MAIN_METRIC,
-    Comparison,
-    PublishedScore,
-    Report,
-    SystemReport,
+from claim2source.core.config import Settings, require_one_of
+from claim2source.core.errors import UserError
+from claim2source.core.progress import watched
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
+from claim2source.core.run import Cost
+from claim2source.core.tables import Part, TextTable
+from claim2source.evaluation.evaluate import ScoredSystem, Scoring, run_tests, score_system
+from claim2source.evaluation.files import write_runs, write_submissions
+from claim2source.evaluation.published.scores import with_published
+from claim2source.evaluation.rows import Row, not_run_row
+from claim2source.evaluation.style_tables import (
+    BY_RULES,
+    CLAIM,
+    SOURCE,
+    StyleGrid,
+    cell_name,
+    grid_parts,
+    grid_tables,
+    mean_scores,
 )
-from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.core.terminal import listed
-from claim2source.metrics.metrics import Scores, macro
-from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
-
-CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
-PUBLISHED = "2025-styles"
-SIGNIFICANT = "*: differs from S0C0 (paired test by gold paper, Holm over the system's cells, 5 %)."
-LEGEND = (
-    "S0C0 is absolute, the other cells are differences to it. ^: the best cell of its system. "
-    f"{SIGNIFICANT}"
+from claim2source.evaluation.views import write_markdown
+from claim2source.metrics import metrics as scoring
+from claim2source.metrics.families import Family, score_intervals, tests_parts
+from claim2source.metrics.metrics import language_table, macro
+from claim2source.systems.nodes import RouteNode
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.system import SystemRunner
+from claim2source.text import ClaimForm
+from claim2source.text.styles import (
+    CLAIM_STYLES,
+    RULES,
+    SOURCE_STYLES,
+    STYLES,
+    ClaimText,
+    StyleTexts,
+    style_texts,
 )
-BY_RULES = "not the papers'"  # in a cell's style, where rules rewrote its texts
-_UNSTYLED = f"{SOURCE}{CLAIM}"
-_QUESTION = "?: unreliable, no target; "
+from claim2source.text.views import why_same_forms, with_claim_texts, with_source_texts
+
+FOLDER = "styles"
+# Deep enough for MRR@10: whole lists of 300 cells would fill a disk.
+RUN_DEPTH = 10
 
 
-def cell_name(retriever: str, claims: str, sources: str) -> str:
-    return f"{retriever}.{sources}{claims}"
+@dataclass(frozen=True, kw_only=True)
+class StyleOptions(Settings):
+    """Set the styles that are compared, and the folder of their texts.
+
+    Args:
+        claim_styles: C0 (as posted) to C4; C0 is always among them.
+        source_styles: S0 (as published) to S3; S0 is always among them.
+        texts: folder of rewritten texts (`claim2source rewrite`), one file a style; none: they are
+            made by rules, which stand in for a language model and say nothing of the papers'
+            styles.
+        keep_title: rewritten sources keep their title; the papers' examples lost it.
+    """
+
+    claim_styles: tuple[str, ...] = CLAIM_STYLES
+    source_styles: tuple[str, ...] = SOURCE_STYLES
+    texts: Path | None = None
+    keep_title: bool = True
+
+    def check(self) -> None:
+        for key, allowed in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
+            for style in getattr(self, key):
+                require_one_of(key, style, allowed)
+
+    def cells(self) -> Iterator[tuple[str, str]]:
+        """Yield the claim and source style of every cell but S0C0, in the papers' order.
+
+        Sources outside: a system's index of them serves all claim styles.
+        """
+        for sources in SOURCE_STYLES:
+            for claims in CLAIM_STYLES:
+                is_included = claims in (CLAIM, *self.claim_styles)
+                is_included = is_included and sources in (SOURCE, *self.source_styles)
+                if is_included and (claims, sources) != (CLAIM, SOURCE):
+                    yield claims, sources
+
+    @property
+    def rewritten(self) -> tuple[str, ...]:
+        """List the styles that need rewritten texts."""
+        styles = dict.fromkeys(style for cell in self.cells() for style in cell)
+        return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
 
 
 @dataclass(frozen=True)
-class GridCell:
-    """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
+class StyleViews:
+    """Hold a split's claims and sources in every style: one set of them for each version."""
 
-    `test` is that of the difference, `published` the 2025 paper's cell; None where there is none.
-    """
-
-    claims: str
-    sources: str
-    value: float
-    delta: float
-    is_best: bool
-    test: Comparison | None
-    published: PublishedScore | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.sources}{self.claims}"
-
-    @property
-    def differs(self) -> bool:
-        return self.test is not None and self.test.verdict in ("better", "worse")
-
-
-@dataclass(frozen=True, eq=False)
-class StyleGrid:
-    """Hold a report whose systems are cells: every retriever over every pair of styles."""
-
-    report: Report
-    retrievers: tuple[str, ...]
-    claims: tuple[str, ...]
-    sources: tuple[str, ...]
+    texts: Mapping[str, StyleTexts]
+    claims: Mapping[str, Sequence[tuple[Claim, ...]]]
+    sources: Mapping[str, Sequence[tuple[Source, ...]]]
 
     @classmethod
-    def of(cls, report: Report, languages: Sequence[str] | None = None) -> StyleGrid | None:
-        """Read a grid back from the report that holds its cells; None where it holds none.
+    def read(cls, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> StyleViews:
+        """Read the styles' texts for claims of a form, or make them by rules. Raises `InputError`.
 
-        The texts as they are may stand there under the retriever's own name. `languages` limits
-        the scores.
+        The 2026 companion paper's C0 is the translation: it is rewritten where the form reads it.
         """
-        cells: dict[str, SystemReport] = {}
-        for name, system in report.systems.items():
-            retriever, _, cell = name.rpartition(".")
-            is_styled = system.style != _UNSTYLED and system.style.startswith(cell or "-")
-            if not (system.macro and is_styled):
-                continue
-            base_name = cell_name(retriever, CLAIM, SOURCE)
-            base = report.systems.get(base_name) or report.systems.get(retriever)
-            if base is not None:
-                cells |= {base_name: _limited(base, languages), name: _limited(system, languages)}
-        styles = {name.rpartition(".")[2] for name in cells}
-        claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
-        sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
-        retrievers = tuple(
-            name
-            for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
-            if all(cell_name(name, c, s) in cells for c in claims for s in sources)
-        )
-        tests = tuple(
-            test
-            for test in report.tests
-            if all(comparison.system in cells for comparison in test.comparisons)
-        )
-        styled = replace(report, systems=cells, tests=tests)
-        return cls(styled, retrievers, claims, sources) if retrievers else None
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Return the columns to tabulate: the macro average and, of several, each language."""
-        distinct = sorted_languages(
-            lang for system in self.report.scored for lang in system.languages
-        )
-        return (MACRO, *distinct) if len(distinct) > 1 else (MACRO,)
-
-    @property
-    def note(self) -> str:
-        """Name the styles, and say where rules made their texts."""
-        styles_named = ", ".join(
-            f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
-        )
-        by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
-        rules = " Texts by rules, which do not tell how a language model would write."
-        return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
-
-    def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
-        """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
-
-        Of equal cells the first is the best.
-        """
-        pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
-        names = [cell_name(retriever, *pair) for pair in pairs]
-        reports = [self.report.systems[name] for name in names]
-        values = [float(report.table[language][MAIN_METRIC]) for report in reports]
-        # The 2025 paper's cells are of English claims.
-        english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        published = [_published(report) if language in english else None for report in reports]
-        return [
-            GridCell(
-                claims,
-                sources,
-                value,
-                value - values[0],
-                value == max(values) and max(values) not in values[:number],
-                self._tests.get((names[number], language)),
-                score,
-            )
-            for number, ((claims, sources), value, score) in enumerate(
-                zip(pairs, values, published, strict=True)
-            )
-        ]
-
-    @cached_property
-    def _tests(self) -> Mapping[tuple[str, str], Comparison]:
-        return {
-            (comparison.system, MACRO if test.average == "micro" else test.average): comparison
-            for test in self.report.tests
-            for comparison in test.comparisons
+        read: ClaimText = "original" if form == "original" else "translation"
+        texts = {
+            name: style_texts(STYLES[name], dataset, read, options.texts)
+            for name in options.rewritten
         }
+        claims, sources = {CLAIM: [dataset.claims]}, {SOURCE: [dataset.sources]}
+        for name, style in texts.items():
+            if name in CLAIM_STYLES:
+                claims[name] = [with_claim_texts(dataset.claims, v, form) for v in style.versions]
+            else:
+                sources[name] = [
+                    with_source_texts(dataset.sources, v, keep_title=options.keep_title)
+                    for v in style.versions
+                ]
+        return cls(texts, claims, sources)
+
+    def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
+        """Describe the origin of the texts, and their use."""
+        notes = []
+        for by in dict.fromkeys(text.by for text in self.texts.values()):
+            styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
+            author = "rules, which stand in for a language model" if by == RULES else by
+            notes.append(f"{styles}: rewritten by {author}.")
+        if why_same_forms(dataset.claims) is None:
+            which = "original" if form == "original" else "translation"
+            notes.append(f"Of claims in other languages the {which} is rewritten.")
+        if not options.keep_title:
+            notes.append("Rewritten sources have no title.")
+        return notes
 
 
-def _published(report: SystemReport) -> PublishedScore | None:
-    return next((score for score in report.published if score.table == PUBLISHED), None)
+def add_styles(
+    report: Report,
+    rows: Sequence[Row],
+    runner: SystemRunner,
+    options: StyleOptions,
+    settings: Scoring,
+    out: Path,
+) -> tuple[Report, list[Part], dict[str, TextTable]]:
+    """Run systems over the grid of styles; every cell becomes a row of their report.
 
-
-def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
-    if not languages:
-        return report
-    wanted = {primary_language(language) for language in languages}
-    tables = {lang: row for lang, row in report.languages.items() if lang in wanted}
-    return replace(report, languages=tables, macro=macro(tables) if tables else {})
-
-
-def mean_scores(parts: Sequence[Scores]) -> Scores:
-    """Average every claim's scores over the versions of its texts.
-
-    Raises ValueError without versions, and where their claims differ.
+    S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
+    table and the cells' runs go to the folder `styles` of `out`. Returns the report, what is to be
+    shown, and the tables for W&B.
     """
-    if len({part.claim_ids for part in parts}) != 1:
-        raise ValueError("versions must have the same claims")
-    metrics = parts[0].values
-    means = {metric: np.mean([part[metric] for part in parts], axis=0) for metric in metrics}
-    return Scores(parts[0].claim_ids, means)
+    dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
+    read: dict[bool, StyleViews] = {}
+    cells: dict[str, ScoredSystem] = {}
+    families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
+    for row in watched(grid_rows, "styles", len(grid_rows)):
+        own = {}
+        try:
+            key = _reads_originals(row, runner.runtime)
+            if key not in read:
+                read[key] = StyleViews.read(dataset, options, row.form)
+            notes |= dict.fromkeys(read[key].notes(dataset, options, row.form))
+            for claims, sources in options.cells():
+                name = cell_name(row.name, claims, sources)
+                own[name] = _cell(row, name, read[key], claims, sources, runner, options, settings)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
+            failed = not_run_row(row.plan.system, row.form, error)
+            not_run.append(replace(failed, system=f"{failed.system}: styles"))
+            continue
+        trained_on = row.plan.system.trained_on(runner.settings.dataset)
+        for cell in own.values():
+            if cell.report.runs:
+                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs, trained_on)
+                write_submissions(cell.run, dataset, out / cell.report.runs)
+        cells |= own
+        if own:
+            title = f"{row.name}: every cell against S0C0"
+            families.append(Family.against(title, row.name, list(own)))
+    report = replace(
+        report,
+        systems={**report.systems, **{name: cell.report for name, cell in cells.items()}},
+        notes=(*report.notes, *(f"Styles: {note}" for note in notes)),
+        not_run=(*report.not_run, *not_run),
+    )
+    if dataset.golds and settings.repeats:
+        scored = {name: stage for row in rows for name, stage in row.stages.items()} | cells
+        tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
+        # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
+        papers = [
+            replace(cell.report, style=name.rpartition(".")[2]) for name, cell in cells.items()
+        ]
+        report = with_published(report, papers)
+        report = replace(report, tests=(*report.tests, *tests))
+    grid = StyleGrid.of(report)
+    if grid is None:
+        return report, [], {}
+    title = f"Styles: {report.dataset}, {report.split}"
+    tests_of_cells = tests_parts(grid.report.tests, MAIN_METRIC)
+    parts = [*notes, *grid_parts(grid, wide=True), *tests_of_cells]
+    write_markdown(out / FOLDER, title, parts)
+    tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
+    return report, ["Styles:", *notes, *grid_parts(grid)], tables
 
 
-def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
-    """Tabulate a grid in the papers' form, for the macro average and each language.
-
-    `wide` has all cells of a retriever in one row; else there is a table for each source style.
-    """
-    parts: list[Part] = []
-    for language in grid.languages:
-        title = "macro average" if language == MACRO else f"{language} claims"
-        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
-        rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
-        parts.append(_best_table(rows))
-        for sources in [grid.sources] if wide else [(source,) for source in grid.sources]:
-            parts.append(_cells_table(rows, sources))
-    return [*parts, grid.note, LEGEND, *_published_notes(grid)]
+def _has_grid(row: Row) -> bool:
+    is_reranked = row.plan.checkpoint is not None and bool(row.plan.system.stages)
+    return row.plan.varied is None and not is_reranked
 
 
-def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
-    """Name the tables of a grid: of the best cells and of all, by language."""
-    tables = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
-    kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
-    # Where no cell has scores there is no table of them.
-    return dict(zip(kinds if tables else [], tables, strict=True))
+def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
+    """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
+    first, form = row.plan.system.first, row.plan.system.claims or row.form
+    parts = first.parts if isinstance(first, RouteNode) else (first,)
+    if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:
+        raise UserError(f"{row.name}: some of its parts read translations and some do not")
+    return row.form == "original"
 
 
-def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
-    columns = ["retriever", "S0C0", "best cell", MAIN_METRIC, "difference", "95 %", "p (Holm)"]
-    lines: list[list[Cell]] = []
-    for retriever, cells in rows.items():
-        best = next(cell for cell in cells if cell.is_best)
-        row: list[Cell] = [retriever, cells[0].value, best.name, best.value, f"{best.delta:+.4f}"]
-        test = best.test
-        row += [f"{test.low:+.4f} to {test.high:+.4f}", test.p_holm] if test else [None, None]
-        lines.append(row)
-    return TextTable(columns, lines, numeric=[False, True, False, True, True, True, True])
-
-
-def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str]) -> TextTable:
-    lines: list[list[str]] = []
-    names: list[str] = []
-    for retriever, row in rows.items():
-        cells = [cell for cell in row if cell.sources in sources]
-        names = [cell.name for cell in cells]
-        lines.append([retriever, *map(_ours, cells)])
-        if any(cell.published is not None for cell in cells):
-            lines.append(["  published", *(_published_text(cell, row[0]) for cell in cells)])
-    return TextTable(["retriever", *names], lines, numeric=[False, *[True] * len(names)])
-
-
-def _ours(cell: GridCell) -> str:
-    text = f"{cell.value:.4f}" if cell.name == _UNSTYLED else f"{cell.delta:+.4f}"
-    mark = "^" if cell.is_best else ""
-    mark += "*" if cell.differs else ""
-    return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
-
-
-def _published_text(cell: GridCell, base: GridCell) -> str:
-    if cell.published is None or cell.published.published is None:
-        return "-  "
-    score, mark = cell.published.published, "?" if cell.published.unreliable else ""
-    base_score = None if cell is base or base.published is None else base.published.published
-    text = f"{score:.4f}" if base_score is None else f"{score - base_score:+.4f}"
-    return f"{text}{mark:<2}"
-
-
-def _published_notes(grid: StyleGrid) -> list[str]:
-    scores = [cell for cell in map(_published, grid.report.systems.values()) if cell is not None]
-    if not scores:
-        return []
-    source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
-    if not all(cell.same_claims for cell in scores):
-        source += " Ours are over other claims: the rows are shown, not compared."
-    reasons: dict[str, list[str]] = {}
-    for cell in scores:
-        if cell.unreliable:
-            reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
-    notes = [f"{listed(cells)}: {why}" for why, cells in reasons.items()]
-    return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]
+def _cell(
+    row: Row,
+    name: str,
+    views: StyleViews,
+    claims: str,
+    sources: str,
+    runner: SystemRunner,
+    options: StyleOptions,
+    settings: Scoring,
+) -> ScoredSystem:
+    """Run and score a cell; a claim with several versions has the mean of its scores."""
+    dataset, system = runner.reported, row.plan.system
+    results = [
+        runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))
+        for of_sources in views.sources[sources]
+        for of_claims in views.claims[claims]
+    ]
+    scored = score_system(name, results[0], dataset, replace(settings, repeats=0))
+    cost = sum((result.cost for result in results), Cost())
+    from_store = all(stage.result.stored for result in results for stage in result.stages)
+    texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
+    lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
+    by_rules = any(text.by == RULES for text in texts.values())
+    scored = scored.with_report(
+        model=row.stages[row.name].report.model,
+        style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
+        cost=SystemCost.of(cost, from_store, results[0].parameters),
+        failures={**scored.report.failures, **{why: count for why, count in lost.items() if count}},
+        rewrites=str(options.texts or RULES),
+        # Of several versions there is no one run; without golds it is the first one's.
+        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or scored.scores is None else "",
+    )
+    if scored.scores is None:
+        return scored
+    other_scores = [
+        scoring.evaluate(
+            scored_result.result.run, dataset.qrels, settings.metrics, scored.scores.claim_ids
+        )
+        for scored_result in results[1:]
+    ]
+    scores = mean_scores([scored.scores, *other_scores])
+    languages = language_table(scores, dataset.claims)
+    scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
+    if not settings.repeats:
+        return scored
+    repeats, seed = settings.repeats, settings.seed
+    bounds = score_intervals(scores, dataset, settings.bounded, repeats, seed)
+    return scored.with_report(intervals=bounds)

@@ -24,12 +24,12 @@ from claim2source.data.paper_files import Format, PaperFiles
 from claim2source.data.papers import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
+from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import abstention_of
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
-from claim2source.pipeline.options import StoreOptions
 from claim2source.search.bm25 import BM25Config
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, is_engine, open_index

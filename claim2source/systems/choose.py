@@ -16,7 +16,7 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Result, Run
 from claim2source.data.grouping import gold_groups
-from claim2source.evaluation.families import Family, compare_family, language_strata
+from claim2source.metrics.families import Family, compare_family, language_strata
 from claim2source.metrics.metrics import (
     Scores,
     evaluate,

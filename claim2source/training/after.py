@@ -14,9 +14,9 @@ from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.data.wandb import wandb_mode
 from claim2source.evaluation.html.page import html_report
+from claim2source.evaluation.plan import CHOSEN, STEP_0
 from claim2source.evaluation.reports import ReportConfig
-from claim2source.pipeline.plan import CHOSEN, STEP_0
-from claim2source.pipeline.table import EvaluateConfig, evaluate_table
+from claim2source.evaluation.table import EvaluateConfig, evaluate_table
 from claim2source.text.styles import require_texts
 from claim2source.training.config import FinetuneConfig
 

@@ -35,11 +35,11 @@ from claim2source.core.progress import Progress
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch
 from claim2source.core.terminal import say
+from claim2source.evaluation.evaluate import METRICS, Scoring, score_encoder
+from claim2source.evaluation.training_views import scores_by_split
 from claim2source.models import DataRecord, Manifest
 from claim2source.models.manifest import RerankerManifest
 from claim2source.models.trained_on import TrainedOn
-from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
-from claim2source.pipeline.training_views import scores_by_split
 from claim2source.training.base import LoadedBase
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.choose import (

@@ -12,8 +12,8 @@ from pytorch_lightning.callbacks import EarlyStopping
 from claim2source.core.errors import ConfigError, did_you_mean
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC
+from claim2source.evaluation.evaluate import METRICS
 from claim2source.metrics.metrics import judged_claims, language_masks
-from claim2source.pipeline.evaluate import METRICS
 
 MONITORS = "trainer.callbacks"
 # What is logged after every optimizer step of any training; a recipe's `measures` come beside it.

@@ -20,9 +20,7 @@ from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.data.wandb import table_key
 from claim2source.evaluation.choices import TO_CHOOSE_BY
-from claim2source.evaluation.families import Family
-from claim2source.models import resolve
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
@@ -30,14 +28,16 @@ from claim2source.pipeline.evaluate import (
     score_encoder,
     score_result,
 )
-from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.training_views import (
+from claim2source.evaluation.rows import FIRST_STAGE
+from claim2source.evaluation.training_views import (
     CHOSEN,
     STEP_0,
     scores_by_split,
     training_parts,
     training_tables,
 )
+from claim2source.metrics.families import Family
+from claim2source.models import resolve
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.stages import apply_stage

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.core.report import Epoch
 from claim2source.core.run import Result, join_results
+from claim2source.evaluation.evaluate import METRICS, Scoring, score_result
 from claim2source.metrics.metrics import evaluate
-from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import without_copies

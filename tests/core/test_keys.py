@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.pipeline.table import EvaluateConfig
+from claim2source.evaluation.table import EvaluateConfig
 from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY

@@ -10,7 +10,7 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.report import Report
 from claim2source.data.loading import load
-from claim2source.pipeline.evaluate import evaluate as evaluate_result
+from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.systems.choose import score_of
 from claim2source.training.config import FinetuneConfig

@@ -13,7 +13,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.data.loading import load
-from claim2source.pipeline.evaluate import evaluate
+from claim2source.evaluation.evaluate import evaluate
 from claim2source.search.bm25 import BM25
 from tests.data.test_beir import make
 from tests.training.small import arguments as training_arguments

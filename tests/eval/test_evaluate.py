@@ -10,8 +10,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
+from claim2source.evaluation.plan import plan_rows, vary_words
 from claim2source.models import ModelConfig
-from claim2source.pipeline.plan import plan_rows, vary_words
 from claim2source.systems.nodes import BM25Node, DenseNode
 from claim2source.systems.system import System
 from eval.evaluate import main

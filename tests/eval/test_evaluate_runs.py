@@ -15,9 +15,9 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.data.trec import read_run
+from claim2source.evaluation.rows import form_of_failed
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
-from claim2source.pipeline.rows import form_of_failed
 from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, fuse

@@ -18,8 +18,8 @@ from claim2source.data.beir import write_beir
 from claim2source.data.trec import read_run
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.reports import ReportConfig
-from claim2source.pipeline.summary import WIDTH
-from claim2source.pipeline.table import EvaluateConfig
+from claim2source.evaluation.summary import WIDTH
+from claim2source.evaluation.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.read import read_systems

@@ -15,12 +15,12 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.run import Run
 from claim2source.data.loading import load
 from claim2source.data.trec import read_run
+from claim2source.evaluation import table
+from claim2source.evaluation.evaluate import METRICS
 from claim2source.evaluation.reports import read_reports
 from claim2source.metrics.metrics import evaluate, judged_claims
 from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
-from claim2source.pipeline import table
-from claim2source.pipeline.evaluate import METRICS
 from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, fuse, score_missing

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from claim2source.evaluation.plan import plan_rows
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
-from claim2source.pipeline.plan import plan_rows
 from claim2source.stages.http import Http
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import DenseNode, RouteNode

@@ -23,11 +23,11 @@ from claim2source.core.run import Run
 from claim2source.data.beir import write_beir
 from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.compare import ScoredRuns
+from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.evaluation.html import page as report
 from claim2source.evaluation.html import sections
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.metrics.metrics import Scores
-from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from eval.report import main
 from tests.report_files import write_report
 

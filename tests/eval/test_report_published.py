@@ -19,9 +19,9 @@ from claim2source.core.run import Run
 from claim2source.data.beir import write_beir
 from claim2source.data.grouping import gold_groups
 from claim2source.data.trec import write_trec_run
-from claim2source.evaluation.families import score_intervals
 from claim2source.evaluation.published.scores import PublishedTables
 from claim2source.evaluation.reports import ReportConfig, read_reports
+from claim2source.metrics.families import score_intervals
 from claim2source.metrics.metrics import evaluate, macro
 from claim2source.metrics.significance import bootstrap_intervals
 from eval.report import main as report

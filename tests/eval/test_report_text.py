@@ -17,8 +17,8 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.data.loading import load
 from claim2source.data.trec import write_trec_run
+from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.metrics.metrics import evaluate
-from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.search.bm25 import BM25, BM25Config
 from eval.report import main
 from tests.report_files import write_report

@@ -18,7 +18,7 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.data.submissions import check_submission, lab_source_ids, year_of
 from claim2source.data.trec import read_run
-from claim2source.pipeline.files import require_submittable, submit
+from claim2source.evaluation.files import require_submittable, submit
 from claim2source.systems.read import SYSTEMS_FOLDER
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

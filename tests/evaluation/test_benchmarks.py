@@ -14,7 +14,7 @@ from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.compare import compare
-from claim2source.pipeline.evaluate import evaluate
+from claim2source.evaluation.evaluate import evaluate
 from claim2source.search.bm25 import BM25
 from eval.report import main
 from tests.shared_data import REPOSITORY

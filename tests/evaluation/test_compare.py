@@ -11,7 +11,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.evaluation.compare import compare
-from claim2source.evaluation.families import Family, compare_families, holm, score_intervals
+from claim2source.metrics.families import Family, compare_families, holm, score_intervals
 from claim2source.metrics.metrics import evaluate, judged_claims, macro, score_languages
 
 EVIL = "<b>a & b</b>"

@@ -14,7 +14,7 @@ from claim2source.core.tables import TextTable, render
 from claim2source.evaluation.published.leaderboards import Leaderboard, load_leaderboards
 from claim2source.evaluation.published.scores import published_parts, with_published
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.summary import summary_parts
+from claim2source.evaluation.summary import summary_parts
 
 BOARDS = {board.id: board for board in load_leaderboards()}
 BOARD = BOARDS["2026-leaderboard"]

@@ -32,7 +32,7 @@ from claim2source.evaluation.reports import (
     judged_run,
     read_reports,
 )
-from claim2source.pipeline.table import EvaluateConfig
+from claim2source.evaluation.table import EvaluateConfig
 from tests.report_files import write_report
 
 

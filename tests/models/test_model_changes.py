@@ -9,11 +9,11 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
+from claim2source.evaluation.table import EvaluateConfig
 from claim2source.find.index import IndexProgramConfig, index_words, model_of
 from claim2source.models import ModelConfig, Template
 from claim2source.models.config import ModelChanges
 from claim2source.models.me5 import NAME as MULTILINGUAL
-from claim2source.pipeline.table import EvaluateConfig
 from claim2source.stages.similarities import ViewConfig
 from train.fusion import read_views
 

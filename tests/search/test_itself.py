@@ -14,8 +14,8 @@ from claim2source.data.grouping import golds_by_text
 from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.data.trec import write_trec_run
+from claim2source.evaluation.evaluate import evaluate
 from claim2source.mining.candidates import Candidates
-from claim2source.pipeline.evaluate import evaluate
 from claim2source.search.bm25 import BM25, BM25Config, BM25Index
 from claim2source.search.faiss_index import VectorIndex
 from claim2source.search.fuse import FusionConfig, Hybrid

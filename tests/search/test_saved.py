@@ -13,8 +13,8 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import known_cost
 from claim2source.core.run import Cost, Run
 from claim2source.data.trec import write_trec_run
-from claim2source.pipeline.evaluate import evaluate
-from claim2source.pipeline.table import evaluate_systems
+from claim2source.evaluation.evaluate import evaluate
+from claim2source.evaluation.table import evaluate_systems
 from claim2source.search.fuse import FusionConfig
 from claim2source.search.saved import SavedRunConfig, read_saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode

@@ -11,9 +11,9 @@ import torch
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.store import Store
+from claim2source.evaluation.table import evaluate_systems
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.models.local import local_models
-from claim2source.pipeline.table import evaluate_systems
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System

@@ -21,6 +21,7 @@ from claim2source.data.loading import load
 from claim2source.data.prepare import PrepareConfig, prepare
 from claim2source.data.rumors import load_rumors
 from claim2source.data.split import carve_val
+from claim2source.evaluation.files import write_runs
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import (
     Base,
@@ -32,7 +33,6 @@ from claim2source.models import (
 )
 from claim2source.models.manifest import DataRecord
 from claim2source.models.trained_on import TrainedOn
-from claim2source.pipeline.files import write_runs
 from claim2source.search.bm25 import BM25Config, BM25Index
 from claim2source.search.fielded import FieldedConfig
 from claim2source.search.fuse import FusionConfig, fuse

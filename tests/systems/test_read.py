@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.plan import RowPlan
-from claim2source.pipeline.rows import by_model
+from claim2source.evaluation.rows import by_model
 from claim2source.search.bm25 import BM25Config
 from claim2source.search.fuse import FusionConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode

@@ -16,10 +16,10 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.data.loading import load
 from claim2source.data.store import Store
+from claim2source.evaluation.evaluate import Scoring, evaluate, score_system
+from claim2source.evaluation.table import evaluate_systems
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
-from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
-from claim2source.pipeline.table import evaluate_systems
 from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems import nodes

@@ -17,8 +17,8 @@ from claim2source.core.files import file_hash
 from claim2source.core.run import Result, Run
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val
+from claim2source.evaluation.evaluate import Scoring, score_encoder, score_result
 from claim2source.models import Manifest, resolve
-from claim2source.pipeline.evaluate import Scoring, score_encoder, score_result
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.points import config, write_point

@@ -17,8 +17,8 @@ from claim2source.core.errors import UserError
 from claim2source.core.folders import foreign_file
 from claim2source.core.report import Report
 from claim2source.data.trec import read_run
+from claim2source.evaluation.table import EvaluateConfig, evaluate_table
 from claim2source.models import ModelConfig
-from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.training import after
 from claim2source.training.after import next_steps
 from claim2source.training.config import DataConfig, FinetuneConfig

@@ -11,9 +11,9 @@ import pytest
 from claim2source.core.report import Epoch, Report, Rule
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val
+from claim2source.evaluation.evaluate import METRICS, Scoring, score_encoder
+from claim2source.evaluation.table import EvaluateConfig, evaluate_table
 from claim2source.models import Manifest, resolve
-from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
-from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import HeldOut
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import EarlyStopping
 
 from claim2source.core.errors import ConfigError
-from claim2source.pipeline.evaluate import METRICS
+from claim2source.evaluation.evaluate import METRICS
 from claim2source.training.finetune import finetune
 from claim2source.training.fit import logged_names
 from claim2source.training.monitors import STEP_VALUES, check_monitors

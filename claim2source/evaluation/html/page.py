@@ -24,11 +24,11 @@ from claim2source.data.beir import files_of
 from claim2source.data.grouping import gold_groups
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.compare import ScoredRuns, read_scored, sharing_highest
-from claim2source.evaluation.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
 from claim2source.evaluation.html.plots import Bar
 from claim2source.evaluation.html.sections import DEPTHS, PageData, published_section, sections_of
 from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import ReportConfig, named_reports
+from claim2source.metrics.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
 from claim2source.metrics.metrics import language_masks, language_strata
 
 FOLDER = Path(__file__).parent

@@ -23,7 +23,6 @@ from claim2source.core.report import (
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
 from claim2source.evaluation.compare import MICRO, ScoredRuns
-from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import (
     COLOURS,
     Bar,
@@ -34,7 +33,8 @@ from claim2source.evaluation.html.plots import (
 )
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
-from claim2source.evaluation.style_grid import SIGNIFICANT, GridCell, StyleGrid, grid_tables
+from claim2source.evaluation.style_tables import SIGNIFICANT, GridCell, StyleGrid, grid_tables
+from claim2source.metrics.families import family_note, family_table
 from claim2source.metrics.metrics import twins_in
 from claim2source.text.styles import STYLES
 

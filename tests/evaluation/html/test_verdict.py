@@ -6,9 +6,9 @@ import numpy as np
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.evaluation.compare import ScoredRuns
-from claim2source.evaluation.families import Family, compare_family
 from claim2source.evaluation.html.page import verdict
 from claim2source.evaluation.html.plots import Bar
+from claim2source.metrics.families import Family, compare_family
 from claim2source.metrics.metrics import Scores
 
 CLAIMS = 60

@@ -19,10 +19,10 @@ from huggingface_hub import ModelCard
 from claim2source.core.errors import ConfigError
 from claim2source.core.report import Report
 from claim2source.data.loading import load
+from claim2source.evaluation.evaluate import evaluate
 from claim2source.models import Manifest
 from claim2source.models.config import Template
 from claim2source.models.manifest import RerankerManifest, RerankerSettings
-from claim2source.pipeline.evaluate import evaluate
 from claim2source.search.bm25 import BM25
 from claim2source.text import Rendering
 from claim2source.training.export.card import write_card

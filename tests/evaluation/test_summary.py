@@ -11,8 +11,8 @@ from claim2source.core.report import Choice, NotRun, Report
 from claim2source.core.tables import TextTable, render
 from claim2source.data.loading import load
 from claim2source.evaluation.compare import compare
-from claim2source.pipeline.evaluate import evaluate
-from claim2source.pipeline.summary import WIDTH, fitting, summary_parts
+from claim2source.evaluation.evaluate import evaluate
+from claim2source.evaluation.summary import WIDTH, fitting, summary_parts
 from claim2source.search.bm25 import BM25
 
 LONG = "Hybrid of a system whose name goes on for longer than a terminal is wide, number "

@@ -19,13 +19,7 @@ from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, S
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
-from claim2source.evaluation.reports import join_runs
-from claim2source.metrics.metrics import macro, score_languages
-from claim2source.models.local import local_name
-from claim2source.models.trained_on import TrainedOn
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     ScoredSystem,
     Scoring,
     make_report,
@@ -33,9 +27,15 @@ from claim2source.pipeline.evaluate import (
     with_missing_notes,
     with_whole,
 )
-from claim2source.pipeline.files import write_runs, write_submissions
-from claim2source.pipeline.plan import RowPlan, row_name
-from claim2source.pipeline.views import report_parts, write_markdown
+from claim2source.evaluation.files import write_runs, write_submissions
+from claim2source.evaluation.html.page import trace_page
+from claim2source.evaluation.plan import RowPlan, row_name
+from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
+from claim2source.evaluation.reports import join_runs
+from claim2source.evaluation.views import report_parts, write_markdown
+from claim2source.metrics.metrics import macro, score_languages
+from claim2source.models.local import local_name
+from claim2source.models.trained_on import TrainedOn
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import share_asked
 from claim2source.systems.heldout import NothingToChooseOn

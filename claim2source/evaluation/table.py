@@ -17,12 +17,7 @@ from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
 from claim2source.data.store import Store
 from claim2source.data.wandb import log_tables, require_tracking
-from claim2source.evaluation.families import Family
-from claim2source.metrics.metrics import ALLOWED, cutoff
-from claim2source.models import ModelConfig
-from claim2source.models.hub import require_model
-from claim2source.models.local import with_local_models
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     METRICS,
     ScoredSystem,
     Scoring,
@@ -33,10 +28,10 @@ from claim2source.pipeline.evaluate import (
     with_missing_notes,
     with_shared_note,
 )
-from claim2source.pipeline.files import require_submittable, submit
-from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.plan import RowPlan, checkpoints_of, over_forms, plan_rows
-from claim2source.pipeline.rows import (
+from claim2source.evaluation.files import require_submittable, submit
+from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
+from claim2source.evaluation.plan import RowPlan, checkpoints_of, over_forms, plan_rows
+from claim2source.evaluation.rows import (
     Row,
     by_model,
     form_of_failed,
@@ -44,9 +39,14 @@ from claim2source.pipeline.rows import (
     read_or_run,
     run_row,
 )
-from claim2source.pipeline.style_grid import StyleOptions, add_styles
-from claim2source.pipeline.summary import summary_parts
-from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.style_grid import StyleOptions, add_styles
+from claim2source.evaluation.summary import summary_parts
+from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.metrics.families import Family
+from claim2source.metrics.metrics import ALLOWED, cutoff
+from claim2source.models import ModelConfig
+from claim2source.models.hub import require_model
+from claim2source.models.local import with_local_models
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import read_systems, shipped_files

@@ -15,8 +15,7 @@ from claim2source.core.tables import render
 from claim2source.data.loading import load
 from claim2source.evaluation import families
 from claim2source.evaluation.compare import compare
-from claim2source.evaluation.families import Family
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     Scoring,
     add_tests,
     evaluate,
@@ -24,6 +23,7 @@ from claim2source.pipeline.evaluate import (
     run_tests,
     score_result,
 )
+from claim2source.metrics.families import Family
 from claim2source.search.bm25 import BM25, BM25Config
 from tests.shared_data import shared
 

@@ -30,10 +30,10 @@ from claim2source.core.run import Result, Run
 from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.evaluation.compare import highest_notes
-from claim2source.evaluation.families import Family, compare_families, score_intervals
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.metrics import metrics as scoring
+from claim2source.metrics.families import Family, compare_families, score_intervals
 from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
 from claim2source.search.dense import Dense
 from claim2source.systems.system import DEPTH, SystemResult

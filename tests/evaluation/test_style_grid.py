@@ -15,14 +15,14 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import MACRO, Report
 from claim2source.data.store import Store
-from claim2source.evaluation.style_grid import StyleGrid, grid_tables, mean_scores
+from claim2source.evaluation.evaluate import Scoring, make_report
+from claim2source.evaluation.plan import RowPlan
+from claim2source.evaluation.rows import run_row
+from claim2source.evaluation.style_grid import StyleOptions, StyleViews, add_styles
+from claim2source.evaluation.style_tables import StyleGrid, grid_tables, mean_scores
+from claim2source.evaluation.table import scored_rows
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
-from claim2source.pipeline.evaluate import Scoring, make_report
-from claim2source.pipeline.plan import RowPlan
-from claim2source.pipeline.rows import run_row
-from claim2source.pipeline.style_grid import StyleOptions, StyleViews, add_styles
-from claim2source.pipeline.table import scored_rows
 from claim2source.search.bm25 import BM25Config
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner

@@ -20,8 +20,8 @@ from claim2source.core.report import (
 from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
 from claim2source.core.terminal import printable_line
 from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
-from claim2source.evaluation.families import family_table, tests_parts
 from claim2source.evaluation.published.scores import published_parts
+from claim2source.metrics.families import family_table, tests_parts
 
 
 def overview_table(report: Report) -> TextTable | None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report, Table, TrainingReport
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
-from claim2source.evaluation.families import family_table, tests_parts
-from claim2source.pipeline.rows import FIRST_STAGE
+from claim2source.evaluation.rows import FIRST_STAGE
+from claim2source.metrics.families import family_table, tests_parts
 from claim2source.systems.choose import SEEN, UNSEEN
 
 # Systems of the report beside a re-ranker's first stage.

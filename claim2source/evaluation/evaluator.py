@@ -14,9 +14,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, why_not_inside
 from claim2source.core.run import Result, Run
-from claim2source.evaluation.families import Family
-from claim2source.evaluation.rankings import DEPTH, Ranking, result_of
-from claim2source.pipeline.evaluate import (
+from claim2source.evaluation.evaluate import (
     ScoredSystem,
     Scoring,
     make_report,
@@ -26,7 +24,9 @@ from claim2source.pipeline.evaluate import (
     with_depth_notes,
     with_missing_notes,
 )
-from claim2source.pipeline.files import write_runs
+from claim2source.evaluation.files import write_runs
+from claim2source.evaluation.rankings import DEPTH, Ranking, result_of
+from claim2source.metrics.families import Family
 from claim2source.search.dense import Dense
 from claim2source.text import Rendering
 

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from claim2source.core.tables import render
-from claim2source.evaluation.families import (
+from claim2source.evaluation.rumors import anova_parts, two_way_anova
+from claim2source.metrics.families import (
     TOO_FEW,
     WITHIN_NOISE,
     Family,
@@ -16,7 +17,6 @@ from claim2source.evaluation.families import (
     family_table,
     holm,
 )
-from claim2source.evaluation.rumors import anova_parts, two_way_anova
 from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.pipeline.rows import not_run_row
+from claim2source.evaluation.rows import not_run_row
 from claim2source.systems.read import read_systems
 
 SYSTEMS = """\

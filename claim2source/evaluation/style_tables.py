@@ -1,0 +1,262 @@
+"""Show a grid of text styles as the 2025 paper's table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from claim2source.core.languages import primary_language
+from claim2source.core.records import sorted_languages
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Comparison,
+    PublishedScore,
+    Report,
+    SystemReport,
+)
+from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.core.terminal import listed
+from claim2source.metrics.metrics import Scores, macro
+from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
+
+CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
+PUBLISHED = "2025-styles"
+SIGNIFICANT = "*: differs from S0C0 (paired test by gold paper, Holm over the system's cells, 5 %)."
+LEGEND = (
+    "S0C0 is absolute, the other cells are differences to it. ^: the best cell of its system. "
+    f"{SIGNIFICANT}"
+)
+BY_RULES = "not the papers'"  # in a cell's style, where rules rewrote its texts
+_UNSTYLED = f"{SOURCE}{CLAIM}"
+_QUESTION = "?: unreliable, no target; "
+
+
+def cell_name(retriever: str, claims: str, sources: str) -> str:
+    return f"{retriever}.{sources}{claims}"
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
+
+    `test` is that of the difference, `published` the 2025 paper's cell; None where there is none.
+    """
+
+    claims: str
+    sources: str
+    value: float
+    delta: float
+    is_best: bool
+    test: Comparison | None
+    published: PublishedScore | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.sources}{self.claims}"
+
+    @property
+    def differs(self) -> bool:
+        return self.test is not None and self.test.verdict in ("better", "worse")
+
+
+@dataclass(frozen=True, eq=False)
+class StyleGrid:
+    """Hold a report whose systems are cells: every retriever over every pair of styles."""
+
+    report: Report
+    retrievers: tuple[str, ...]
+    claims: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    @classmethod
+    def of(cls, report: Report, languages: Sequence[str] | None = None) -> StyleGrid | None:
+        """Read a grid back from the report that holds its cells; None where it holds none.
+
+        The texts as they are may stand there under the retriever's own name. `languages` limits
+        the scores.
+        """
+        cells: dict[str, SystemReport] = {}
+        for name, system in report.systems.items():
+            retriever, _, cell = name.rpartition(".")
+            is_styled = system.style != _UNSTYLED and system.style.startswith(cell or "-")
+            if not (system.macro and is_styled):
+                continue
+            base_name = cell_name(retriever, CLAIM, SOURCE)
+            base = report.systems.get(base_name) or report.systems.get(retriever)
+            if base is not None:
+                cells |= {base_name: _limited(base, languages), name: _limited(system, languages)}
+        styles = {name.rpartition(".")[2] for name in cells}
+        claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
+        sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
+        retrievers = tuple(
+            name
+            for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
+            if all(cell_name(name, c, s) in cells for c in claims for s in sources)
+        )
+        tests = tuple(
+            test
+            for test in report.tests
+            if all(comparison.system in cells for comparison in test.comparisons)
+        )
+        styled = replace(report, systems=cells, tests=tests)
+        return cls(styled, retrievers, claims, sources) if retrievers else None
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Return the columns to tabulate: the macro average and, of several, each language."""
+        distinct = sorted_languages(
+            lang for system in self.report.scored for lang in system.languages
+        )
+        return (MACRO, *distinct) if len(distinct) > 1 else (MACRO,)
+
+    @property
+    def note(self) -> str:
+        """Name the styles, and say where rules made their texts."""
+        styles_named = ", ".join(
+            f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
+        )
+        by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
+        rules = " Texts by rules, which do not tell how a language model would write."
+        return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
+
+    def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
+        """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
+
+        Of equal cells the first is the best.
+        """
+        pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
+        names = [cell_name(retriever, *pair) for pair in pairs]
+        reports = [self.report.systems[name] for name in names]
+        values = [float(report.table[language][MAIN_METRIC]) for report in reports]
+        # The 2025 paper's cells are of English claims.
+        english = ("en",) if len(self.languages) > 1 else (MACRO,)
+        published = [_published(report) if language in english else None for report in reports]
+        return [
+            GridCell(
+                claims,
+                sources,
+                value,
+                value - values[0],
+                value == max(values) and max(values) not in values[:number],
+                self._tests.get((names[number], language)),
+                score,
+            )
+            for number, ((claims, sources), value, score) in enumerate(
+                zip(pairs, values, published, strict=True)
+            )
+        ]
+
+    @cached_property
+    def _tests(self) -> Mapping[tuple[str, str], Comparison]:
+        return {
+            (comparison.system, MACRO if test.average == "micro" else test.average): comparison
+            for test in self.report.tests
+            for comparison in test.comparisons
+        }
+
+
+def _published(report: SystemReport) -> PublishedScore | None:
+    return next((score for score in report.published if score.table == PUBLISHED), None)
+
+
+def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
+    if not languages:
+        return report
+    wanted = {primary_language(language) for language in languages}
+    tables = {lang: row for lang, row in report.languages.items() if lang in wanted}
+    return replace(report, languages=tables, macro=macro(tables) if tables else {})
+
+
+def mean_scores(parts: Sequence[Scores]) -> Scores:
+    """Average every claim's scores over the versions of its texts.
+
+    Raises ValueError without versions, and where their claims differ.
+    """
+    if len({part.claim_ids for part in parts}) != 1:
+        raise ValueError("versions must have the same claims")
+    metrics = parts[0].values
+    means = {metric: np.mean([part[metric] for part in parts], axis=0) for metric in metrics}
+    return Scores(parts[0].claim_ids, means)
+
+
+def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
+    """Tabulate a grid in the papers' form, for the macro average and each language.
+
+    `wide` has all cells of a retriever in one row; else there is a table for each source style.
+    """
+    parts: list[Part] = []
+    for language in grid.languages:
+        title = "macro average" if language == MACRO else f"{language} claims"
+        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
+        rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
+        parts.append(_best_table(rows))
+        for sources in [grid.sources] if wide else [(source,) for source in grid.sources]:
+            parts.append(_cells_table(rows, sources))
+    return [*parts, grid.note, LEGEND, *_published_notes(grid)]
+
+
+def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
+    """Name the tables of a grid: of the best cells and of all, by language."""
+    tables = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
+    kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
+    # Where no cell has scores there is no table of them.
+    return dict(zip(kinds if tables else [], tables, strict=True))
+
+
+def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
+    columns = ["retriever", "S0C0", "best cell", MAIN_METRIC, "difference", "95 %", "p (Holm)"]
+    lines: list[list[Cell]] = []
+    for retriever, cells in rows.items():
+        best = next(cell for cell in cells if cell.is_best)
+        row: list[Cell] = [retriever, cells[0].value, best.name, best.value, f"{best.delta:+.4f}"]
+        test = best.test
+        row += [f"{test.low:+.4f} to {test.high:+.4f}", test.p_holm] if test else [None, None]
+        lines.append(row)
+    return TextTable(columns, lines, numeric=[False, True, False, True, True, True, True])
+
+
+def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str]) -> TextTable:
+    lines: list[list[str]] = []
+    names: list[str] = []
+    for retriever, row in rows.items():
+        cells = [cell for cell in row if cell.sources in sources]
+        names = [cell.name for cell in cells]
+        lines.append([retriever, *map(_ours, cells)])
+        if any(cell.published is not None for cell in cells):
+            lines.append(["  published", *(_published_text(cell, row[0]) for cell in cells)])
+    return TextTable(["retriever", *names], lines, numeric=[False, *[True] * len(names)])
+
+
+def _ours(cell: GridCell) -> str:
+    text = f"{cell.value:.4f}" if cell.name == _UNSTYLED else f"{cell.delta:+.4f}"
+    mark = "^" if cell.is_best else ""
+    mark += "*" if cell.differs else ""
+    return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
+
+
+def _published_text(cell: GridCell, base: GridCell) -> str:
+    if cell.published is None or cell.published.published is None:
+        return "-  "
+    score, mark = cell.published.published, "?" if cell.published.unreliable else ""
+    base_score = None if cell is base or base.published is None else base.published.published
+    text = f"{score:.4f}" if base_score is None else f"{score - base_score:+.4f}"
+    return f"{text}{mark:<2}"
+
+
+def _published_notes(grid: StyleGrid) -> list[str]:
+    scores = [cell for cell in map(_published, grid.report.systems.values()) if cell is not None]
+    if not scores:
+        return []
+    source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
+    if not all(cell.same_claims for cell in scores):
+        source += " Ours are over other claims: the rows are shown, not compared."
+    reasons: dict[str, list[str]] = {}
+    for cell in scores:
+        if cell.unreliable:
+            reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
+    notes = [f"{listed(cells)}: {why}" for why, cells in reasons.items()]
+    return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]

@@ -1,1 +1,0 @@
-"""Run systems, choose settings on val, and report the results."""
