@@ -15,7 +15,7 @@ from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.data.lenient import LENIENT
 from claim2source.evaluation.evaluate import load_reported
-from claim2source.find.abstention import abstention_of
+from claim2source.find.abstention import read_abstention
 from claim2source.find.calibrate import reliability, reliability_parts
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.search.engine import open_index
@@ -55,10 +55,10 @@ def abstain(config: AbstainConfig) -> str:
     """
     require_output(config.out)
     engine = open_index(config.index)
-    model = abstention_of(engine)
+    model = read_abstention(engine)
     if model is None:
-        why = "no abstention is fitted: index --claims DATASET does that"
-        raise UserError(f"{config.index}: {why}")
+        reason = "no abstention is fitted: index --claims DATASET does that"
+        raise UserError(f"{config.index}: {reason}")
     engine.device = config.device
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     tenths = reliability(engine, model, dataset)

@@ -80,7 +80,7 @@ def encode(config: EncodeConfig) -> None:
     }
     process = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
     for side in texts:
-        mine = texts_of_process(texts[side], world.rank, world.size)
+        mine = process_texts(texts[side], world.rank, world.size)
         # One progress bar: the other processes have as many texts.
         progress = f"{side}s" if world.is_first else None
         encoded, cost = resolved.encoder.fill(mine, side, store, progress=progress)
@@ -91,7 +91,7 @@ def encode(config: EncodeConfig) -> None:
         )
 
 
-def texts_of_process(texts: Sequence[str], rank: int, size: int) -> list[str]:
+def process_texts(texts: Sequence[str], rank: int, size: int) -> list[str]:
     """List the distinct texts that process `rank` of `size` encodes: blocks of like length.
 
     The division depends on the texts alone, so that processes agree on it whatever the store

@@ -25,7 +25,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.languages import primary_language
 from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
-from claim2source.data.fetch import Fetcher, posts_of
+from claim2source.data.fetch import Fetcher, posts_from
 from claim2source.data.store import Store
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.models.config import ModelConfig
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
-    posts = posts_of(config.post, config.input, fetcher)
+    posts = posts_from(config.post, config.input, fetcher)
     if config.lang != AUTO:
         posts = (replace(post, lang=config.lang) for post in posts)
     # A post or file that cannot be read is known before index and model are.

@@ -82,8 +82,8 @@ class RewriteConfig(ModelOptions):
         for style in self.styles:
             require_one_of("styles", style, REWRITTEN)
         if self.versions > 1 and (self.rules or not self.llm.temperature):
-            why = "rules make" if self.rules else "llm.temperature 0 makes"
-            raise ConfigError("versions", self.versions, f"1: {why} the same text every time")
+            reason = "rules make" if self.rules else "llm.temperature 0 makes"
+            raise ConfigError("versions", self.versions, f"1: {reason} the same text every time")
         if self.prompt is not None and (self.rules or len(set(self.styles)) > 1):
             raise ConfigError("prompt", self.prompt, "none, or one style and no rules")
 
@@ -136,7 +136,7 @@ def rewrite(config: RewriteConfig) -> None:
                 continue
             results, answers = write_texts(llm, tasks, f"{style.name} ({style.what})")
             rewrites = [
-                texts[number // versions].rewritten(text.text, number % versions + 1, text.why)
+                texts[number // versions].rewritten(text.text, number % versions + 1, text.reason)
                 for number, text in enumerate(results)
             ]
             write(config.out, style, origins, texts, rewrites)

@@ -180,7 +180,7 @@ def _run(
     for system in systems.values():
         try:
             result = _run_system(system, config, rumors, validation, runtime)
-            rows.append(_row_of(system, result, rumors, config))
+            rows.append(_make_row(system, result, rumors, config))
         except (UserError, MemoryError, RuntimeError) as error:
             if len(systems) == 1:
                 raise
@@ -228,7 +228,7 @@ def _run_system(
     fitted_system = system.fit(runtime, held_out, data.languages)
     if validation is not None or not system.is_fit:
         return fitted_system.index(data.sources).search(data.claims, MAX_TWEETS)
-    folds = folds_of(rumors, config.folds, config.seed)
+    folds = make_folds(rumors, config.folds, config.seed)
     parts = []
     for fold in folds:
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
@@ -250,7 +250,7 @@ def _run_system(
     return replace(parts[0], stages=tuple(stages), cost=cost, choices=tuple(choices))
 
 
-def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
+def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     """Part rumours at random in folds of alike labels."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
     by_label = sorted(
@@ -259,13 +259,13 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _row_of(system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig) -> Row:
+def _make_row(system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig) -> Row:
     """Describe and score a system's result; a verdict is the last stage's note."""
-    label = system.label_of()
+    label = system.full_label()
     failures = {
-        f"{stage.name}: {why}": count
+        f"{stage.name}: {reason}": count
         for stage in result.stages
-        for why, count in stage.result.failure_counts().items()
+        for reason, count in stage.result.failure_counts().items()
     }
     report = SystemReport(
         system.name,
@@ -327,7 +327,7 @@ def _stage_table(rows: Sequence[Row]) -> TextTable:
             stage.name,
             f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
             stage.cost.tokens or None,
-            "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
+            "; ".join(f"{reason} ({count})" for reason, count in stage.failures.items()) or None,
         ]
         for row in rows
         for stage in row.report.stages

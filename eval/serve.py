@@ -26,7 +26,7 @@ from claim2source.data.store import Store
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.models.local import with_local_models
 from claim2source.search.engine import open_index
-from claim2source.serve.server import listen, token_of
+from claim2source.serve.server import listen, read_token
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
-    token = token_of(config.token_file, config.host, is_local=config.is_local)
+    token = read_token(config.token_file, config.host, is_local=config.is_local)
     engine = open_index(config.index or "")
     listening = listen(config.host, config.port)
     try:

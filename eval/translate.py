@@ -118,7 +118,7 @@ def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) 
     count = put_translations(folder, results, config.out, strict=config.strict)
     say(f"{config.out or folder}: {count} of {len(results)} texts have a new translation")
     for kind in ("doubtful", "failed", "not asked"):
-        lines = [f"{text.name}: {reply.why}" for text, reply in results if reply.kind == kind]
+        lines = [f"{text.name}: {reply.reason}" for text, reply in results if reply.kind == kind]
         if lines:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(lines)} {kind}{left}:")

@@ -85,7 +85,7 @@ def take(arguments: argparse.Namespace) -> int:
             if (case / "exit_code").is_file() and not arguments.overwrite:
                 print(f"{name}: done before", flush=True)
                 continue
-            words = command_of(name, repository, filled)
+            words = program_command(name, repository, filled)
             if not words:
                 print(f"{name}: left out, no program or data for it", flush=True)
                 continue
@@ -113,7 +113,7 @@ def take(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
+def program_command(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
     """Return the words of a case; none where the repository lacks its program, or its data."""
     program, *words = fill(CASES[name], filled).split()
     # The program runs in `work`, where the slices lie.

@@ -33,7 +33,7 @@ def main() -> int:
     except InputError as error:
         problem = error.problems[0]
         line = "" if problem.line is None else f"{problem.line}: "
-        print(f"{sys.argv[1]}: {line}{problem.why}", file=sys.stderr)
+        print(f"{sys.argv[1]}: {line}{problem.reason}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
         print(f"{sys.argv[1]}: {' '.join(str(error).split())}", file=sys.stderr)

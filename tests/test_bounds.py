@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Interval
 from pydantic import TypeAdapter
 
-from claim2source.core.config import Count, Positive, Seed, Settings, Share, options_of
+from claim2source.core.config import Count, Positive, Seed, Settings, Share, config_options
 from claim2source.core.errors import ConfigError
 from tests.shared_data import REPOSITORY
 
@@ -50,7 +50,7 @@ def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None
                 bounded.add(f"{kind.__name__}.{name}")
                 assert issubclass(kind, Settings), kind
         # A default is not checked where it is used.
-        for option in options_of(kind).values():
+        for option in config_options(kind).values():
             bounded_hint = "Interval(" in repr(option.hint) or "Literal[" in repr(option.hint)
             if bounded_hint and option.default not in (None, dataclasses.MISSING):
                 TypeAdapter(option.hint).validate_python(option.default)

@@ -16,7 +16,7 @@ import yaml
 
 import claim2source as c2s
 from claim2source.core import report as reports
-from claim2source.core.config import options_of
+from claim2source.core.config import config_options
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.loading import load
@@ -180,7 +180,7 @@ def settings_table(kind: type, above: set[str]) -> str:
     A row that a table `above` has, by its whole key or without its group, is not repeated.
     """
     rows = ["| key | default | what |", "|---|---|---|"]
-    options = {key: option for key, option in options_of(kind).items() if option.is_flag}
+    options = {key: option for key, option in config_options(kind).items() if option.is_flag}
     # A group that may be absent is one row: its keys are those of a table elsewhere.
     absent = tuple(f"{k}." for k, option in options.items() if option.group and "." not in k)
     for key, option in options.items():

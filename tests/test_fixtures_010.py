@@ -15,7 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from claim2source.core.errors import UserError
-from claim2source.evaluation.plan import checkpoints_of
+from claim2source.evaluation.plan import list_checkpoints
 from eval.evaluate import main as evaluate
 from train.finetune import main as train
 from train.merge import main as merge
@@ -129,20 +129,20 @@ def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) ->
 def test_copies_beside_the_checkpoints_are_left_out(fixtures: Path, tmp_path: Path) -> None:
     run = tmp_path / "full"
     shutil.copytree(fixtures / "full", run)
-    expected = [checkpoint.name for checkpoint in checkpoints_of([str(run)])]
+    expected = [checkpoint.name for checkpoint in list_checkpoints([str(run)])]
     assert expected == ["epoch-0", "epoch-1", "epoch-2"]
     for name in ("epoch-1.bak", "epoch-1 copy", "epoch-x", "epoch-", "epoch-2-old", "soup-old"):
         shutil.copytree(run / "checkpoints" / "epoch-1", run / "checkpoints" / name)
-    assert [checkpoint.name for checkpoint in checkpoints_of([str(run)])] == expected
+    assert [checkpoint.name for checkpoint in list_checkpoints([str(run)])] == expected
     merge(["--checkpoints", str(run), "--scales=1", f"--out={tmp_path / 'merged'}"])
     assert (tmp_path / "merged" / "model.safetensors").is_file()
     # By its name a copy is a checkpoint like any other.
     copy = str(run / "checkpoints" / "epoch-1.bak")
-    assert [checkpoint.path for checkpoint in checkpoints_of([copy])] == [copy]
+    assert [checkpoint.path for checkpoint in list_checkpoints([copy])] == [copy]
     for epoch in (0, 1, 2):
         shutil.rmtree(run / "checkpoints" / f"epoch-{epoch}")
     with pytest.raises(UserError):
-        checkpoints_of([str(run)])
+        list_checkpoints([str(run)])
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -58,7 +58,7 @@ from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn
 from claim2source.systems.read import Systems, read_entries, read_systems
-from claim2source.systems.seen import claims_of_models
+from claim2source.systems.seen import claims_models_saw
 from claim2source.systems.stages import StageResult, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
@@ -181,7 +181,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         for name, result in results.items()
     }
     scored[LEARNED] = scored[LEARNED].with_report(
-        model=f"learned:{systems[config.system].label_of()}",
+        model=f"learned:{systems[config.system].full_label()}",
         choices=(*scored[LEARNED].report.choices, choice),
         settings={
             "ranker": fusion.ranker,
@@ -198,7 +198,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     trained_on = {name: against[name].trained_on(config.dataset) for name in against}
     first = system.trained_on(config.dataset)
     of_views = [view.model.name for view in views.values() if view.model is not None]
-    learned = first | claims_of_models(of_views, config.dataset) | fusion.fitted.trained_on
+    learned = first | claims_models_saw(of_views, config.dataset) | fusion.fitted.trained_on
     trained_on |= {FIRST_STAGE: first, LEARNED: learned}
     for name, scored_system in scored.items():
         folder = config.out / scored_system.report.runs

@@ -157,8 +157,8 @@ def require_scalable(checkpoint: Path) -> None:
     if weights.kind == "base":
         raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
     if weights.projection is not None:
-        why = "has a projection into its teacher's space, which lies at no scale from the base"
-        raise UserError(f"{checkpoint}: {why}")
+        reason = "has a projection into its teacher's space, which lies at no scale from the base"
+        raise UserError(f"{checkpoint}: {reason}")
     if weights.kind == "full" and weights.scale != 1:
         raise UserError(
             f"{checkpoint}: its weights already are an interpolation at {weights.scale:g}; "

@@ -26,7 +26,7 @@ from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
-from claim2source.data.beir import files_of
+from claim2source.data.beir import dataset_files
 from claim2source.data.lenient import LENIENT
 from claim2source.data.loading import load, require_golds
 from claim2source.data.store import Store
@@ -93,7 +93,7 @@ class MineConfig(Settings):
 def mine(config: MineConfig) -> list[str]:
     """Mine negatives for the training claims and write them; return lines to print."""
     require_output_file(config.out)
-    refuse_input(config.out, files_of(config.dataset))
+    refuse_input(config.out, dataset_files(config.dataset))
     require_output_file(config.out, '"positive"', sign(config.instruction))
     require_golds(config.dataset, config.split, lenient=config.lenient)
     if not config.ranked:

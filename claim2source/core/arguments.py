@@ -35,7 +35,7 @@ def require_path(value: object, key: str, allowed: str = A_PATH) -> None:
 def require_kind(value: object, kind: type | tuple[type, ...], name: str, wanted: str) -> None:
     """Raise `InputError` unless a value is of a kind."""
     if not isinstance(value, kind):
-        raise InputError(name, why=f"is {_a(value)}; wanted: {wanted}")
+        raise InputError(name, reason=f"is {_a(value)}; wanted: {wanted}")
 
 
 def records(
@@ -48,11 +48,11 @@ def records(
     is_table = hasattr(values, "columns") or hasattr(values, "column_names")
     is_one = isinstance(values, str | bytes | Mapping) or isinstance(values, kinds)
     if is_table or is_one or not isinstance(values, Iterable):
-        raise InputError(name, why=f"is {_a(values)}; wanted: {wanted}")
+        raise InputError(name, reason=f"is {_a(values)}; wanted: {wanted}")
     listed: Sequence[Kind] = values if isinstance(values, list | tuple) else list(values)
     for number, item in enumerate(listed):
         if not isinstance(item, kinds):
-            raise InputError(f"{name}[{number}]", why=f"is {_a(item)}; wanted: {wanted}")
+            raise InputError(f"{name}[{number}]", reason=f"is {_a(item)}; wanted: {wanted}")
     return listed
 
 

@@ -22,8 +22,8 @@ import yaml
 from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
-from claim2source.core.files import why_not_file
-from claim2source.core.program import command_of
+from claim2source.core.files import file_error
+from claim2source.core.program import program_command
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Settings:
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
-        for name, option in options_of(type(self)).items():
+        for name, option in config_options(type(self)).items():
             own = "." not in name and option.group is None
             if own and (value := getattr(self, name)) is not option.default:
                 try:
@@ -80,19 +80,19 @@ class Settings:
     def check(self) -> None:
         """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
 
-    def require_unset(self, but: Collection[str], why: str) -> None:
+    def require_unset(self, but: Collection[str], reason: str) -> None:
         """Raise `ConfigError`, which says `why`, for a key not in `but` that was changed."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             make = field.default_factory
             default = field.default if make is MISSING else make()
             value = getattr(self, field.name)
             if field.name not in but and value != default:
-                raise ConfigError(field.name, value, "", why)
+                raise ConfigError(field.name, value, "", reason)
 
 
 def _refuse_look_alike(hint: Any, value: object) -> None:
     """Raise ValueError for what pydantic would take for a number: true, "5", and 2.0 for 2."""
-    kinds = {*parts_of(hint)}
+    kinds = {*union_types(hint)}
     only_numbers = kinds <= {int, float, NoneType}
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if only_numbers and value is not None and not is_number:
@@ -128,7 +128,7 @@ def read_config(
     `--help` print and exit. With `common`, the most usual keys, `--help` explains these alone, and
     `--help=all` every key.
     """
-    words, options = list(sys.argv[1:] if argv is None else argv), options_of(kind)
+    words, options = list(sys.argv[1:] if argv is None else argv), config_options(kind)
     if {"-h", "--help", "--help=all"} & {*words}:
         print(_help(program, description or "", options, () if "--help=all" in words else common))
         sys.exit(0)
@@ -137,7 +137,7 @@ def read_config(
         if word.startswith("--") and word != "--":
             key, equals, text = word[2:].partition("=")
             before = flags.pop(key, [])
-            goes_on = key == "config" or key in options and _item_of(options[key].hint)
+            goes_on = key == "config" or key in options and _item_type(options[key].hint)
             flags[key] = [*(before if goes_on else ()), *([text] if equals else ())]
         elif flags:
             flags[key].append(word)
@@ -170,10 +170,10 @@ def shipped(path: Path, program: str) -> Path:
         return packaged
     files = sorted(CONFIGS.glob(f"{Path(program).stem}/*.yaml"))
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
-    why = "no such file or directory"
+    reason = "no such file or directory"
     if names:
-        why += f"; these ship with claim2source: {', '.join(names)}"
-    raise InputError(path, why=why)
+        reason += f"; these ship with claim2source: {', '.join(names)}"
+    raise InputError(path, reason=reason)
 
 
 def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
@@ -185,11 +185,11 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
     if not isinstance(values, YamlMapping):
         entries = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _built(kind, options_of(kind), entries)
+        return _built(kind, config_options(kind), entries)
     except ConfigError as error:
         if isinstance(entries, YamlMapping) and (origin := entries.at(error.key)):
             raise error.at(origin) from None
-        raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
+        raise ConfigError(prefix + error.key, error.value, error.allowed, error.reason) from None
 
 
 def as_plain(value: Any) -> Any:
@@ -238,7 +238,7 @@ class Option:
 
 
 @cached
-def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
+def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
     """Map every key of a config to its description, a group's after the group itself.
 
     Where a group's class names `FLAGS`, these alone of its keys are flags; the others stand in a
@@ -249,18 +249,18 @@ def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
     for field in (field for field in dataclasses.fields(kind) if field.init):
         key, hint = f"{prefix}{field.name}", hints[field.name]
         text = field.metadata.get("help") or helps.get(field.name, "")
-        group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
+        group = next((part for part in union_types(hint) if dataclasses.is_dataclass(part)), None)
         default, factory = field.default, field.default_factory
         if group is None:
             options[key] = Option(hint, default if factory is MISSING else factory(), text)
             continue
-        group_options, flags = options_of(group, f"{key}."), getattr(group, "FLAGS", None)
+        group_options, flags = config_options(group, f"{key}."), getattr(group, "FLAGS", None)
         if flags:
-            text = f"{text.rstrip('.')}: a YAML file of {', '.join(options_of(group))}"
+            text = f"{text.rstrip('.')}: a YAML file of {', '.join(config_options(group))}"
             for name, option in group_options.items():
                 group_options[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
         default = MISSING if default is factory is MISSING else None
-        own = Option(hint, default, text, group, bool(flags) or NoneType in parts_of(hint))
+        own = Option(hint, default, text, group, bool(flags) or NoneType in union_types(hint))
         options |= {key: own, **group_options}
     return options
 
@@ -274,20 +274,20 @@ def _helps(kind: type) -> dict[str, str]:
     return helps
 
 
-def parts_of(hint: Any) -> tuple[Any, ...]:
+def union_types(hint: Any) -> tuple[Any, ...]:
     """Return the types that a value may have one of, each without bounds."""
     if get_origin(hint) not in (Annotated, Union, UnionType):
         return (hint,)
     inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-    return tuple(part for member in inner for part in parts_of(member))
+    return tuple(part for member in inner for part in union_types(member))
 
 
 def _is_text(hint: Any) -> bool:
-    return {*parts_of(hint)} - {NoneType} in ({str}, {Path}, {str, Path})
+    return {*union_types(hint)} - {NoneType} in ({str}, {Path}, {str, Path})
 
 
-def _item_of(hint: Any) -> Any:
-    lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
+def _item_type(hint: Any) -> Any:
+    lists = (part for part in union_types(hint) if get_origin(part) in (list, tuple))
     return next((get_args(part)[0] for part in lists), None)
 
 
@@ -307,7 +307,7 @@ def allowed_words(hint: Any) -> str:
 
 
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
-    command, gap = command_of(program), " " * 6
+    command, gap = program_command(program), " " * 6
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     if common:
@@ -341,8 +341,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
         file = shipped(Path(words[0]), key)
         value, origin = read_mapping(file), (str(file), 1)
     elif words:
-        is_null = words == ["null"] and NoneType in parts_of(option.hint)
-        item = None if is_null or words[0].startswith("[") else _item_of(option.hint)
+        is_null = words == ["null"] and NoneType in union_types(option.hint)
+        item = None if is_null or words[0].startswith("[") else _item_type(option.hint)
         if item is None and len(words) > 1 and name in options:
             quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
             allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
@@ -359,13 +359,15 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
         text = _is_text(hint) and word != "null" and not NO_TEXT.search(word)
         return word if text else read_yaml(word)
     except InputError as error:
-        raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
+        raise ConfigError(
+            key, word, f"a value as YAML has it ({error.problems[0].reason})"
+        ) from None
 
 
 def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: str = "") -> Config:
     if not isinstance(raw, YamlMapping):
-        why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
-        raise ConfigError(prefix[:-1], raw, "", why)
+        reason = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
+        raise ConfigError(prefix[:-1], raw, "", reason)
     values: dict[str, Any] = {}
     for name, value in raw.items():
         key = f"{prefix}{name}"
@@ -373,12 +375,14 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         if option is None:
             allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
-        nullable = NoneType in parts_of(option.hint)
+        nullable = NoneType in union_types(option.hint)
         if option.group is not None and not (value is None and nullable):
             values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
             values[name] = _typed_value(key, option, value)  # else null: as if it were not there
-    absent = (prefix + name for name in options_of(kind) if name not in values and "." not in name)
+    absent = (
+        prefix + name for name in config_options(kind) if name not in values and "." not in name
+    )
     if key := next((key for key in absent if options[key].default is MISSING), ""):
         raise ConfigError(key, None, "a value", f"is required; give --{key}")
     try:
@@ -387,18 +391,18 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         groups, (group, dot, _) = prefix.split(".")[:-1], error.key.partition(".")
         groups = groups[: groups.index(group)] if dot and group in groups else groups
         key = ".".join([*groups, error.key])
-        raise ConfigError(key, error.value, error.allowed, error.why) from None
+        raise ConfigError(key, error.value, error.allowed, error.reason) from None
 
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
     value = _with_home(value, option.hint)
     texts = value if isinstance(value, list) else [value]
-    if _is_text(_item_of(option.hint) or option.hint):
+    if _is_text(_item_type(option.hint) or option.hint):
         texts = [getattr(text, "text", text) for text in texts]
         value = texts if isinstance(value, list) else texts[0]
         if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            folder_hint = " (. is this folder)" if Path in parts_of(option.hint) else ""
+            folder_hint = " (. is this folder)" if Path in union_types(option.hint) else ""
             raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{folder_hint}")
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
@@ -421,7 +425,7 @@ def _with_home(value: Any, hint: Any) -> Any:
 def _leaves(hint: Any) -> set[Any]:
     """Return the types that a value may have, or the values within a list or a mapping."""
     leaves: set[Any] = set()
-    for part in parts_of(hint):
+    for part in union_types(hint):
         inner = get_args(part) if get_origin(part) in (list, tuple, dict) else ()
         within = inner[1:] if get_origin(part) is dict else inner
         leaves |= set().union(*map(_leaves, within)) if within else {part}
@@ -471,7 +475,7 @@ class _Reader:
     def read(self, node: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise InputError(self.file, why=f"holds more than {MOST_VALUES} values")
+            raise InputError(self.file, reason=f"holds more than {MOST_VALUES} values")
         if isinstance(node, yaml.SequenceNode):
             self.require_untagged(node, "seq")
             return [self.read(part) for part in node.value]
@@ -511,8 +515,8 @@ class _Reader:
             what = repr(node.value[:40]) if kind == "str" else f"what has the tag {tag[:40]}"
             raise self.problem(node, f"{what} cannot be read as a value")
 
-    def problem(self, node: yaml.Node, why: str) -> InputError:
-        return InputError(self.file, node.start_mark.line + 1, why=why)
+    def problem(self, node: yaml.Node, reason: str) -> InputError:
+        return InputError(self.file, node.start_mark.line + 1, reason=reason)
 
 
 def read_yaml(source: Path | str) -> Any:
@@ -520,25 +524,25 @@ def read_yaml(source: Path | str) -> Any:
     line, name = None, str(source) if isinstance(source, Path) else ""
     try:
         if isinstance(source, Path):
-            if why := why_not_file(source):
-                raise InputError(name, why=why)
+            if reason := file_error(source):
+                raise InputError(name, reason=reason)
             source = source.read_text(encoding="utf-8")
         node = yaml.compose(source, Loader=yaml.BaseLoader)
         return None if node is None else _Reader(name).read(node)
     except UnicodeDecodeError:
-        why = "not UTF-8"
+        reason = "not UTF-8"
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else None
-        why = f"not YAML: {getattr(error, 'problem', None) or error}"
+        reason = f"not YAML: {getattr(error, 'problem', None) or error}"
     except RecursionError:
-        why = "nested too deeply, or within itself"
-    raise InputError(name, line, why=why)
+        reason = "nested too deeply, or within itself"
+    raise InputError(name, line, reason=reason)
 
 
 def read_mapping(path: Path) -> YamlMapping:
     """Read a YAML file of keys; an empty one has none. Raises `InputError`."""
     values = read_yaml(path)
     if values is not None and not isinstance(values, YamlMapping):
-        raise InputError(path, 1, why="must be `key: value` lines")
+        raise InputError(path, 1, reason="must be `key: value` lines")
     return values or YamlMapping()

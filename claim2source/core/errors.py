@@ -63,11 +63,15 @@ class Problem:
     file: str
     line: int | None
     field: str | None
-    why: str
+    reason: str
 
     def __str__(self) -> str:
         position = self.file if self.line is None else f"{self.file}:{self.line}"
-        text = f"{position}: {self.field}: {self.why}" if self.field else f"{position}: {self.why}"
+        text = (
+            f"{position}: {self.field}: {self.reason}"
+            if self.field
+            else f"{position}: {self.reason}"
+        )
         return printable_line(text)
 
 
@@ -75,9 +79,9 @@ class InputError(UserError):
     """Report bad input: the file, line and field, and why; of several problems a line each."""
 
     def __init__(
-        self, file: str | Path, line: int | None = None, field: str | None = None, why: str = ""
+        self, file: str | Path, line: int | None = None, field: str | None = None, reason: str = ""
     ) -> None:
-        self._list([Problem(str(file), line, field, why)], 1, "")
+        self._list([Problem(str(file), line, field, reason)], 1, "")
 
     @classmethod
     def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
@@ -104,16 +108,16 @@ class ConfigError(UserError, ValueError):
     A ValueError, of which pydantic says the group that it stands in.
     """
 
-    def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
+    def __init__(self, key: str, value: object, allowed: str, reason: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
         missing = value is None or value == [] or value == ()
         issue = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
-        self.why = why or f"{issue}: {allowed}"
-        super().__init__(f"config: {key}: {self.why}")
+        self.reason = reason or f"{issue}: {allowed}"
+        super().__init__(f"config: {key}: {self.reason}")
 
     def at(self, location: tuple[str, int] | None) -> UserError:
         """Return the error by the file and line that set the key, if a file did."""
-        return self if location is None else InputError(*location, self.key or None, self.why)
+        return self if location is None else InputError(*location, self.key or None, self.reason)
 
 
 def value_text(value: object) -> str:
@@ -160,7 +164,7 @@ class Problems:
         self._first_of: dict[str, str] = {}
 
     def add(
-        self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
+        self, file: str | Path, line: int | None, field: str | None, reason: str, kind: str = ""
     ) -> None:
         """Add one problem; the first 20 are stored, the others counted.
 
@@ -168,7 +172,7 @@ class Problems:
         """
         self._total += 1
         if len(self._shown_first) < MOST_SHOWN:
-            self._shown_first.append(Problem(str(file), line, field, why))
+            self._shown_first.append(Problem(str(file), line, field, reason))
 
     def count(self, kind: str, file: str | Path, line: int | str | None = None) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -202,8 +206,8 @@ class FileProblems:
     def __init__(self, file: Path) -> None:
         self.file, self.collected = file, Problems()
 
-    def add(self, line: int | None, field: str | None, why: str) -> None:
-        self.collected.add(self.file, line, field, why)
+    def add(self, line: int | None, field: str | None, reason: str) -> None:
+        self.collected.add(self.file, line, field, reason)
 
 
 def _reports() -> bool:
@@ -244,13 +248,13 @@ def run_program(
     handler.setFormatter(_PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler])
     with _raising_at_sigterm():
-        code = _code_of(main, argv)
+        code = _exit_code(main, argv)
     for stream in (sys.stdout, sys.stderr):
         _close_stream(stream)
     sys.exit(code)
 
 
-def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None) -> int:
+def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None) -> int:
     code = 0
     try:
         try:
@@ -382,8 +386,8 @@ def _write_trace(error: Exception) -> int:
         trace_note = f"the full trace is in {path}"
     except OSError as failed:
         trace_note = f"its trace could not be written: {failed.strerror}"
-    why = _without_secrets(first)[:500]
-    _complain(f"error: unforeseen, a mistake of this program: {why}; {trace_note}")
+    reason = _without_secrets(first)[:500]
+    _complain(f"error: unforeseen, a mistake of this program: {reason}; {trace_note}")
     return UNFORESEEN
 
 

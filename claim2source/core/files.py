@@ -90,7 +90,7 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        full = _why_full(target.parent)
+        full = _disk_full_error(target.parent)
         if full is None and isinstance(error, OSError) and error.errno is not None:
             is_named = error.filename is not None and os.fsdecode(error.filename)
             full = error if not is_named or str(temporary) in str(is_named) else None
@@ -99,7 +99,7 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
         raise OSError(full.errno, full.strerror, str(target)) from error
 
 
-def _why_full(folder: Path) -> OSError | None:
+def _disk_full_error(folder: Path) -> OSError | None:
     """Test whether a folder's disk is full: libraries raise anything at all for that."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -120,19 +120,19 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
     try:
         # A device would be replaced by a file.
         if kind == "file" and target.exists() and not target.is_file():
-            why = "is a folder, not a file" if target.is_dir() else "is not a regular file"
-            raise InputError(target, why=why)
+            reason = "is a folder, not a file" if target.is_dir() else "is not a regular file"
+            raise InputError(target, reason=reason)
         while not os.path.lexists(folder) and folder != folder.parent:
             folder = folder.parent
         if not stat.S_ISDIR(folder.stat().st_mode):
-            raise InputError(folder, why="is a file, not a folder")
+            raise InputError(folder, reason="is a file, not a folder")
         prefix = f".{target.name}."  # a name may be too long
         with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=".tmp") as file:
             file.write(b"0" * _PROBE)
             file.flush()
     except OSError as error:
-        why = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise InputError(target, why=why) from None
+        reason = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        raise InputError(target, reason=reason) from None
 
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
@@ -140,7 +140,7 @@ def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--ou
     output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
     if target.exists() and read & {output, *output.parents}:
-        raise InputError(target, why=f"is an input of this command; choose another {option}")
+        raise InputError(target, reason=f"is an input of this command; choose another {option}")
 
 
 def real_path(path: str | Path) -> Path:
@@ -148,7 +148,7 @@ def real_path(path: str | Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def why_not_file(path: Path) -> str | None:
+def file_error(path: Path) -> str | None:
     """Explain why a path is no file that can be read to its end; None where it is."""
     try:
         mode = path.stat().st_mode
@@ -166,12 +166,12 @@ def why_not_file(path: Path) -> str | None:
     return None if stat.S_ISREG(mode) or pipe else "is not a regular file"
 
 
-def why_not_folder(path: Path) -> str | None:
+def folder_error(path: Path) -> str | None:
     """Explain why a path is no folder; None where it is."""
     if path.is_dir():
         return None
-    why = why_not_file(path) or "is a file, not a folder"
-    return "no such folder" if why == "no such file" else why
+    reason = file_error(path) or "is a file, not a folder"
+    return "no such folder" if reason == "no such file" else reason
 
 
 def is_leftover(path: Path) -> bool:

@@ -123,7 +123,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield Path(parent, name).relative_to(folder).as_posix()
 
 
-def why_run_is_kept(folder: Path) -> str | None:
+def kept_run_reason(folder: Path) -> str | None:
     """Explain why an earlier run that was moved aside must not be removed; None where it may be."""
     if folder.is_symlink() or not is_run(folder):
         return "is not a training run of this program"
@@ -141,8 +141,10 @@ def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
     `why_kept` says why an earlier folder at that place must stay.
     """
     target = replaced_folder(folder)
-    if os.path.lexists(target) and (why := why_kept(target)) is not None:
-        raise UserError(f"{target}: {why}, and {folder.name} would be moved there; move it first")
+    if os.path.lexists(target) and (reason := why_kept(target)) is not None:
+        raise UserError(
+            f"{target}: {reason}, and {folder.name} would be moved there; move it first"
+        )
     if Path.cwd().is_relative_to(folder):
         raise UserError(f"{folder}: is the folder you are in; replace it from elsewhere")
     if not os.access(folder.parent, os.W_OK) or os.path.ismount(folder):

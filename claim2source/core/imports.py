@@ -42,8 +42,8 @@ def import_named(module: str) -> ModuleType:
             own = module.partition(".")[0]
             if error.name != own or not any(map(os.path.exists, (own, f"{own}.py"))):
                 raise
-    why = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
-    raise ModuleNotFoundError(why, name=own)
+    reason = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
+    raise ModuleNotFoundError(reason, name=own)
 
 
 def find_source(module: str) -> Path | None:

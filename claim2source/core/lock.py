@@ -80,7 +80,7 @@ class FolderLock:
                 locked = _flock(file)
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
                 if locked is False:
-                    raise self._error_of(holder or Holder())
+                    raise self._lock_error(holder or Holder())
                 if not self._is(file):  # released, and so removed, since it was opened
                     os.close(file)
                     continue
@@ -103,7 +103,7 @@ class FolderLock:
     def _no_file(self) -> UserError:
         return UserError(f"{self.path}: is another file, not a lock of this program; remove it")
 
-    def _error_of(self, holder: Holder) -> UserError:
+    def _lock_error(self, holder: Holder) -> UserError:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, file: int, holder: Holder) -> None:
@@ -119,7 +119,7 @@ class FolderLock:
         while time.monotonic() < end:
             time.sleep(min(1.0, TOUCH, max(end - time.monotonic(), 0)))
             if not self._is(file) or self.path.stat().st_mtime != touched:
-                raise self._error_of(holder)
+                raise self._lock_error(holder)
 
     def _is(self, file: int) -> bool:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = "claim2source"
 
 
-def command_of(program: str) -> str:
+def program_command(program: str) -> str:
     """Return the command that starts `program`, a file of the repository, from the same folder."""
     started, name = Path(sys.argv[0]), Path(program).stem.replace("_", "-")
     if started.name == "__main__.py" and PACKAGE in started.parts:

@@ -536,12 +536,12 @@ class Report(Strict):
         path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
-            raise InputError(path, why="is not a JSON object")
+            raise InputError(path, reason="is not a JSON object")
         version = raw.get("version")
         if version != VERSION:
             older = "none: no report, or one of version 0.1.0; evaluate again to compare"
-            why = older if version is None else f"{version!r}; this version reads {VERSION}"
-            raise InputError(path, field="version", why=why)
+            cause = older if version is None else f"{version!r}; this version reads {VERSION}"
+            raise InputError(path, field="version", reason=cause)
         _upgrade(raw)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
@@ -549,10 +549,12 @@ class Report(Strict):
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
         for key, value, allowed in out_of_range(raw):
-            raise InputError(path, field=key, why=f"{value!r} is not allowed; allowed: {allowed}")
+            raise InputError(
+                path, field=key, reason=f"{value!r} is not allowed; allowed: {allowed}"
+            )
         for key, text in report._file_names():
-            if reason := why_not_inside(text):
-                raise InputError(path, field=key, why=f"{value_text(text)} {reason}")
+            if reason := location_error(text):
+                raise InputError(path, field=key, reason=f"{value_text(text)} {reason}")
         return report
 
     def _file_names(self) -> Iterator[tuple[str, str]]:
@@ -577,7 +579,7 @@ def _upgrade(raw: dict[str, Any]) -> None:
         chosen["choices"] = choices
 
 
-def why_not_inside(text: str) -> str | None:
+def location_error(text: str) -> str | None:
     """Explain why a text names no place within its folder, here or on Windows; None if it does."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)

@@ -148,7 +148,9 @@ class Run:
         names = ("claim", "source", "score")
         lacking = [name for name in names if name not in getattr(frame, "columns", ())]
         if lacking:
-            raise InputError("run", why=f"has no column {lacking[0]}; wanted: {', '.join(names)}")
+            raise InputError(
+                "run", reason=f"has no column {lacking[0]}; wanted: {', '.join(names)}"
+            )
         columns = (frame[name].tolist() for name in names)
         return cls.from_rows(*columns)
 

@@ -62,7 +62,7 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text)
 
 
-def text_of(cell: Cell, digits: int = 4) -> str:
+def cell_text(cell: Cell, digits: int = 4) -> str:
     """Render a cell: floats with `digits` decimals, None as "-"."""
     if cell is None:
         return "-"
@@ -107,5 +107,5 @@ def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
             bool(rows) and not any(isinstance(row[i], str) for row in rows)
             for i in range(len(columns))
         ]
-    lines = [columns, *([text_of(cell, digits) for cell in row] for row in rows)]
+    lines = [columns, *([cell_text(cell, digits) for cell in row] for row in rows)]
     return [[printable_line(cell) for cell in line] for line in lines], right

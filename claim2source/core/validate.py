@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -32,13 +32,13 @@ def read_json(path: Path, *, ours: bool = True) -> object:
 
     A file of `ours` holds numbers that can be computed with: finite, whole ones of 64 bits.
     """
-    if why := why_not_file(path):
-        raise InputError(path, why=why)
+    if reason := file_error(path):
+        raise InputError(path, reason=reason)
     require_size(path)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(path, why=(error.strerror or str(error)).lower()) from None
+        raise InputError(path, reason=(error.strerror or str(error)).lower()) from None
     return parsed_json(data, path, ours=ours)
 
 
@@ -49,7 +49,7 @@ def require_size(path: Path) -> None:
     except OSError:
         return
     if reason := size_error(size):
-        raise InputError(path, why=reason)
+        raise InputError(path, reason=reason)
 
 
 def size_error(size: int) -> str:
@@ -67,13 +67,13 @@ def parsed_json(data: bytes, path: str | Path, *, ours: bool = True) -> object:
             return json.loads(text)
         return json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except json.JSONDecodeError as error:
-        raise InputError(path, error.lineno, why=f"not JSON: {error.msg}") from None
+        raise InputError(path, error.lineno, reason=f"not JSON: {error.msg}") from None
     except UnicodeDecodeError:
-        raise InputError(path, why="not JSON: not UTF-8") from None
+        raise InputError(path, reason="not JSON: not UTF-8") from None
     except RecursionError:
-        raise InputError(path, why="not JSON that can be read: nested too deeply") from None
+        raise InputError(path, reason="not JSON that can be read: nested too deeply") from None
     except ValueError as error:
-        raise InputError(path, why=f"not JSON that can be read: {error}") from None
+        raise InputError(path, reason=f"not JSON that can be read: {error}") from None
 
 
 def _integer(text: str) -> int:
@@ -104,7 +104,7 @@ def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in ((prefix,) if prefix else ()) + first["loc"])
-        raise InputError(path, field=field, why=_reason(first)) from None
+        raise InputError(path, field=field, reason=_reason(first)) from None
 
 
 @cache
@@ -123,7 +123,7 @@ def _reason(error: ErrorDetails) -> str:
         return "no such field"
     if error["type"] == "value_error":
         rule = error["ctx"]["error"]
-        return f"{rule.key}: {rule.why}" if isinstance(rule, ConfigError) else str(rule)
+        return f"{rule.key}: {rule.reason}" if isinstance(rule, ConfigError) else str(rule)
     allowed = error["msg"].removeprefix("Input should be ")
     if error["type"] == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
+from claim2source.core.files import atomic_folder, file_error, folder_error
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
 from claim2source.core.languages import is_language_tag
 from claim2source.core.records import (
@@ -27,8 +27,8 @@ from claim2source.core.records import (
 from claim2source.data.authors import author_names
 from claim2source.data.jsonl import JsonLines, Records, Row
 from claim2source.data.lenient import Kind, Traits, is_lenient
-from claim2source.data.text_files import first_cells, text_lines, tsv_rows, why_not_id
-from claim2source.data.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
+from claim2source.data.text_files import first_cells, id_error, text_lines, tsv_rows
+from claim2source.data.trec import BEIR_COLUMNS, grade_error, is_grade, write_beir_qrels
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Query(NamedTuple):
     split: str
 
 
-def folder_of(name: str | Path) -> Path:
+def dataset_folder(name: str | Path) -> Path:
     """Locate the folder of a data set given by path or name, as `load` does.
 
     Raises `InputError` where a plain name is no folder, here or in CLAIM2SOURCE_DATA.
@@ -79,12 +79,12 @@ def folder_of(name: str | Path) -> Path:
         "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
     )
     root_note = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
-    raise InputError(folder, why=f"{folder_note}, {root_note}")
+    raise InputError(folder, reason=f"{folder_note}, {root_note}")
 
 
-def files_of(name: str | Path) -> list[Path]:
-    """List a data set's two files and its folder. Raises as `folder_of` does."""
-    return [folder_of(name) / part for part in (CORPUS, QUERIES, QRELS)]
+def dataset_files(name: str | Path) -> list[Path]:
+    """List a data set's two files and its folder. Raises as `dataset_folder` does."""
+    return [dataset_folder(name) / part for part in (CORPUS, QUERIES, QRELS)]
 
 
 def read_beir(
@@ -96,12 +96,12 @@ def read_beir(
 ) -> Dataset:
     """Read one split of a BEIR folder; see `load`."""
     folder = Path(folder)
-    if why := why_not_folder(folder):
-        raise InputError(folder, why=why)
+    if reason := folder_error(folder):
+        raise InputError(folder, reason=reason)
     problems = Traits(folder, is_lenient(folder, lenient))
     for name in (CORPUS, QUERIES):
-        if why := why_not_file(folder / name):
-            problems.add(folder / name, None, None, why)
+        if reason := file_error(folder / name):
+            problems.add(folder / name, None, None, reason)
     problems.raise_if_any()
 
     queries = JsonLines(folder / QUERIES, problems)
@@ -151,12 +151,12 @@ def assembled(
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judgements or ():
         if claim not in claim_ids and queries.complete:
-            why = f"{claim!r} is not in {queries.path.name}"
-            problems.add(path, line, columns[0], why, "stranger")
+            reason = f"{claim!r} is not in {queries.path.name}"
+            problems.add(path, line, columns[0], reason, "stranger")
             continue
         if grade > 0 and source not in pool and corpus.complete:
-            why = f"gold {source!r} is not in {corpus.path.name}"
-            problems.add(path, line, columns[1], why, "absent")
+            reason = f"gold {source!r} is not in {corpus.path.name}"
+            problems.add(path, line, columns[1], reason, "absent")
         graded = grades.setdefault(claim, {})
         graded[source] = max(grade, graded.get(source, grade))
     if problems.lenient and judgements and not grades:
@@ -168,8 +168,8 @@ def assembled(
             continue
         for source in query.claim.candidates or ():
             if source not in pool and corpus.complete:
-                why = f"{source!r} is not in {corpus.path.name}"
-                problems.add(queries.path, query.line, "metadata.candidates", why)
+                reason = f"{source!r} is not in {corpus.path.name}"
+                problems.add(queries.path, query.line, "metadata.candidates", reason)
         claims.append(_with_golds(query.claim, qrels, pool))
     problems.raise_if_any()
     notes = (*problems.omission_notes(split), *_themselves(split, claims))
@@ -195,7 +195,7 @@ def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] |
     longest: dict[str, Source] = {}
     numeric: dict[str, bool] = {}
     for row in corpus.rows(repeated=True):
-        record = source_of(row)
+        record = read_source(row)
         is_numeric = _numeric_id(row)
         if is_numeric is not None:
             numeric.setdefault(record.id, is_numeric)
@@ -277,7 +277,7 @@ def text_length(source: Source) -> int:
     return len(source.title.strip()) + len(source.abstract.strip())
 
 
-def source_of(row: Row) -> Source:
+def read_source(row: Row) -> Source:
     """Read a source of corpus.jsonl; problems are reported."""
     row.check_keys(("_id", "title", "text"), OF_SOURCES)
     row.require_either("title", "text")
@@ -324,9 +324,9 @@ def read_judgements(
     first_of: dict[tuple[str, str], Judgement] = {}
     for line, (claim, source, score) in rows:
         good = True
-        for column, why in zip(columns, map(why_not_id, (claim, source)), strict=False):
-            if why:
-                problems.add(path, line, column, why)
+        for column, reason in zip(columns, map(id_error, (claim, source)), strict=False):
+            if reason:
+                problems.add(path, line, column, reason)
                 good = False
         grade = _grade(score.strip(), path, line, columns[2], problems)
         if grade is None or not good:
@@ -334,9 +334,9 @@ def read_judgements(
         judgement = Judgement(line, claim, source, grade)
         first = first_of.setdefault((claim, source), judgement)
         if first is not judgement:
-            why = f"{claim!r} is already judged for {source!r} on line {first.line}"
+            reason = f"{claim!r} is already judged for {source!r} on line {first.line}"
             kind: Kind = "same" if first.grade == grade else "contradicts"
-            problems.add(path, line, columns[1], why, kind)
+            problems.add(path, line, columns[1], reason, kind)
         judgements.append(judgement)
     if not judgements and len(problems) == before:
         problems.add(path, None, None, "empty split: no judgements")
@@ -352,8 +352,8 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
         is_headless = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
         has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
-        why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, why, "header" if is_headless or has_names else "")
+        reason = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
+        problems.add(path, number, None, reason, "header" if is_headless or has_names else "")
         if not (problems.lenient and (is_headless or has_names)):
             return
         if is_headless:
@@ -364,13 +364,13 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
 
 def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:
     """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
-    if not (why := why_not_grade(score)):
+    if not (reason := grade_error(score)):
         return int(score)
     decimal = _DECIMAL.fullmatch(score) is not None
     kind: Kind | Literal[""] = ""
     if decimal:
         kind = "decimal" if float(score).is_integer() else "cut"
-    problems.add(path, line, column, why, kind)
+    problems.add(path, line, column, reason, kind)
     return int(float(score)) if decimal and problems.lenient else None
 
 
@@ -414,8 +414,8 @@ def check_folders(sources: Iterable[Path], target: Path, overwrite: bool = False
     """Raise where a folder of `sources` is absent or writing `target` would lose something."""
     target_path = target.resolve()
     for source in sources:
-        if why := why_not_folder(source):
-            raise InputError(source, why=why)
+        if reason := folder_error(source):
+            raise InputError(source, reason=reason)
         replaced = (target_path, replaced_folder(target_path))
         if any(source.resolve().is_relative_to(folder) for folder in replaced):
             raise UserError(f"{target}: writing there would replace the input {source}")
@@ -435,7 +435,7 @@ def _refuse_foreign(folder: Path, overwrite: bool) -> None:
         raise UserError(f"{folder}: holds {name!r}; it would be lost")
     if not overwrite:
         raise UserError(f"{folder}: holds a data set; add --overwrite or choose another folder")
-    check_aside(folder, _why_kept)
+    check_aside(folder, _reason_to_keep)
 
 
 def _foreign(folder: Path) -> str | None:
@@ -445,7 +445,7 @@ def _foreign(folder: Path) -> str | None:
     return foreign[0].name if foreign else None
 
 
-def _why_kept(folder: Path) -> str | None:
+def _reason_to_keep(folder: Path) -> str | None:
     if folder.is_symlink() or not (folder / CORPUS).is_file():
         return "is not a data set"
     name = _foreign(folder)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 from claim2source.core.languages import primary_language
 from claim2source.core.progress import waiting
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.authors import author_names, turned_names
 from claim2source.data.frame_pickle import read_frame
-from claim2source.data.jsonl import JsonLines, Row, parse_json, row_of
-from claim2source.data.text_files import text_lines, tsv_rows, why_not_id, why_not_text
+from claim2source.data.jsonl import JsonLines, Row, parse_json, parse_row
+from claim2source.data.text_files import id_error, text_error, text_lines, tsv_rows
 
 COLLECTION = "collection_data.json"
 SPLITS = ("train", "dev", "test")
@@ -58,7 +58,7 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
         path = _claims_file(source, split, lang, problems)
-        if why_not_file(path) == "no such file":
+        if file_error(path) == "no such file":
             notes.append(f"{path}: no such file; left out")
         elif (table := _read_json(path, problems)) is not None:
             parts[split, lang] = table
@@ -160,7 +160,7 @@ def _splits(
         if not table.entries and len(problems) == before:
             problems.add(table.name, None, None, "holds no claims")
     if not parts:
-        raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
+        raise InputError(origin, reason="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
         notes = notes + _add_translations(claims, translations, problems)
     problems.raise_if_any()
@@ -187,7 +187,7 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
         if isinstance(entry, dict):
             # It means something in our layout, nothing in this one.
             entry.pop("metadata", None)
-        row = row_of(entry, Path(table.name), problems, number, f"entry {number}")
+        row = parse_row(entry, Path(table.name), problems, number, f"entry {number}")
         if row is not None:
             yield row
 
@@ -311,8 +311,8 @@ def read_2025(source: Path) -> list[Dataset]:
     problems = Problems()
     collection = _collection_file(source)
     for name in (collection, TWEETS.format("train"), TWEETS.format("dev")):
-        if why := why_not_file(source / name):
-            problems.add(source / name, None, None, why)
+        if reason := file_error(source / name):
+            problems.add(source / name, None, None, reason)
     problems.raise_if_any()
 
     papers = _read_collection(source / collection, problems)
@@ -351,7 +351,7 @@ def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
     if path.suffix == ".csv":
         for line, cells in tsv_rows(path, COLUMNS, problems, delimiter=","):
             record = dict(zip(COLUMNS, cells, strict=True))
-            if (row := row_of(record, path, problems, line)) is not None:
+            if (row := parse_row(record, path, problems, line)) is not None:
                 yield row
         return
     table = read_frame(path)
@@ -361,7 +361,7 @@ def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
     problems.raise_if_any()
     for number, values in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
         record = dict(zip(COLUMNS, values, strict=True))
-        if (row := row_of(record, path, problems, number, f"row {number}")) is not None:
+        if (row := parse_row(record, path, problems, number, f"row {number}")) is not None:
             yield row
 
 
@@ -401,16 +401,16 @@ def _read_tweets(
     line_of: dict[str, int] = {}
     columns = ["post_id", "tweet_text", *(["cord_uid"] if source_ids is not None else [])]
     for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
-        why_not = why_not_text(tweet) if tweet.strip() else "is empty"
-        whys = [why_not_id(post), why_not, *map(why_not_id, golds)]
+        why_not = text_error(tweet) if tweet.strip() else "is empty"
+        whys = [id_error(post), why_not, *map(id_error, golds)]
         if line_of.setdefault(post, line) != line:
             problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
         for gold in golds:
             if source_ids is not None and gold and gold not in source_ids:
                 whys[2] = f"gold {gold!r} is not in {collection}"
-        for column, why in zip(columns, whys, strict=True):
-            if why:
-                problems.add(path, line, column, why)
+        for column, reason in zip(columns, whys, strict=True):
+            if reason:
+                problems.add(path, line, column, reason)
         key = f"{split}-{post}"
         claims.append(Claim(key, tweet, golds=tuple(filter(None, golds))))
         if claims[-1].golds:

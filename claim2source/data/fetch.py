@@ -93,23 +93,23 @@ class Fetcher:
             query = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
             name = _text(self._json(f"{BLUESKY_API}/xrpc/{query}", address), "did", address)
 
-        def view_of(uri: str) -> dict[str, Any] | None:
+        def fetch_post_view(uri: str) -> dict[str, Any] | None:
             """Ask for the post at an AT address; None where it cannot be seen."""
             query = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
             posts = objects(self._json(f"{BLUESKY_API}/xrpc/{query}", address).get("posts"))
             return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
 
-        view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
+        view = fetch_post_view(f"at://{name}/app.bsky.feed.post/{path[3]}")
         if view is None:
             raise UserError(f"{address}: no such post, or it is not public")
-        return _post_of(address, id, _Bluesky(view_of).post(view))
+        return _to_post(address, id, _Bluesky(fetch_post_view).post(view))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
         if not (len(path) == 2 and path[0].startswith("@") and is_digits(path[1])):
             raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
         answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
         _text(answer, "content", address)
-        return _post_of(address, id, mastodon_post(answer))
+        return _to_post(address, id, mastodon_post(answer))
 
     def _json(self, url: str, address: str) -> dict[str, Any]:
         import httpx2
@@ -121,8 +121,8 @@ class Fetcher:
             with httpx2.stream("GET", endpoint, headers=_HEADERS, timeout=self.timeout) as answer:
                 code = answer.status_code
                 if answer.has_redirect_location:
-                    why = f"it redirects elsewhere ({code})"
-                    raise UserError(f"{address}: {host} cannot be read: {why}")
+                    reason = f"it redirects elsewhere ({code})"
+                    raise UserError(f"{address}: {host} cannot be read: {reason}")
                 if code in (400, 401, 403, 404, 410):
                     raise UserError(f"{address}: no such post, or it is not public")
                 if answer.is_error:
@@ -154,7 +154,7 @@ def is_other_address(text: str) -> bool:
     return _OTHER_ADDRESS.fullmatch(text.strip()) is not None and not is_address(text)
 
 
-def _post_of(address: str, id: str, parts: PostParts) -> Post:
+def _to_post(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
@@ -172,7 +172,7 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
     return value
 
 
-def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
+def posts_from(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
     """Read the posts of a file, else the one post, which is on standard input where it is `-`.
 
     A fetcher reads those that are addresses of the web. Raises `UserError` for one without a
@@ -184,8 +184,8 @@ def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> It
         posts = iter([Post("0", _standard_input() if post == "-" else post or "")])
     for item in posts:
         if is_other_address(item.text):
-            why = "is an address that is not fetched"
-            raise UserError(f"{item.text.strip()}: {why}: only https:// addresses of posts are")
+            reason = "is an address that is not fetched"
+            raise UserError(f"{item.text.strip()}: {reason}: only https:// addresses of posts are")
         if not is_address(item.text):
             yield item
         elif fetcher is not None:
@@ -200,7 +200,7 @@ def _standard_input() -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("standard input", why="is not UTF-8") from None
+        raise InputError("standard input", reason="is not UTF-8") from None
     if not text.strip():
         raise ConfigError("post", text[:40], "a text; standard input holds none")
     return text
@@ -222,7 +222,7 @@ class PostParts:
 
     def add(self, kind: str, *texts: object) -> None:
         """Add a marked paragraph of the texts that are some, or name the kind as without text."""
-        words = [text for text in map(_text_of, texts) if text]
+        words = [text for text in map(_plain_text, texts) if text]
         if words:
             self.paragraphs.append(f"[{kind}] {'. '.join(dict.fromkeys(words))}")
         else:
@@ -242,9 +242,9 @@ class PostParts:
 
 @dataclass(frozen=True)
 class _Bluesky:
-    """Read views of posts; `view_of` asks for that of another by its address, None if hidden."""
+    """Read views of posts; `fetch_post_view` asks for another post by its address."""
 
-    view_of: Callable[[str], Mapping[str, Any] | None]
+    fetch_post_view: Callable[[str], Mapping[str, Any] | None]
 
     def post(self, view: Mapping[str, Any], depth: int = 1) -> PostParts:
         """Read a view: `getPosts` answers its `record`, and its `embed` as it is shown."""
@@ -254,10 +254,10 @@ class _Bluesky:
             parts.add_post("boosted post", self._at(_object(record.get("subject")), depth))
             return parts
         parts, langs = PostParts(), record.get("langs")
-        parts.paragraphs += filter(None, [_text_of(record.get("text"))])
+        parts.paragraphs += filter(None, [_plain_text(record.get("text"))])
         lang = langs[0] if isinstance(langs, list) and langs else ""
         parts.lang = lang if isinstance(lang, str) else ""
-        parts.date = _text_of(record.get("createdAt"))
+        parts.date = _plain_text(record.get("createdAt"))
         for facet in objects(record.get("facets")):
             for feature in objects(facet.get("features")):
                 if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
@@ -275,7 +275,7 @@ class _Bluesky:
     def _add_quotation(
         self, parts: PostParts, record: Mapping[str, Any], view: Mapping[str, Any], depth: int
     ) -> None:
-        names = [_text_of(view.get(name)) for name in ("displayName", "name", "description")]
+        names = [_plain_text(view.get(name)) for name in ("displayName", "name", "description")]
         if isinstance(view.get("value"), Mapping) and depth < _DEEPEST:
             parts.add_post("quoted post", self.post(view, depth + 1))
         elif any(names):
@@ -289,7 +289,7 @@ class _Bluesky:
         uri = record.get("uri")
         if depth >= _DEEPEST or not (isinstance(uri, str) and _POST_URI.fullmatch(uri)):
             return None
-        view = self.view_of(uri)
+        view = self.fetch_post_view(uri)
         return None if view is None else self.post(view, depth + 1)
 
 
@@ -301,10 +301,10 @@ def _add_media(parts: PostParts, media: Mapping[str, Any]) -> None:
     if external := _object(media.get("external")):
         uri, texts = external.get("uri"), [external.get("title"), external.get("description")]
         parts.links += [uri] if isinstance(uri, str) else []
-        if uri is None or any(map(_text_of, texts)):
+        if uri is None or any(map(_plain_text, texts)):
             parts.add("link", *texts)
         else:
-            parts.without_text.append(f"a link to {_text_of(uri)}")
+            parts.without_text.append(f"a link to {_plain_text(uri)}")
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -327,14 +327,14 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     html = _Html(excluded=("quote-inline",) if quoted else ())
     html.feed(content if isinstance(content, str) else "")
     html.close()
-    warning, text = _text_of(status.get("spoiler_text")), html.text
+    warning, text = _plain_text(status.get("spoiler_text")), html.text
     own = f"{warning}\n{text}".strip() if warning else text
     parts = PostParts([own.strip()] if own.strip() else [], html.links)
-    parts.lang = _text_of(status.get("language"))
-    parts.date = _text_of(status.get("created_at"))
+    parts.lang = _plain_text(status.get("language"))
+    parts.date = _plain_text(status.get("created_at"))
     for media in objects(status.get("media_attachments")):
         kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
-        parts.add(kind or _text_of(media.get("type")) or "attachment", media.get("description"))
+        parts.add(kind or _plain_text(media.get("type")) or "attachment", media.get("description"))
     poll = _object(status.get("poll"))
     if poll:
         parts.add("poll", *(option.get("title") for option in objects(poll.get("options"))))
@@ -431,9 +431,9 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text_of(value: object) -> str:
+def _plain_text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
 def _kind(value: Mapping[str, Any]) -> str:
-    return _text_of(value.get("$type"))
+    return _plain_text(value.get("$type"))

@@ -166,24 +166,24 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
     try:
         size = Path(path).stat().st_size
         if size > MAX_BYTES:
-            raise InputError(path, why=f"{size} bytes; a pickle is read up to {MAX_BYTES}")
+            raise InputError(path, reason=f"{size} bytes; a pickle is read up to {MAX_BYTES}")
         data = Path(path).read_bytes()
         return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except FileNotFoundError:
-        why = "no such file"
+        reason = "no such file"
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
+        reason = f"cannot be read: {error.strerror}"
     except _DAMAGED as error:
         short = " ".join(str(error).split())[:300] or type(error).__name__
-        why = f"not a pickled DataFrame of plain columns, or damaged: {short}"
+        reason = f"not a pickled DataFrame of plain columns, or damaged: {short}"
     except (RecursionError, MemoryError):
-        why = "nested too deeply or too large to be read"
-    raise InputError(path, why=why)
+        reason = "nested too deeply or too large to be read"
+    raise InputError(path, reason=reason)
 
 
-def _need(holds: bool, why: str) -> None:
+def _need(holds: bool, reason: str) -> None:
     if not holds:
-        raise pickle.UnpicklingError(why)
+        raise pickle.UnpicklingError(reason)
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from typing import Any
 
 from claim2source.core.errors import InputError, Problems, value_text
 from claim2source.core.run import Run
-from claim2source.data.jsonl import Records, Row, row_of
+from claim2source.data.jsonl import Records, Row, parse_row
 from claim2source.data.trec import TOO_LARGE
 
 # What BEIR, ir_measures, PyTerrier and `Run.to_pandas` call the columns.
@@ -78,8 +78,8 @@ class Frame:
             if self.columns.count(column) > 1:
                 raise self.wrong(f"has the column {column} twice")
 
-    def wrong(self, why: str) -> InputError:
-        return InputError(self.name, why=why)
+    def wrong(self, reason: str) -> InputError:
+        return InputError(self.name, reason=reason)
 
     def column(self, name: str) -> list[object]:
         """Read a column as plain Python values, None where one is missing."""
@@ -140,8 +140,8 @@ class FrameRecords(Records):
         header = dict.fromkeys(self._column_of, "") | metadata | {"metadata": {}}
         Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
 
-    def _complain(self, field: str, why: str, kind: str = "", /) -> None:
-        self.problems.add(self.path, None, field, why, kind)
+    def _complain(self, field: str, reason: str, kind: str = "", /) -> None:
+        self.problems.add(self.path, None, field, reason, kind)
 
     def records(self) -> Iterator[Row]:
         keys = [*self._column_of, *self._of_metadata]
@@ -156,7 +156,7 @@ class FrameRecords(Records):
             inner = record.get("metadata")
             if metadata and (inner is None or isinstance(inner, dict)):
                 record["metadata"] = {**(inner or {}), **metadata}
-            row = row_of(record, self.path, self.problems, number)
+            row = parse_row(record, self.path, self.problems, number)
             assert row is not None
             yield row
 
@@ -204,7 +204,7 @@ def _run(
         return id_of_value[value]
 
     def complain(row: int | None) -> Any:
-        return lambda field, why, kind="": problems.add(name, row, field, why)
+        return lambda field, reason, kind="": problems.add(name, row, field, reason)
 
     ranked: dict[str, dict[str, float]] = {}
     for claim in claims:
@@ -212,13 +212,13 @@ def _run(
             ranked[key] = {}
     for number, claim, source, score in rows:
         ids = as_id(number, columns[0], claim), as_id(number, columns[1], source)
-        why = ""
+        reason = ""
         if isinstance(score, bool) or not isinstance(score, int | float):
-            why = "is missing" if score is None else f"{value_text(score)} is not a number"
+            reason = "is missing" if score is None else f"{value_text(score)} is not a number"
         elif not abs(score) < TOO_LARGE:
-            why = f"{score} is not a finite float32"
-        if why:
-            problems.add(name, number, columns[2], f"{why} (claim {claim!r}, source {source!r})")
+            reason = f"{score} is not a finite float32"
+        if reason:
+            problems.add(name, number, columns[2], f"{reason} (claim {claim!r}, source {source!r})")
         elif ids[0] is not None and ids[1] is not None:
             of_claim = ranked.setdefault(ids[0], {})
             of_claim[ids[1]] = max(float(score), of_claim.get(ids[1], float(score)))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from claim2source.core.errors import Problems
-from claim2source.data.text_files import text_lines, why_not_id, why_not_text
+from claim2source.data.text_files import id_error, text_error, text_lines
 
 # Kinds of problems that a lenient reader leaves out.
 EMPTY, REPEATED, UNKNOWN = "empty", "repeated", "unknown"
@@ -82,7 +82,9 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
         value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
         records = value if isinstance(value, list) else [] if value is None else [value]
         for position, record in enumerate(records, start=1):
-            if (row := row_of(record, path, problems, position, f"record {position}")) is not None:
+            if (
+                row := parse_row(record, path, problems, position, f"record {position}")
+            ) is not None:
                 yield row
         return
     for number, line in chain(begin, lines):
@@ -94,15 +96,17 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
 def _parsed_row(text: str, path: Path, problems: Problems, line: int) -> Row | None:
     before = len(problems)
     record = parse_json(text, path, problems, line)
-    return None if len(problems) > before else row_of(record, path, problems, line)
+    return None if len(problems) > before else parse_row(record, path, problems, line)
 
 
-def row_of(record: object, path: Path, problems: Problems, line: int, name: str = "") -> Row | None:
+def parse_row(
+    record: object, path: Path, problems: Problems, line: int, name: str = ""
+) -> Row | None:
     """Make a row of an object; problems name its line or, in a document, its name."""
 
-    def complain(field: str | None, why: str, kind: str = "") -> None:
+    def complain(field: str | None, reason: str, kind: str = "") -> None:
         label = ": ".join(part for part in (name, field) if part)
-        problems.add(path, None if name else line, label or None, why, kind)
+        problems.add(path, None if name else line, label or None, reason, kind)
 
     if isinstance(record, dict):
         return Row(record, line, complain, name)
@@ -172,8 +176,8 @@ class Row:
         if value is None:
             hint = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
             self.complain(field, f"is missing{hint}")
-        elif why := why_not_id(value) if isinstance(value, str) else _not_text(value):
-            self.complain(field, why)
+        elif reason := id_error(value) if isinstance(value, str) else _not_text(value):
+            self.complain(field, reason)
         else:
             return str(value)
         return None
@@ -188,10 +192,10 @@ class Row:
 
     def as_text(self, field: str, value: object) -> str:
         """Check a text; else complain and give ""."""
-        why = why_not_text(value) if isinstance(value, str) else _not_text(value)
-        if why:
-            self.complain(field, why)
-        return "" if why else str(value)
+        reason = text_error(value) if isinstance(value, str) else _not_text(value)
+        if reason:
+            self.complain(field, reason)
+        return "" if reason else str(value)
 
     def require_text(self, field: str) -> str:
         """Read the text of a field of the record; complain where it is absent or blank."""
@@ -223,8 +227,8 @@ class Row:
             unexpected = list(dict.fromkeys([*unexpected, *stray]))
         if missing and unexpected:
             allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
-            why = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
-            self.complain(", ".join(unexpected), why, UNKNOWN)
+            reason = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
+            self.complain(", ".join(unexpected), reason, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:
         """Read a list of the metadata; None where it is absent, or wrong, which is reported."""

@@ -65,7 +65,7 @@ class Traits(Problems):
         self.folder, self.lenient = folder, lenient
 
     def add(
-        self, file: str | Path, line: int | None, field: str | None, why: str, kind: str = ""
+        self, file: str | Path, line: int | None, field: str | None, reason: str, kind: str = ""
     ) -> None:
         if field is not None and field.partition(".")[0] == "metadata":
             kind = "metadata"
@@ -74,7 +74,7 @@ class Traits(Problems):
         if kind:
             self.count(kind, file, line)
         if not (kind and self.lenient):
-            super().add(file, line, field, why)
+            super().add(file, line, field, reason)
 
     def raise_if_any(self) -> None:
         """Raise `InputError` when anything was added; it names the flag where that would help."""

@@ -13,7 +13,7 @@ from claim2source.data.beir import (
     OF_SOURCES,
     QRELS,
     assembled,
-    folder_of,
+    dataset_folder,
     read_beir,
     read_claims,
     read_judgements,
@@ -103,7 +103,7 @@ def load(
     require(not names, "folder", folder, f"none beside {' and '.join(names)}")
     require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
-    return read_beir(folder_of(folder), str(split), languages, lenient=lenient)
+    return read_beir(dataset_folder(folder), str(split), languages, lenient=lenient)
 
 
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
@@ -111,14 +111,14 @@ def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> N
 
     Where they hold none, the data set is loaded, whose own errors come first.
     """
-    path = folder_of(folder) / QRELS / f"{split}.tsv"
+    path = dataset_folder(folder) / QRELS / f"{split}.tsv"
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as lines:
             if any(map(_is_gold, lines)):
                 return
     if not load(folder, split, lenient=lenient).golds:
-        why = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
-        raise InputError(folder_of(folder), field="split", why=why)
+        reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        raise InputError(dataset_folder(folder), field="split", reason=reason)
 
 
 def _is_gold(line: str) -> bool:

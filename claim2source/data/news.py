@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.errors import Problems
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
-from claim2source.data.beir import source_of
+from claim2source.data.beir import read_source
 from claim2source.data.jsonl import JsonLines
-from claim2source.data.text_files import text_lines, why_not_id, why_not_text
+from claim2source.data.text_files import id_error, text_error, text_lines
 
 SPLITS = ("train", "dev", "test")
 TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
@@ -26,7 +26,7 @@ def names_one(text: str, words: Iterable[str]) -> bool:
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
-def files_of_news() -> set[str]:
+def news_files() -> set[str]:
     """Name all files that `read_news` knows."""
     return {TITLES, ARTICLES, RSS, *(f"{split}.tsv" for split in SPLITS)}
 
@@ -43,8 +43,8 @@ def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
     problems = Problems()
     splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
     for name in (*(f"{split}.tsv" for split in splits or SPLITS[:1]), TITLES):
-        if why := why_not_file(source / name):
-            problems.add(source / name, None, None, why)
+        if reason := file_error(source / name):
+            problems.add(source / name, None, None, reason)
     problems.raise_if_any()
     articles = _titles(source / TITLES, problems)
     notes = [_add_bodies(source / ARTICLES, articles, problems)]
@@ -98,10 +98,10 @@ def _texts_and_ids(
             continue
         key, text = (left, right) if id_first else (right, left)
         key, text = key.strip(), _unquoted(text)
-        whys = [why_not_id(key), why_not_text(text) if text.strip() else "is empty"]
-        for column, why in zip(columns if id_first else columns[::-1], whys, strict=True):
-            if why:
-                problems.add(path, number, column, why)
+        whys = [id_error(key), text_error(text) if text.strip() else "is empty"]
+        for column, reason in zip(columns if id_first else columns[::-1], whys, strict=True):
+            if reason:
+                problems.add(path, number, column, reason)
         if not any(whys):
             yield number, text, key
 
@@ -124,7 +124,7 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
         title = articles[row.key].title
         if not row.text("title").strip():
             row.record = {**row.record, "title": title}
-        articles[row.key] = replace(source_of(row), title=title)
+        articles[row.key] = replace(read_source(row), title=title)
     with_body = sum(bool(article.abstract.strip()) for article in articles.values())
     return f"{with_body} of {len(articles)} articles have a body"
 
@@ -136,7 +136,7 @@ def _distractors(
         return [], ""
     sources, count = [], 0
     for row in JsonLines(path, problems).rows():
-        source, count = source_of(row), count + 1
+        source, count = read_source(row), count + 1
         if row.key in article_ids:
             problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
         if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):

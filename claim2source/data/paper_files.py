@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, Problems
-from claim2source.core.files import why_not_file
-from claim2source.data.beir import CORPUS, OF_SOURCES, folder_of, text_length
+from claim2source.core.files import file_error
+from claim2source.data.beir import CORPUS, OF_SOURCES, dataset_folder, text_length
 from claim2source.data.jsonl import Row
 from claim2source.data.lenient import is_lenient
-from claim2source.data.paper_json import paper_of_row, read_json
+from claim2source.data.paper_json import read_json, row_to_paper
 from claim2source.data.paper_xml import read_xml
 from claim2source.data.papers import Paper, clean, first_day
 from claim2source.data.references import read_bibtex, read_tagged
@@ -124,18 +124,18 @@ class PaperFiles:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
         path = Path(source)
         if not path.exists() or (path / CORPUS).is_file():
-            folder = path if path.suffix else folder_of(source)
+            folder = path if path.suffix else dataset_folder(source)
             if (folder / CORPUS).is_file():
                 lenient = is_lenient(folder, lenient)
                 return cls([folder / CORPUS], columns or {}, format or "beir", lenient)
         if not path.is_dir():
-            if why := why_not_file(path):
-                raise InputError(path, why=why)
+            if reason := file_error(path):
+                raise InputError(path, reason=reason)
             return cls([path], columns or {}, format, lenient)
         paths = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
         files = [item for item in paths if _is_ours(item)]
         if not files:
-            raise InputError(path, why=f"holds no files of papers: {READ} (.gz)")
+            raise InputError(path, reason=f"holds no files of papers: {READ} (.gz)")
         ignored = [item for item in paths if item not in set(files)]
         return cls(files, columns or {}, format, lenient, unread_files=ignored)
 
@@ -198,9 +198,9 @@ class PaperFiles:
     def _read_file(self, path: Path) -> Iterator[Paper | None]:
         kind = self.format
         if kind is None:
-            kind, why = format_of(path)
-            if why:
-                self.problems.add(path, None, None, why)
+            kind, reason = detect_format(path)
+            if reason:
+                self.problems.add(path, None, None, reason)
                 return iter(())
         if kind in ("pubmed", "jats"):
             return read_xml(path, self.problems)
@@ -208,7 +208,7 @@ class PaperFiles:
             rows = _parquet if kind == "parquet" else _csv
             columns, problems = self.columns, self.problems
             return (
-                paper_of_row(_row(path, line, cells, columns, problems))
+                row_to_paper(_row(path, line, cells, columns, problems))
                 for line, cells in rows(path, columns, problems)
             )
         if kind == "ris" or kind == "nbib":
@@ -225,10 +225,10 @@ def _suffix(path: Path) -> str:
 def _is_ours(path: Path) -> bool:
     if _suffix(path) in _FORMATS:
         return True
-    return (_suffix(path) == ".txt" or path.suffix == ".gz") and not format_of(path)[1]
+    return (_suffix(path) == ".txt" or path.suffix == ".gz") and not detect_format(path)[1]
 
 
-def format_of(path: Path) -> tuple[Format, str]:
+def detect_format(path: Path) -> tuple[Format, str]:
     """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
     by_name = _FORMATS.get(_suffix(path))
     if not path.is_file():  # a pipe is read only once
@@ -241,9 +241,9 @@ def format_of(path: Path) -> tuple[Format, str]:
     if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         begin = begin.decode("utf-16", "ignore").encode()
     begin = begin.removeprefix(BOM_UTF8).lstrip()
-    for mark, why in _OTHER_FORMATS.items():
+    for mark, reason in _OTHER_FORMATS.items():
         if re.match(mark, begin):
-            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), why)}; read are {READ}"
+            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), reason)}; read are {READ}"
     kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
     if by_name is None and kind is None:
         return "beir", f"is of no kind that is read; read are {READ}"
@@ -273,8 +273,8 @@ def _parquet(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iter
         with parquet.ParquetFile(path) as file:
             columns = _columns(path, file.schema_arrow.names, renamed, problems)
             for field, column in columns.items():
-                if why := _why_not_cells(file.schema_arrow.field(column).type, field):
-                    raise InputError(path, field=column, why=why)
+                if reason := _cells_error(file.schema_arrow.field(column).type, field):
+                    raise InputError(path, field=column, reason=reason)
             names = list(dict.fromkeys(columns.values()))
             for batch in file.iter_batches(_BATCH, columns=names):
                 table = Table.from_batches([batch])
@@ -283,11 +283,11 @@ def _parquet(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iter
                     number += 1
                     yield number, {field: values[name][row] for field, name in columns.items()}
     except (ArrowException, OSError, ValueError) as error:
-        why = " ".join(str(error).split())
-        problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
+        reason = " ".join(str(error).split())
+        problems.add(path, number or None, None, f"not Parquet that can be read: {reason}")
 
 
-def _why_not_cells(kind: pa.DataType, field: str) -> str:
+def _cells_error(kind: pa.DataType, field: str) -> str:
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -323,19 +323,19 @@ def _columns(
         columns["abstract"] = small["text"]
     columns |= renamed
     if not header:
-        raise InputError(path, why="is empty: a first line of columns is wanted")
+        raise InputError(path, reason="is empty: a first line of columns is wanted")
     header_text = ", ".join(header)
     for name, column in columns.items():
         if column not in header:
             raise InputError(
-                path, field=name, why=f"no column {column!r}; there are: {header_text}"
+                path, field=name, reason=f"no column {column!r}; there are: {header_text}"
             )
         if header.count(column) > 1:
-            why = f"{header.count(column)} columns have this name; there are: {header_text}"
-            raise InputError(path, field=column, why=why)
+            reason = f"{header.count(column)} columns have this name; there are: {header_text}"
+            raise InputError(path, field=column, reason=reason)
     if "id" not in columns or not {"title", "abstract"} & set(columns):
-        why = f"name the columns of id and of title or abstract; there are: {header_text}"
-        raise InputError(path, field="columns", why=why)
+        reason = f"name the columns of id and of title or abstract; there are: {header_text}"
+        raise InputError(path, field="columns", reason=reason)
     if unread := [column for column in header if column and column not in columns.values()]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
         problems.count(f"tables with columns that are not read ({listed})", path)
@@ -351,8 +351,8 @@ def _row(
 ) -> Row:
     labels = {_FIELD_OF.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 
-    def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, line, labels.get(field, field), why, kind)
+    def complain(field: str, reason: str, kind: str = "", /) -> None:
+        problems.add(path, line, labels.get(field, field), reason, kind)
 
     record: dict[str, object] = {"title": "", "text": ""}
     metadata: dict[str, object] = {}

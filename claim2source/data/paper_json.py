@@ -8,17 +8,17 @@ from pathlib import Path
 from claim2source.core.errors import Problems
 from claim2source.core.languages import primary_language
 from claim2source.data.authors import person_name
-from claim2source.data.beir import source_of
-from claim2source.data.jsonl import Row, json_records, row_of
+from claim2source.data.beir import read_source
+from claim2source.data.jsonl import Row, json_records, parse_row
 from claim2source.data.papers import (
     NOTICE,
     RETRACTED,
     Paper,
+    cell_state,
     iso_language,
-    paper_of_texts,
+    make_paper,
+    notice_state,
     plain_doi,
-    state_of,
-    state_of_cell,
     worst,
 )
 
@@ -53,7 +53,7 @@ def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Pape
                 work.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
                 yield None
             else:
-                yield paper_of_row(work)
+                yield row_to_paper(work)
 
 
 def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:
@@ -67,17 +67,17 @@ def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:
         yield row
         return
     for number, work in enumerate(value if isinstance(value, list) else [value], start=1):
-        if (parsed := row_of(work, path, problems, number, f"work {number}")) is not None:
+        if (parsed := parse_row(work, path, problems, number, f"work {number}")) is not None:
             yield parsed
 
 
-def paper_of_row(row: Row) -> Paper | None:
+def row_to_paper(row: Row) -> Paper | None:
     """Read a paper of corpus.jsonl; None for one that cannot be read, which is reported."""
     key = row.as_id("_id", row.record.get("_id"))
     if key is None:
         return None
     row.key = key
-    source = source_of(row)
+    source = read_source(row)
     if not f"{source.title}{source.abstract}".strip():
         return None  # that it is empty was reported
     doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
@@ -85,7 +85,7 @@ def paper_of_row(row: Row) -> Paper | None:
     retracted = row.meta.get("retracted")
     if isinstance(retracted, bool | int) or retracted is None:
         retracted = str(int(bool(retracted)))
-    state = state_of_cell(row.as_text("metadata.retracted", retracted))
+    state = cell_state(row.as_text("metadata.retracted", retracted))
     return Paper(source, doi, row.text("metadata.url"), code, state)
 
 
@@ -108,12 +108,14 @@ def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     abstract = _in_order(row, record.get("abstract_inverted_index"))
     authors = []
     for authorship in _list(record.get("authorships")):
-        name = _of(authorship, "author", "display_name") or _of(authorship, "raw_author_name")
+        name = _nested(authorship, "author", "display_name") or _nested(
+            authorship, "raw_author_name"
+        )
         if isinstance(name, str) and name.strip():
             authors.append(row.as_text("authorships", name))
     locations = [record.get("primary_location"), *_list(record.get("locations"))]
-    names = (_of(location, "source", "display_name") for location in locations)
-    return paper_of_texts(
+    names = (_nested(location, "source", "display_name") for location in locations)
+    return make_paper(
         path,
         row.location,
         problems,
@@ -153,7 +155,7 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
         return None
     title, subtitle = _first_text(row, "title"), _first_text(row, "subtitle")
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
-    return paper_of_texts(
+    return make_paper(
         path,
         row.location,
         problems,
@@ -161,7 +163,7 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
         title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,
         abstract=_first_text(row, "abstract"),
         authors=[person_name(author) for author in _list(row.record.get("author"))],
-        venue=_first_text(row, "container-title") or _of_text(row, "institution"),
+        venue=_first_text(row, "container-title") or _nested_text(row, "institution"),
         date=next(filter(None, map(_date_text, dates)), ""),
         doi=key,
         url=_first_text(row, "URL"),
@@ -172,40 +174,43 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
 
 def _updates(record: Mapping[str, object]) -> str:
     notices = [
-        state_of(
-            _text_of(update, "type"),
-            _date_text(_of(update, "updated")),
-            plain_doi(_text_of(update, "DOI")),
+        notice_state(
+            _plain_text(update, "type"),
+            _date_text(_nested(update, "updated")),
+            plain_doi(_plain_text(update, "DOI")),
         )
         for update in _list(record.get("updated-by"))
     ]
     if notice := worst(notices):
         return notice
     for update in _list(record.get("update-to")):
-        state, doi = state_of(_text_of(update, "type")), plain_doi(_text_of(update, "DOI"))
+        state, doi = (
+            notice_state(_plain_text(update, "type")),
+            plain_doi(_plain_text(update, "DOI")),
+        )
         if state and doi:
             return f"{state}{NOTICE}{doi}"
     return ""
 
 
-def _text_of(value: object, key: str) -> str:
-    text = _of(value, key)
+def _plain_text(value: object, key: str) -> str:
+    text = _nested(value, key)
     return text if isinstance(text, str) else ""
 
 
 def _date_text(value: object) -> str:
     """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
-    parts = _list(_of(value, "date-parts"))
+    parts = _list(_nested(value, "date-parts"))
     if parts and _list(parts[0]) and all(_list(parts[0])):
         year, *rest = (str(part) for part in _list(parts[0]))
         return "-".join([year, *(part.zfill(2) for part in rest)])
-    text = _of(value, "raw") or _of(value, "literal")
+    text = _nested(value, "raw") or _nested(value, "literal")
     return text if isinstance(text, str) else ""
 
 
-def _of_text(row: Row, field: str) -> str:
+def _nested_text(row: Row, field: str) -> str:
     listed = _list(row.record.get(field))
-    return row.as_text(field, _of(listed[0], "name") or "") if listed else ""
+    return row.as_text(field, _nested(listed[0], "name") or "") if listed else ""
 
 
 def _first_text(row: Row, *fields: str) -> str:
@@ -222,7 +227,7 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _of(value: object, *keys: str) -> object:
+def _nested(value: object, *keys: str) -> object:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

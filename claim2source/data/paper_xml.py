@@ -9,15 +9,15 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 from claim2source.data.papers import (
     NO_TITLE,
     RETRACTED,
     Paper,
     iso_language,
-    paper_of_texts,
+    make_paper,
+    notice_state,
     plain_doi,
-    state_of,
     worst,
 )
 from claim2source.data.text_files import open_bytes
@@ -47,7 +47,7 @@ class _Record:
 
     def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
         path, name, problems = self.path, self.name, self.problems
-        return paper_of_texts(path, name, problems, key=key, title=title, authors=authors, **texts)
+        return make_paper(path, name, problems, key=key, title=title, authors=authors, **texts)
 
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, left out", self.path, self.name)
@@ -85,8 +85,8 @@ class _Record:
 
 def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
     """Yield the articles of a file; None for one without id or without title and abstract."""
-    if why := why_not_file(path):
-        problems.add(path, None, None, why)
+    if reason := file_error(path):
+        problems.add(path, None, None, reason)
         return
     number = depth = 0
     try:
@@ -112,8 +112,10 @@ def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
                 if depth == 1 and root.tag not in _READERS:
                     root.clear()
             if root is not None and not number and root.tag not in _ROOTS:
-                why = f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
-                problems.add(path, None, None, why)
+                reason = (
+                    f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
+                )
+                problems.add(path, None, None, reason)
     except ParseError as error:
         problems.add(path, error.position[0], None, f"broken XML: {error}")
     except (OSError, EOFError, zlib.error) as error:
@@ -146,7 +148,7 @@ def _article(record: _Record) -> Paper | None:
 
 def _notices(citation: Element) -> str:
     notices = [
-        state_of(kind.removesuffix("In"), _text(element.find("RefSource")).rstrip("."))
+        notice_state(kind.removesuffix("In"), _text(element.find("RefSource")).rstrip("."))
         for element in citation.findall("CommentsCorrectionsList/CommentsCorrections")
         if (kind := element.get("RefType", "")).endswith("In")
     ]

@@ -14,7 +14,7 @@ from claim2source.core.arguments import is_digits
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
-from claim2source.data.text_files import any_lines, why_not_id, why_not_text
+from claim2source.data.text_files import any_lines, id_error, text_error
 
 # Months by their first letters, in English and, where they differ, German, French and Spanish.
 _MONTHS = {
@@ -108,7 +108,7 @@ class Paper:
         return self.retracted.partition(",")[0] in (RETRACTED, WITHDRAWN)
 
 
-def paper_of_texts(
+def make_paper(
     path: Path,
     location: int | str,
     problems: Problems,
@@ -132,10 +132,10 @@ def paper_of_texts(
     if not f"{title}{abstract}".strip():
         return None
     texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
-    wrong = {"id": why_not_id(key)} | {name: why_not_text(text) for name, text in texts.items()}
-    for name, why in wrong.items():
-        if why:
-            problems.add(path, line, f"{prefix}{name}", why)
+    wrong = {"id": id_error(key)} | {name: text_error(text) for name, text in texts.items()}
+    for name, reason in wrong.items():
+        if reason:
+            problems.add(path, line, f"{prefix}{name}", reason)
             return None
     title, abstract, venue = (
         " ".join(clean(text, path, location, problems).split()) for text in (title, abstract, venue)
@@ -241,7 +241,7 @@ def _month(text: str | None) -> int:
     return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)
 
 
-def state_of(kind: str, *details: str) -> str:
+def notice_state(kind: str, *details: str) -> str:
     """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
     label = next((state for state, sign in _STATES.items() if sign.search(kind)), "")
     return ", ".join(filter(None, (label, *details))) if label else ""
@@ -261,7 +261,7 @@ def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
         notices[of_doi] = worst((notices.get(of_doi, ""), f"{state}, {doi}"))
 
 
-def state_of_cell(text: str) -> str:
+def cell_state(text: str) -> str:
     """Read a cell `retracted`: yes or no, a day, or the notice."""
     line = " ".join(text.split())
     if line.lower() in _NO:
@@ -270,7 +270,7 @@ def state_of_cell(text: str) -> str:
         return RETRACTED
     if line.partition(",")[0] in _STATES:
         return line
-    return state_of(line, line) or f"{RETRACTED}, {line}"
+    return notice_state(line, line) or f"{RETRACTED}, {line}"
 
 
 @dataclass(frozen=True)
@@ -302,17 +302,17 @@ def read_notices(path: Path) -> Notices:
         for name in _WATCH:
             if name not in header:
                 columns = ", ".join(header[:8]) or "none"
-                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
-                raise InputError(path, field=name, why=why)
+                reason = f"no such column; a file of Retraction Watch has it; there are: {columns}"
+                raise InputError(path, field=name, reason=reason)
         rows.fieldnames = header
         ordered = sorted(rows, key=lambda row: _day_number(row.get("RetractionDate") or ""))
     except csv.Error as error:
-        raise InputError(path, why=f"is not a CSV file: {error}") from None
+        raise InputError(path, reason=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
     dois, pmids = dict[str, str](), dict[str, str]()
     for row in ordered:
         kind, day = row["RetractionNature"] or "", _iso_day(row.get("RetractionDate") or "")
-        state = state_of(kind, day, plain_doi(row.get("RetractionDOI") or ""))
+        state = notice_state(kind, day, plain_doi(row.get("RetractionDOI") or ""))
         if not state and kind.strip().lower() != _REINSTATED:
             continue
         if doi := plain_doi(row["OriginalPaperDOI"] or ""):

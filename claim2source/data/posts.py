@@ -69,15 +69,15 @@ def _table_rows(path: Path, problems: Problems) -> Iterator[Row]:
     problems.raise_if_any()
     columns = {name.lower(): name for name in reversed(header) if name.lower() in COLUMNS}
     if not {"text", "post"} & set(columns):
-        why = f"no such column; there are: {', '.join(header)}" if header else "is empty"
-        problems.add(path, None, "text" if header else None, why)
+        reason = f"no such column; there are: {', '.join(header)}" if header else "is empty"
+        problems.add(path, None, "text" if header else None, reason)
         return
     names = list(columns.values())
     for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
         pairs = zip(columns, cells, strict=True)
 
-        def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
-            problems.add(path, number, columns.get(field, field), why, kind)
+        def complain(field: str, reason: str, kind: str = "", /, number: int = number) -> None:
+            problems.add(path, number, columns.get(field, field), reason, kind)
 
         yield Row({name: cell for name, cell in pairs if cell.strip()}, number, complain)
 

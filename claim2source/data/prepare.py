@@ -29,7 +29,7 @@ from claim2source.core.folders import replaced_folder
 from claim2source.core.program import with_positionals
 from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
-from claim2source.data.beir import QRELS, check_folders, folder_of, write_beir
+from claim2source.data.beir import QRELS, check_folders, dataset_folder, write_beir
 from claim2source.data.checkthat import (
     files_2025,
     files_2026,
@@ -38,7 +38,7 @@ from claim2source.data.checkthat import (
     read_hub,
 )
 from claim2source.data.loading import load
-from claim2source.data.news import files_of_news, read_news
+from claim2source.data.news import news_files, read_news
 
 PROGRAM = "scripts/prepare.py"
 # Names of files in a note.
@@ -97,7 +97,9 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     Raises `InputError` on bad input, a line per problem, and `UserError` where `output` holds
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
-    folders = [folder_of(name) for name in config.sets] if config.input is None else [config.input]
+    folders = (
+        [dataset_folder(name) for name in config.sets] if config.input is None else [config.input]
+    )
     check_folders(folders, config.output, config.overwrite)
     splits, notes = _read(config)
     if config.splits is not None:
@@ -125,7 +127,7 @@ def _unread_notes(config: PrepareConfig) -> list[str]:
     elif config.task == "checkthat2026":
         known = files_2026()
     else:
-        known = files_of_news()
+        known = news_files()
     unread = []
     for path in sorted(config.input.iterdir()):
         is_translations = config.translations is not None and path == config.translations
@@ -156,7 +158,7 @@ def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], l
     order of the sets. Of a set's sources that are no gold of any split `distractors` are drawn by
     their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one name.
     """
-    folders = [folder_of(name) for name in sets]
+    folders = [dataset_folder(name) for name in sets]
     names = [folder.resolve().name for folder in folders]
     require(len(set(names)) == len(names) > 1, "sets", sets, "two or more of different names")
     parts = [

@@ -16,10 +16,10 @@ from claim2source.data.papers import (
     RETRACTED,
     Paper,
     first_day,
-    paper_of_texts,
+    make_paper,
     plain_doi,
 )
-from claim2source.data.text_files import any_lines, why_not_id
+from claim2source.data.text_files import any_lines, id_error
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
 # Tag -> field; of a field's tags the first present one counts.
@@ -139,7 +139,7 @@ def _reference(
     dates = sorted(texts_of["date"], key=lambda entry: first_day(entry) == 0)
     doi = next(filter(None, map(plain_doi, texts_of["doi"] + texts_of["url"])), "")
     if not key:
-        ids = [entry for entry in (*texts_of["id"], doi) if not why_not_id(entry)]
+        ids = [entry for entry in (*texts_of["id"], doi) if not id_error(entry)]
         key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
     date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
     text = title or next(iter(texts_of["abstract"]), "")
@@ -151,7 +151,7 @@ def _reference(
     url = next(
         (entry for entry in texts_of["url"] if entry.startswith(("http://", "https://"))), ""
     )
-    return paper_of_texts(
+    return make_paper(
         path,
         line,
         problems,
@@ -184,7 +184,7 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is reported below
     decode = LatexNodes2Text(math_mode="text").latex_to_text
 
-    def text_of(latex: str) -> str:
+    def field_text(latex: str) -> str:
         if not _LATEX.search(latex):
             return latex
         without_math = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
@@ -194,13 +194,13 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
             problems.count("texts whose LaTeX cannot be read, as they are", path)
             return latex
 
-    def names_of(latex: str) -> list[str]:
+    def list_names(latex: str) -> list[str]:
         names = (
             parse_single_name_into_parts(name, strict=False)
             for name in split_multiple_persons_names(latex)
             if name != "others"
         )
-        return [text_of(item.merge_first_name_first) for item in names]
+        return [field_text(item.merge_first_name_first) for item in names]
 
     lines = [line for _, line in any_lines(path, problems)]
     library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))
@@ -211,9 +211,9 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
         entry = twin or block
         if isinstance(entry, Entry):
             values = {
-                field.key.lower(): names_of(str(field.value))
+                field.key.lower(): list_names(str(field.value))
                 if field.key.lower() in ("author", "editor")
-                else [text_of(str(field.value))]
+                else [field_text(str(field.value))]
                 for field in entry.fields
             }
             if "year" in values and "month" in values:
@@ -222,8 +222,8 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
                 ]
             yield _reference(path, line, problems, _BIBTEX, values, entry.key)
         elif isinstance(block, ParsingFailedBlock):
-            why = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"
-            problems.add(path, line, None, f"broken BibTeX: {why}")
+            reason = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"
+            problems.add(path, line, None, f"broken BibTeX: {reason}")
     if not (library.entries or library.failed_blocks):
         problems.add(path, None, None, "holds no BibTeX entries")
 

@@ -55,7 +55,7 @@ def read_scores(
     content = parse_json("".join(lines), problems.file, problems.collected)
     scored: Scores = {}, {}, 0
     if isinstance(content, dict):
-        problems.add(None, None, _why_no_run(content))
+        problems.add(None, None, _no_run_reason(content))
     elif isinstance(content, list):
         entries = [_Entry(i, entry, problems) for i, entry in enumerate(content, 1)]
         reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
@@ -65,7 +65,7 @@ def read_scores(
     return scored
 
 
-def _why_no_run(content: Mapping[str, object]) -> str:
+def _no_run_reason(content: Mapping[str, object]) -> str:
     if content and all(_SELECTION.fullmatch(key) for key in content):
         return (
             "holds selections, which are places in another list: give that list as the run, and "
@@ -76,8 +76,8 @@ def _why_no_run(content: Mapping[str, object]) -> str:
 
 class _Entry(Row):
     def __init__(self, number: int, raw: object, problems: FileProblems) -> None:
-        def complain(field: str, why: str, kind: str = "", /) -> None:
-            problems.add(None, field or None, f"entry {number}: {why}")
+        def complain(field: str, reason: str, kind: str = "", /) -> None:
+            problems.add(None, field or None, f"entry {number}: {reason}")
 
         is_object = isinstance(raw, dict)
         super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
@@ -121,8 +121,8 @@ class _Entry(Row):
         ordered = [by_rank[rank] for rank in sorted(by_rank)]
         for (_, before), (source, after) in pairwise(ordered):
             if before is not None and after is not None and after > before:
-                why = f"{source!r} scores higher than the candidate ranked before it"
-                self.complain(stage[1], why)
+                reason = f"{source!r} scores higher than the candidate ranked before it"
+                self.complain(stage[1], reason)
                 break
         return ordered
 
@@ -190,7 +190,7 @@ def read_selections(path: Path) -> Selections:
             problems.add(path, None, field, "is neither null nor a place, an integer from 1")
     problems.raise_if_any()
     if not selections:
-        raise InputError(path, why="holds no selections")
+        raise InputError(path, reason="holds no selections")
     return selections
 
 
@@ -203,7 +203,7 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
     """
     if language not in selections:
         have = ", ".join(sorted(selections))
-        raise InputError(path, why=f"no selections of {language!r} claims; there are: {have}")
+        raise InputError(path, reason=f"no selections of {language!r} claims; there are: {have}")
     problems = Problems()
     lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
     for selected_rank, selected in selections[language].items():
@@ -213,8 +213,8 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
         elif selected is not None:
             listed = lists[run.claim_ids[selected_rank]]
             if selected > len(listed):
-                why = f"{selected} is beyond the {len(listed)} sources of the claim's list"
-                problems.add(path, None, f"{key}.selected_paper", why)
+                reason = f"{selected} is beyond the {len(listed)} sources of the claim's list"
+                problems.add(path, None, f"{key}.selected_paper", reason)
             else:
                 best = np.float32(listed[0][1])
                 above = max(best + np.float32(1), np.nextafter(best, np.float32(np.inf)))

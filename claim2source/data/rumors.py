@@ -169,10 +169,10 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
     if not records and not len(problems):
         problems.add(path, None, None, "holds no rumours")
     problems.raise_if_any()
-    return Rumors(tuple(rumors), path.stem, split or split_of(path), _language(rumors))
+    return Rumors(tuple(rumors), path.stem, split or get_split(path), _language(rumors))
 
 
-def split_of(path: Path) -> str:
+def get_split(path: Path) -> str:
     match = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
     return match[1].lower() if match else path.stem
 
@@ -198,8 +198,8 @@ def _read_list(path: Path, problems: Problems) -> Sequence[object]:
 def _object_row(
     record: object, path: Path, problems: Problems, location: str, keys: Sequence[str]
 ) -> Row | None:
-    def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, None, f"{location}.{field}", why)
+    def complain(field: str, reason: str, kind: str = "", /) -> None:
+        problems.add(path, None, f"{location}.{field}", reason)
 
     if not isinstance(record, dict):
         problems.add(path, None, location, "is not an object")
@@ -244,8 +244,8 @@ def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple
         if tweet.id and tweet.id not in by_id:
             row.complain(f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline")
         elif tweet.id and by_id[tweet.id].account != tweet.account:
-            why = f"{tweet.account!r} is not the account of this tweet in the timeline"
-            row.complain(f"evidence.{number}.account", why)
+            reason = f"{tweet.account!r} is not the account of this tweet in the timeline"
+            row.complain(f"evidence.{number}.account", reason)
     return cast(Label, label), tuple(tweet.id for tweet in evidence)
 
 
@@ -325,8 +325,8 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         elif label is None:
             silent.append(row)
         elif label not in LABELS:
-            why = f"{value_text(label)} is not one of {', '.join(LABELS)}"
-            row.complain("predicted_label", why)
+            reason = f"{value_text(label)} is not one of {', '.join(LABELS)}"
+            row.complain("predicted_label", reason)
         labels[key] = cast("Label | None", label)
         evidence = row.record.get("predicted_evidence")
         if not isinstance(evidence, list):
@@ -347,12 +347,14 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
                 _check_type(row, f"{location}.id", cells[1], known)
     if any(label is not None for label in labels.values()):
         for row in silent:
-            why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
-            row.complain("predicted_label", why)
+            reason = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            row.complain("predicted_label", reason)
     problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
-        raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
+        raise InputError(
+            path, reason=f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
+        )
     return labels, _checked(ranked, path, rumors, problems)
 
 

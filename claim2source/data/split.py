@@ -51,12 +51,12 @@ def carve_val(
             room.subtract(counts)
     if not 0 < len(val_ids) < len(train.claims):
         side = "train" if val_ids else VAL
-        why = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
-        raise ConfigError("share", share, why)
+        reason = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
+        raise ConfigError("share", share, reason)
     if seen_share:
         staying = [claim for claim in train.claims if claim.id not in val_ids]
         quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})
-        val_ids |= _of_seen_papers(staying, quotas, seed)
+        val_ids |= _draw_seen_claims(staying, quotas, seed)
     rest = train.with_claims(claim for claim in train.claims if claim.id not in val_ids)
     val = train.with_claims((c for c in train.claims if c.id in val_ids), split=VAL)
     return rest, val
@@ -84,7 +84,7 @@ def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
     return sorted(digests, key=lambda key: (digests[key], key))
 
 
-def _of_seen_papers(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
+def _draw_seen_claims(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
     """Draw claims whose golds all keep another claim, at most `room` in each language."""
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:

@@ -84,7 +84,7 @@ def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
     return ids
 
 
-def year_of(dataset: Dataset) -> Year:
+def submission_year(dataset: Dataset) -> Year:
     """Tell whose files a split is submitted in: the lab of 2026 has several languages.
 
     Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
@@ -109,8 +109,8 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
                 prefix = next(filter(claim.id.startswith, prefixes), "")
                 name = claim.id.removeprefix(prefix)
                 if claim_of.setdefault(name, claim.id) != claim.id:
-                    why = f"{name!r} would stand for both {claim_of[name]!r} and {claim.id!r}"
-                    raise InputError("submission", field=_COLUMN_OF[year], why=why)
+                    reason = f"{name!r} would stand for both {claim_of[name]!r} and {claim.id!r}"
+                    raise InputError("submission", field=_COLUMN_OF[year], reason=reason)
         file = f"predictions_{language}.tsv" if language else "predictions.tsv"
         files[file] = {claim: name for name, claim in claim_of.items()}
     return files
@@ -182,8 +182,8 @@ def check_submission(
         if len(problems.collected) > before:
             continue
         if len(ids) != k or len(set(ids)) != k:
-            why = f"{len(set(ids))} distinct sources, not {k}"
-            problems.add(number, PREDICTIONS_COLUMN, why)
+            reason = f"{len(set(ids))} distinct sources, not {k}"
+            problems.add(number, PREDICTIONS_COLUMN, reason)
         if unknown_ids := [key for key in ids if key not in sources]:
             problems.add(number, PREDICTIONS_COLUMN, _unknown_id_error(unknown_ids[0], sources))
     for claim in claims:
@@ -215,7 +215,7 @@ def require_zip(file: Path) -> None:
     if file.suffix.casefold() != ".zip":
         raise ConfigError("submit", str(file), "a file whose name ends in .zip")
     if file.exists() and not _is_submission_zip(file):
-        raise InputError(file, why="would be replaced, but is not a submission of this program")
+        raise InputError(file, reason="would be replaced, but is not a submission of this program")
     require_writable(file, "file")
 
 

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from claim2source.core.errors import InputError, Problems
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 
 
 def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
@@ -24,8 +24,8 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
     A file named .gz is unpacked. A line that is not UTF-8 is added to `problems` and yielded as
     None.
     """
-    if why := why_not_file(path):
-        problems.add(path, None, None, why)
+    if reason := file_error(path):
+        problems.add(path, None, None, reason)
         return
     with _adding_failures(path, problems), open_bytes(path) as file:
         for number, raw in enumerate(file, start=1):
@@ -43,8 +43,8 @@ def any_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     It may be UTF-8, UTF-16 with a byte order mark or, which is counted, Windows-1252, and its
     lines may end in CR alone. A line that cannot be read is added to `problems`; it is blank.
     """
-    if why := why_not_file(path):
-        problems.add(path, None, None, why)
+    if reason := file_error(path):
+        problems.add(path, None, None, reason)
         return
     encoding = ""
     with _adding_failures(path, problems), open_bytes(path) as file:
@@ -71,16 +71,16 @@ def _adding_failures(path: Path, problems: Problems) -> Iterator[None]:
     except UnicodeDecodeError as error:
         problems.add(path, None, None, f"is broken UTF-16: {error.reason}")
     except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        problems.add(path, None, None, f"cannot be read: {why}")
+        reason = getattr(error, "strerror", None) or str(error)
+        problems.add(path, None, None, f"cannot be read: {reason}")
 
 
 def _decoded(raw: bytes, encoding: str, path: Path, line: int, problems: Problems) -> str | None:
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError as error:
-        why = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
-        problems.add(path, line, None, why)
+        reason = f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}"
+        problems.add(path, line, None, reason)
         return None
 
 
@@ -104,7 +104,7 @@ def read_lines(path: Path) -> list[str]:
             problems.add(path, number, None, "holds a NUL character")
     problems.raise_if_any()
     if not any(line.strip() for line in lines):
-        raise InputError(path, why="the file is empty")
+        raise InputError(path, reason="the file is empty")
     return lines
 
 
@@ -142,8 +142,8 @@ def tsv_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            why = "a quote that is not closed" if "end of data" in str(error) else str(error)
-            problems.add(path, number, None, f"broken row: {why}")
+            reason = "a quote that is not closed" if "end of data" in str(error) else str(error)
+            problems.add(path, number, None, f"broken row: {reason}")
             continue
         if not any(cell.strip() for cell in cells):
             continue
@@ -151,12 +151,12 @@ def tsv_rows(
             header = [cell.strip() for cell in cells]
             wrong = [name for name in columns if header.count(name) != 1]
             if only and header != list(columns):
-                why = f"the header must be {' <tab> '.join(columns)}"
-                problems.add(path, number, None, why)
+                reason = f"the header must be {' <tab> '.join(columns)}"
+                problems.add(path, number, None, reason)
                 return
             for name in wrong:
-                why = f"must be a column of the header, once; there are: {', '.join(header)}"
-                problems.add(path, number, name, why)
+                reason = f"must be a column of the header, once; there are: {', '.join(header)}"
+                problems.add(path, number, name, reason)
             if wrong:
                 return
             positions = [header.index(name) for name in columns]
@@ -202,7 +202,7 @@ def open_spreadsheet(
     return header_by(separator), separator, chain(before, lines)
 
 
-def why_not_text(value: str) -> str | None:
+def text_error(value: str) -> str | None:
     """Explain why a text cannot be stored; None where it can."""
     if "\0" in value:
         return "holds a NUL character"
@@ -213,10 +213,10 @@ def why_not_text(value: str) -> str | None:
     return None
 
 
-def why_not_id(value: str) -> str | None:
+def id_error(value: str) -> str | None:
     """Explain why a text cannot be an id; None where it can."""
     if not value.strip():
         return "is empty"
     if value.split() != [value]:
         return "holds white space, which would split it in a ranked list; use _ instead"
-    return why_not_text(value)
+    return text_error(value)

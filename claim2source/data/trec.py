@@ -61,11 +61,11 @@ class RunFile:
         matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
         candidates = languages if len(languages) == 1 else matching
         if len(candidates) != 1:
-            why = (
+            reason = (
                 f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
                 "name it in a file of systems"
             )
-            raise InputError(self.path, why=why)
+            raise InputError(self.path, reason=reason)
         return candidates[0]
 
 
@@ -113,8 +113,10 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     ids = file.run.claim_ids
     strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
     if strange:
-        why = f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
-        raise InputError(file.path, field="ground_truth_pubkey", why=why)
+        reason = (
+            f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
+        )
+        raise InputError(file.path, field="ground_truth_pubkey", reason=reason)
     if any(claim in golds for claim in ids):
         return file
     first_ids = set(ids[:FRONTS_ASKED])
@@ -133,8 +135,8 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     fitting = sorted(filter(fits, fronts))
     if len(fitting) > 1:
         first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
-        why = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
-        raise InputError(file.path, why=why)
+        reason = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
+        raise InputError(file.path, reason=reason)
     if not fitting:
         return file
     (front,) = fitting
@@ -170,23 +172,23 @@ def read_qrels(path: str | Path) -> Qrels:
         for name, cell in (("claim id", claim), ("source id", source)):
             if not cell:
                 problems.add(path, number, name, "empty")
-        if why := why_not_grade(grade):
-            problems.add(path, number, "score", why)
+        if reason := grade_error(grade):
+            problems.add(path, number, "score", reason)
         elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):
-            why = f"{claim!r} {source!r} again, with another grade than before"
-            problems.add(path, number, "score", why)
+            reason = f"{claim!r} {source!r} again, with another grade than before"
+            problems.add(path, number, "score", reason)
     problems.raise_if_any()
     if not grades:
-        raise InputError(path, why="no judgements, only a header")
+        raise InputError(path, reason="no judgements, only a header")
     return Qrels(grades)
 
 
-def why_not_grade(text: str) -> str | None:
+def grade_error(text: str) -> str | None:
     """Explain why a text is no grade of a judgement; None where it is."""
     if is_grade(text):
         return None
-    why = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
-    return f"{text[:40]!r} is {why}"
+    reason = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
+    return f"{text[:40]!r} is {reason}"
 
 
 def write_trec_run(
@@ -262,8 +264,8 @@ def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
             repeated += cells[2] in scores
             scores[cells[2]] = max(score, scores.get(cells[2], score))
         elif cells:
-            why = f"{len(cells)} columns; a TREC run has 6: claim Q0 source rank score tag"
-            problems.add(number, None, why)
+            reason = f"{len(cells)} columns; a TREC run has 6: claim Q0 source rank score tag"
+            problems.add(number, None, reason)
     return ranked, repeated
 
 
@@ -287,15 +289,15 @@ def _trec_qrels_rows(
         if len(cells) == 4:
             yield number, [cells[0], *cells[2:]]
         elif cells:
-            why = f"{len(cells)} columns; TREC qrels have 4: claim 0 source grade"
-            problems.add(path, number, None, why)
+            reason = f"{len(cells)} columns; TREC qrels have 4: claim 0 source grade"
+            problems.add(path, number, None, reason)
 
 
 def _check_words(path: Path, kind: str, ids: Iterable[str], problems: Problems) -> None:
     for word in ids:
         if word.split() != [word]:
-            why = f"{word!r} can't be in a TREC file: white space or empty"
-            problems.add(path, None, kind, why)
+            reason = f"{word!r} can't be in a TREC file: white space or empty"
+            problems.add(path, None, kind, reason)
 
 
 def _score_texts(run: Run) -> Iterator[str]:

@@ -169,7 +169,7 @@ class Tracker:
         # Its lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
         if tracking == "online" and host not in _failures:
-            _failures[host] = why_not_reached(host)
+            _failures[host] = connection_error(host)
             if _failures[host]:
                 self._say(_failures[host], "the run")
         online = tracking == "online" and not _failures[host]
@@ -218,11 +218,11 @@ class Tracker:
         except Exception as retry_error:
             self._start_offline(False, retry_error)
 
-    def _say(self, why: Exception | str, subject: str) -> None:
+    def _say(self, reason: Exception | str, subject: str) -> None:
         self._has_hinted = True
         offline = printable_line(shlex.quote(str(self._folder / "wandb")))
         upload = f"`wandb sync {offline}/offline-run-*` uploads it"
-        log.warning("wandb: %s; %s is kept offline: %s", _reason(why), subject, upload)
+        log.warning("wandb: %s; %s is kept offline: %s", _reason(reason), subject, upload)
 
 
 def _reason(error: Exception | str) -> str:
@@ -231,7 +231,7 @@ def _reason(error: Exception | str) -> str:
     return printable_line(text.replace(key, "...") if key else text)
 
 
-def why_not_reached(host: str) -> str:
+def connection_error(host: str) -> str:
     """Explain, within a few seconds, why a W&B server cannot be used; empty where it answers.
 
     The key is not sent.

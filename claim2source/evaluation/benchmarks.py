@@ -105,7 +105,7 @@ class Benchmarks:
         path = self.folder / f"{name}.json"
         raw = read_json(path)
         if isinstance(raw, dict) and "systems" in raw:
-            return _of_report(Report.read(path), metric)
+            return _report_figures(Report.read(path), metric)
         return validated(Figures, json.dumps(raw), path)
 
     def page(self) -> str:
@@ -145,8 +145,8 @@ class Benchmarks:
 
     def _look_up(self, rows: Mapping[str, Figure], name: str, file: str) -> Figure:
         if name not in rows:
-            why = f"has no row {name!r}; {did_you_mean(name, rows)}there are: {', '.join(rows)}"
-            raise InputError(self.folder / f"{file}.json", why=why)
+            reason = f"has no row {name!r}; {did_you_mean(name, rows)}there are: {', '.join(rows)}"
+            raise InputError(self.folder / f"{file}.json", reason=reason)
         return rows[name]
 
     def _finding(self, finding: Finding) -> str:
@@ -158,11 +158,11 @@ class Benchmarks:
         for test in self.figures(file).tests:
             if (test.system, test.baseline) == (system, baseline):
                 return test
-        why = f"has no test of {system!r} against {baseline!r}"
-        raise InputError(self.folder / f"{file}.json", why=why)
+        reason = f"has no test of {system!r} against {baseline!r}"
+        raise InputError(self.folder / f"{file}.json", reason=reason)
 
 
-def _of_report(report: Report, metric: str) -> Figures:
+def _report_figures(report: Report, metric: str) -> Figures:
     rows = {
         name: _figure(system, metric)
         for name, system in report.systems.items()

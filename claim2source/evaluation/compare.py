@@ -27,7 +27,7 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import listed, one_line
 from claim2source.data.grouping import gold_groups
 from claim2source.data.loading import load
-from claim2source.evaluation.rankings import Ranking, result_of
+from claim2source.evaluation.rankings import Ranking, read_ranking
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import (
     LoadedSystem,
@@ -385,7 +385,7 @@ def compare(
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
     require(bool(results), "results", dict(results), "one or more systems by name")
     repeats, seed = whole_number(repeats, "repeats"), whole_number(seed, "seed", 0)
-    rankings = {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
+    rankings = {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}
     runs = {
         name: ranking if isinstance(ranking, Run) else ranking.run
         for name, ranking in rankings.items()

@@ -12,7 +12,7 @@ from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.records import DATASET_WANTED, Dataset
-from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, why_not_inside
+from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, location_error
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.evaluate import (
     ScoredSystem,
@@ -25,7 +25,7 @@ from claim2source.evaluation.evaluate import (
     with_missing_notes,
 )
 from claim2source.evaluation.files import write_runs
-from claim2source.evaluation.rankings import DEPTH, Ranking, result_of
+from claim2source.evaluation.rankings import DEPTH, Ranking, read_ranking
 from claim2source.metrics.families import Family
 from claim2source.search.dense import Dense
 from claim2source.text import Rendering
@@ -75,7 +75,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
         repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
         require_golds(dataset, PROGRAM)
-        require(why_not_inside(name) is None, "name", name, "a name without folders")
+        require(location_error(name) is None, "name", name, "a name without folders")
         self.dataset, self.name, self.rendering = dataset, name, rendering
         self.primary_metric = f"{MACRO}_{MAIN_METRIC}"
         self.systems: dict[str, ScoredSystem] = {}
@@ -83,7 +83,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self._report: Report | None = None
         self._own_folders: set[Path] = set()
         if baseline is not None:
-            self._add("baseline", result_of(baseline, dataset, "baseline"))
+            self._add("baseline", read_ranking(baseline, dataset, "baseline"))
 
     def __call__(  # type: ignore[override]
         self,
@@ -150,8 +150,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
                 provenance.program != PROGRAM
                 or provenance.data.get(split) != self.dataset.fingerprint
             ):
-                why = "another report would be lost; give the Evaluator a name of its own"
-                raise UserError(f"{folder / FILE}: {why}")
+                reason = "another report would be lost; give the Evaluator a name of its own"
+                raise UserError(f"{folder / FILE}: {reason}")
         self._own_folders.add(folder)
         for name, system in self.systems.items():
             if (own := folder / name) not in self._own_folders:

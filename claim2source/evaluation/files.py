@@ -18,8 +18,8 @@ from claim2source.data.submissions import (
     lab_ids,
     lab_source_ids,
     require_zip,
+    submission_year,
     write_submission,
-    year_of,
     zip_submission,
 )
 from claim2source.data.trec import write_trec_run
@@ -84,10 +84,10 @@ def require_submittable(
     if file is None:
         return
     require_one_row(file, rows, how)
-    if mixed := [claim.id for claim in dataset.claims if _is_of_mixed(claim.id, dataset.split)]:
+    if mixed := [claim.id for claim in dataset.claims if _is_mixed(claim.id, dataset.split)]:
         allowed = f"claims of one data set of a lab; {mixed[0]!r} is one of `prepare mixed`"
         raise ConfigError("submit", str(file), allowed)
-    year = year_of(dataset)
+    year = submission_year(dataset)
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
     if foreign:
         allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"
@@ -99,7 +99,7 @@ def require_submittable(
     require_zip(file)
 
 
-def _is_of_mixed(claim_id: str, split: str) -> bool:
+def _is_mixed(claim_id: str, split: str) -> bool:
     """Whether a claim is called `<name of a set>/<split>-..`, as `prepare mixed` calls it."""
     return claim_id.partition("/")[2].startswith(f"{split}-")
 
@@ -120,7 +120,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     """
     if file is None:
         return []
-    year, pool = year_of(dataset), [source.id for source in dataset.sources]
+    year, pool = submission_year(dataset), [source.id for source in dataset.sources]
     ranked = {claim.id: run.sources(claim.id, SUBMITTED) for claim in dataset.claims}
     full_run = Run.from_lists(
         {claim: _filled_up(own, pool) for claim, own in ranked.items()}, pool=run.pool

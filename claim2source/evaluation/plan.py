@@ -13,7 +13,7 @@ from typing import Any, get_args
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import as_plain, make, read_yaml, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
-from claim2source.core.files import why_not_file
+from claim2source.core.files import file_error
 from claim2source.core.folders import RUN_FILE, checkpoints_in
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
@@ -122,7 +122,7 @@ def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[Row
     ]
 
 
-def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
+def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
     """List the checkpoints that are named: of a training run every kept epoch and its soups.
 
     Raises `UserError` for a run without any.
@@ -187,8 +187,8 @@ def plan_rows(
             plans.append(RowPlan(system, checkpoint=checkpoint))
     plans = _select(plans, only)
     if run is not None:
-        if why := why_not_file(run):
-            raise InputError(run, why=why)
+        if reason := file_error(run):
+            raise InputError(run, reason=reason)
         node = RunNode(run=SavedRunConfig({ALL: run}))
         plans = [
             replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
@@ -271,7 +271,7 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
     try:
         stage = read_stage(entry, is_first=position == 0)
     except ConfigError as error:
-        raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
+        raise ConfigError(f"vary {key}", value, error.allowed, error.reason) from None
     return (*stages[:position], stage, *stages[position + 1 :])
 
 
@@ -333,6 +333,6 @@ def _pairs(option: str, texts: Sequence[str]) -> Iterator[tuple[str, list[Any]]]
         try:
             values = read_yaml(f"[{text}]") if option == "--vary" else [text]
         except InputError as error:
-            reason = error.problems[0].why
+            reason = error.problems[0].reason
             raise UserError(f"config: {option}: {value}: after the =: {reason}") from None
         yield key, values

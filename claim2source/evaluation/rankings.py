@@ -47,11 +47,11 @@ def named_results(
     Raises `UserError` for what is no ranking, or one of other claims.
     """
     if isinstance(results, Mapping) and not _is_scores(results):
-        return {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
-    return {DEFAULT_NAME: result_of(results, dataset)}
+        return {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}
+    return {DEFAULT_NAME: read_ranking(results, dataset)}
 
 
-def result_of(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Run | Result:
+def read_ranking(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Run | Result:
     """Read one ranking; that of a file, mapping or table must be of the data set's claims."""
     if isinstance(ranking, Run | Result):
         return ranking

@@ -38,7 +38,7 @@ def first_ranks(
         return scores.claim_ids, np.round(1 / scores[_UNCUT])
 
 
-def bucket_of(rank: float) -> str:
+def rank_bucket(rank: float) -> str:
     """Name the bucket that a rank falls into; an infinite one is "not found"."""
     if not np.isfinite(rank):
         return NOT_FOUND
@@ -50,7 +50,7 @@ def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str,
     names = (*BUCKETS, NOT_FOUND)
     changes = {name: dict.fromkeys(names, 0) for name in names}
     for first, second in zip(before, after, strict=True):
-        changes[bucket_of(first)][bucket_of(second)] += 1
+        changes[rank_bucket(first)][rank_bucket(second)] += 1
     return changes
 
 

@@ -16,13 +16,13 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.folders import EVALUATION
 from claim2source.core.languages import primary_language
-from claim2source.core.program import command_of
+from claim2source.core.program import program_command
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.core.terminal import listed
-from claim2source.data.beir import folder_of
+from claim2source.data.beir import dataset_folder
 from claim2source.data.lenient import LENIENT
 from claim2source.data.trec import read_run
 from claim2source.data.wandb import Tracking
@@ -87,8 +87,8 @@ class ReportConfig(Settings):
         table = "checklist" if self.checklist is not None else "benchmarks"
         for key in ("out", "html", "published", "benchmarks"):
             beside = key != table and getattr(self, table) is not None and getattr(self, key)
-            why = f"none beside {table}, which is written alone"
-            require(not beside, key, getattr(self, key), why)
+            reason = f"none beside {table}, which is written alone"
+            require(not beside, key, getattr(self, key), reason)
         is_one_folder = self.benchmarks is None or len(self.reports) == 1
         require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")
         good = self.tables is None or self.published
@@ -126,7 +126,7 @@ class LoadedSystem:
         present = {lang: path for lang, path in files.items() if path.is_file()}
         for path in present.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
-                raise InputError(path, why="is a link that leads out of the report's folder")
+                raise InputError(path, reason="is a link that leads out of the report's folder")
         return present
 
 
@@ -223,7 +223,7 @@ def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
 
 def _one_folder(a: str, b: str) -> bool:
     try:
-        return a == b or real_path(folder_of(a)) == real_path(folder_of(b))
+        return a == b or real_path(dataset_folder(a)) == real_path(dataset_folder(b))
     except InputError:
         return False  # a name without a folder equals no other
 
@@ -243,14 +243,14 @@ def require_rankings(folder: Path) -> None:
     else:
         advice = f"evaluate it: {_evaluation_command(folder, report)}"
     reason = f"is the report of {program or 'a training'}, which keeps no rankings; {advice}"
-    raise InputError(folder, why=reason)
+    raise InputError(folder, reason=reason)
 
 
 def _evaluation_command(folder: Path, report: Report) -> str:
     """Write the command that evaluates what a training, or an export, left in its folder."""
     run = shlex.quote(str(folder))
     data = f"--dataset {shlex.quote(report.dataset)} --split {shlex.quote(report.split)}"
-    program = command_of("eval/evaluate.py")
+    program = program_command("eval/evaluate.py")
     settings = {} if report.training is None else report.training.settings
     if "first" in settings:  # a re-ranker's, which is a stage of a system
         model = settings.get("model")
@@ -272,7 +272,9 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     ]
     if absent := [lang for lang in languages if lang not in system.runs]:
         require_rankings(system.report_folder)
-        raise InputError(system.report_folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+        raise InputError(
+            system.report_folder, reason=f"{system.name}: no runs/.../{absent[0]}.trec"
+        )
     run = join_runs([system.runs[lang] for lang in languages])
     met = coverage(run, dataset.qrels, system.name)
     ids = {claim.id for claim in dataset.claims}

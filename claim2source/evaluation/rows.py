@@ -97,7 +97,7 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
     """Run a system over its claim form, and score each of its stages."""
     system, dataset, rewrites = plan.system, runner.reported, runner.settings.rewrites
     if rewrites:  # another text of the reported claims; settings are chosen without it
-        form = system.form_of(plan.form, runner.runtime)
+        form = system.choose_form(plan.form, runner.runtime)
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
     result = runner.run(system, plan.form, dataset)
     results = result.stages[-len(system.stages) - 1 :]
@@ -144,10 +144,10 @@ def _fill_report(
     report: SystemReport, plan: RowPlan, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
     system, checkpoint = plan.system, plan.checkpoint
-    model = system.label_of(number)
+    model = system.full_label(number)
     if number == len(system.stages):
         parts = [
-            row_name(part.name, part.form_of(result.form, runner.runtime))
+            row_name(part.name, part.choose_form(result.form, runner.runtime))
             for part in system.first.parts
             if part.name
         ]
@@ -272,7 +272,7 @@ def read_or_run(
     out: Path, plan: RowPlan, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
     """Read a row from its folder in `out` if its key is the same, else make and write it."""
-    form = plan.system.form_of(plan.form, runner.runtime)
+    form = plan.system.choose_form(plan.form, runner.runtime)
     folder = out / row_name(plan.system.name, form)
     key = _row_key(runner, scoring, plan.system, form)
     row = _read_row(plan, form, folder, key, runner.reported.languages)
@@ -367,13 +367,11 @@ def _model_identity(model: str) -> Mapping[str, Any] | None:
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
 
-def form_of_failed(
-    system: System, runtime: SystemRuntime, form: ClaimForm | None = None
-) -> ClaimForm:
+def failed_form(system: System, runtime: SystemRuntime, form: ClaimForm | None = None) -> ClaimForm:
     """Name the claim form of a system that could not run, or of the first part that tells its."""
     for node in system.first.walk():
         with suppress(UserError, MemoryError, RuntimeError):
-            return node.form_of(system.claims or form, runtime)
+            return node.choose_form(system.claims or form, runtime)
     return "original"
 
 
@@ -426,7 +424,7 @@ def _own_advice(system: System, error: UserError) -> str | None:
 
 def _advice_within(node: AnyNode, error: UserError) -> tuple[bool, str | None]:
     """Find the node that an error is of, and the nearest advice to it."""
-    if _is_of(node, error):
+    if _failed_in(node, error):
         return True, node.advice
     for part in node.parts:
         is_found, advice = _advice_within(part, error)
@@ -435,7 +433,7 @@ def _advice_within(node: AnyNode, error: UserError) -> tuple[bool, str | None]:
     return False, None
 
 
-def _is_of(node: AnyNode, error: UserError) -> bool:
+def _failed_in(node: AnyNode, error: UserError) -> bool:
     if node.unsupported is not None and str(error) == node.unsupported:
         return True
     if isinstance(node, RunNode) and isinstance(error, InputError):

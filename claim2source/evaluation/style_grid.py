@@ -44,7 +44,7 @@ from claim2source.text.styles import (
     StyleTexts,
     style_texts,
 )
-from claim2source.text.views import why_same_forms, with_claim_texts, with_source_texts
+from claim2source.text.views import same_forms_reason, with_claim_texts, with_source_texts
 
 FOLDER = "styles"
 # Deep enough for MRR@10: whole lists of 300 cells would fill a disk.
@@ -130,7 +130,7 @@ class StyleViews:
             styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
             author = "rules, which stand in for a language model" if by == RULES else by
             notes.append(f"{styles}: rewritten by {author}.")
-        if why_same_forms(dataset.claims) is None:
+        if same_forms_reason(dataset.claims) is None:
             which = "original" if form == "original" else "translation"
             notes.append(f"Of claims in other languages the {which} is rewritten.")
         if not options.keep_title:
@@ -215,7 +215,7 @@ def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
     """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
     first, form = row.plan.system.first, row.plan.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
-    if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:
+    if len({part.choose_form(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
     return row.form == "original"
 
@@ -247,7 +247,10 @@ def _cell(
         model=row.stages[row.name].report.model,
         style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
         cost=SystemCost.of(cost, from_store, results[0].parameters),
-        failures={**scored.report.failures, **{why: count for why, count in lost.items() if count}},
+        failures={
+            **scored.report.failures,
+            **{reason: count for reason, count in lost.items() if count},
+        },
         rewrites=str(options.texts or RULES),
         # Of several versions there is no one run; without golds it is the first one's.
         runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or scored.scores is None else "",

@@ -258,5 +258,5 @@ def _published_notes(grid: StyleGrid) -> list[str]:
     for cell in scores:
         if cell.unreliable:
             reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
-    notes = [f"{listed(cells)}: {why}" for why, cells in reasons.items()]
+    notes = [f"{listed(cells)}: {reason}" for reason, cells in reasons.items()]
     return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]

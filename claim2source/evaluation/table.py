@@ -30,11 +30,11 @@ from claim2source.evaluation.evaluate import (
 )
 from claim2source.evaluation.files import require_submittable, submit
 from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
-from claim2source.evaluation.plan import RowPlan, checkpoints_of, over_forms, plan_rows
+from claim2source.evaluation.plan import RowPlan, list_checkpoints, over_forms, plan_rows
 from claim2source.evaluation.rows import (
     Row,
     by_model,
-    form_of_failed,
+    failed_form,
     not_run_row,
     read_or_run,
     run_row,
@@ -161,7 +161,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         shipped = shipped_files()
         systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
         staged = read_systems([self.stages] if self.stages else [], shipped)
-        checkpoints = checkpoints_of(self.checkpoint)
+        checkpoints = list_checkpoints(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
         return plan_rows(
             systems,
@@ -217,7 +217,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
     runner, scoring = SystemRunner(dataset, settings), config.scoring
     rows, not_run = _run_rows(plans, runner, scoring, config.out)
-    report = _report_of(rows, not_run, runner, notes, config.dataset, PROGRAM)
+    report = _make_report(rows, not_run, runner, notes, config.dataset, PROGRAM)
     report = replace(report, training=training)
     if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
         families, untested = declared_families(rows)
@@ -282,12 +282,12 @@ def _run_rows(
                 rows[number] = read_or_run(out, plan, runner, scoring, PROGRAM)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = form_of_failed(plan.system, runner.runtime, plan.form)
+            form = failed_form(plan.system, runner.runtime, plan.form)
             failed[number] = not_run_row(plan.system, form, error)
     return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
 
 
-def _report_of(
+def _make_report(
     rows: Sequence[Row],
     not_run: Sequence[NotRun],
     runner: SystemRunner,
@@ -354,7 +354,7 @@ def evaluate_systems(
     plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings or RunSettings())
     rows = _run_rows(over_forms(plans, distinct), runner, Scoring(repeats=repeats, seed=seed))
-    return _report_of(*rows, runner, notes)
+    return _make_report(*rows, runner, notes)
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
@@ -374,7 +374,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     pairs: dict[str, list[tuple[str, str]]] = {}
     untested: list[str] = []
     for row in rows:
-        for family, pair in _tests_of(row, rows, untested):
+        for family, pair in _declare_tests(row, rows, untested):
             tests_of = pairs.setdefault(family, [])
             tests_of += [pair] if pair not in tests_of and pair[0] != pair[1] else []
     families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
@@ -383,7 +383,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     return families, notes
 
 
-def _tests_of(
+def _declare_tests(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     for before, after in zip(row.tested, row.tested[1:], strict=False):
@@ -429,7 +429,7 @@ def _tests_of(
         if part := among(lambda r: r.plan.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):
-        if papers := among(lambda r: r.plan.system.label_of() == PAPERS_LABEL):
+        if papers := among(lambda r: r.plan.system.full_label() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
     elif base := _nearest_bm25(same_form, row):
         yield "Dense systems against BM25", (row.name, base)

@@ -167,19 +167,19 @@ class AbstainModel:
         return values
 
 
-def stages_of(results: SearchResults) -> dict[str, Result]:
+def index_stages(results: SearchResults) -> dict[str, Result]:
     """Name an index's rankings, fused with the default weights, as deep as abstention reads."""
     lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
 
 
-def languages_of(engine: Engine) -> tuple[str, ...]:
+def candidate_languages(engine: Engine) -> tuple[str, ...]:
     """List the languages among which a short post's is decided, the papers' first."""
     return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
 
 
-def abstention_of(engine: Engine) -> AbstainModel | None:
+def read_abstention(engine: Engine) -> AbstainModel | None:
     """Read the model of abstention that is fitted to an index; None where there is none.
 
     Raises `InputError` where the manifest holds something else.
@@ -189,9 +189,11 @@ def abstention_of(engine: Engine) -> AbstainModel | None:
         return None if values is None else validated(AbstainModel, json.dumps(values), path)
     except InputError as error:
         first = error.problems[0]
-        why = f"{first.why}; fit abstention again: index --claims DATASET --out {engine.location}"
+        reason = (
+            f"{first.reason}; fit abstention again: index --claims DATASET --out {engine.location}"
+        )
         field = ".".join(filter(None, ("abstain", first.field)))
-        raise InputError(path, field=field, why=why) from None
+        raise InputError(path, field=field, reason=reason) from None
 
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
@@ -227,7 +229,9 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     )
 
 
-def tenths_of(shares: np.ndarray, present: np.ndarray, first: np.ndarray) -> tuple[Tenth, ...]:
+def reliability_tenths(
+    shares: np.ndarray, present: np.ndarray, first: np.ndarray
+) -> tuple[Tenth, ...]:
     """Divide answers into tenths of their probability; all arguments are by answer."""
     tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
     tenths = []

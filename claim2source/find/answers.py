@@ -221,7 +221,7 @@ def matching_words(match: Match) -> str:
     return f"words in common: {post}; in the paper: {paper}"
 
 
-def scores_of(match: Match) -> str:
+def format_scores(match: Match) -> str:
     labels = {name: _SCORES.get(name, name) for name in match.parts}
     return ", ".join(f"{labels[name]} {score:.4g}" for name, score in match.parts.items())
 
@@ -251,6 +251,6 @@ def _match(match: Match) -> str:
         f'post: "{match.post_sentence}"' if match.sentence and match.post_sentence else "",
         f'paper: "{match.sentence}"' if match.sentence else "",
         matching_words(match),
-        scores_of(match),
+        format_scores(match),
     ]
     return "\n    ".join(printable_line(line) for line in lines if line)

@@ -20,10 +20,10 @@ from claim2source.find.abstention import (
     AbstainModel,
     Design,
     Tenth,
+    candidate_languages,
     fit,
-    languages_of,
-    stages_of,
-    tenths_of,
+    index_stages,
+    reliability_tenths,
 )
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.search.engine import Engine
@@ -150,7 +150,7 @@ def paired(
     )
 
 
-def papers_of_claims(dataset: Dataset) -> dict[str, frozenset[str]]:
+def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
     """Map every claim with a gold to its golds and all near-duplicates of them."""
     pairs = same_papers(dataset.sources, _SIMILARITY, _SIMILARITY)
     ids = [source.id for source in dataset.sources]
@@ -180,7 +180,7 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     if not claims:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
-    removed = papers_of_claims(dataset.with_claims(claims))
+    removed = gold_papers(dataset.with_claims(claims))
     results = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     absent = replace(
         results,
@@ -188,9 +188,9 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
         dense=_without_sources(results.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
-    posts, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
-    elsewhere = stages_of(engine.find(posts, DEEPEST))
-    questions = paired(claims, stages_of(results), stages_of(absent))
+    posts, kinds = posts_from_elsewhere(candidate_languages(engine), count, seed)
+    elsewhere = index_stages(engine.find(posts, DEEPEST))
+    questions = paired(claims, index_stages(results), index_stages(absent))
     return Questions(
         (*questions.parts, ([post.id for post in posts], elsewhere)),
         np.append(questions.right, np.zeros(len(posts), bool)),
@@ -266,7 +266,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
             fold == n
         ]
     model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
-    tenths = tenths_of(shares, questions.present, questions.right)
+    tenths = reliability_tenths(shares, questions.present, questions.right)
     return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
 
 
@@ -275,7 +275,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     questions = ask_index(engine, dataset)
     shares = np.concatenate([model.shares(*part) for part in questions.parts[:2]])
     claims = questions.claims
-    return tenths_of(shares, questions.present[:claims], questions.right[:claims])
+    return reliability_tenths(shares, questions.present[:claims], questions.right[:claims])
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:

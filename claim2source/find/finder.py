@@ -26,18 +26,18 @@ from claim2source.find.abstention import (
     LEXICAL,
     AbstainModel,
     Tenth,
-    abstention_of,
-    languages_of,
-    stages_of,
+    candidate_languages,
+    index_stages,
+    read_abstention,
 )
 from claim2source.models import ENGLISH
 from claim2source.search.bm25 import Analyser, BM25Config
 from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
-from claim2source.search.names import name_terms, names_of, plain_words
-from claim2source.search.rows import SPLIT, Where, findings_of
+from claim2source.search.names import name_terms, paper_names, plain_words
+from claim2source.search.rows import SPLIT, Where, finding_sentences
 from claim2source.search.table import NEW, SearchResults
-from claim2source.text.clean import sentences_of, with_numbers_of
+from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Finder:
         if fitted is None:
             return None
         if self._abstain is None or self._abstain[0] is not fitted:
-            self._abstain = fitted, abstention_of(self.engine)
+            self._abstain = fitted, read_abstention(self.engine)
         return self._abstain[1]
 
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
@@ -210,7 +210,7 @@ class Finder:
 
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
-        claims = [post.claim(self._language_of(post)) for post in posts]
+        claims = [post.claim(self._detect_language(post)) for post in posts]
         depth = max(DEEPEST, 0 if self._pipeline is None else self._pipeline.depth)
         sentences = {claim.id: _several_sentences(claim) for claim in claims if self.sentences}
         texts = [text for lines in sentences.values() for text in lines]
@@ -272,7 +272,7 @@ class Finder:
         if self.abstain is None:
             return {}
         ids = [claim.id for claim in claims]
-        shares = self.abstain.shares(ids, stages_of(results))
+        shares = self.abstain.shares(ids, index_stages(results))
         return dict(zip(ids, shares.tolist(), strict=True))
 
     def _verdicts(
@@ -296,10 +296,10 @@ class Finder:
         measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
         return {claim: verdict(share) for claim, share in present.items()}, measured
 
-    def _language_of(self, post: Post) -> str:
+    def _detect_language(self, post: Post) -> str:
         if (language := primary_language(post.lang)) in CODES:
             return language
-        return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
+        return likeliest(post.text[:_SAMPLE], candidate_languages(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
         manifest, fitted = self.engine.manifest, self.abstain
@@ -348,7 +348,7 @@ class Finder:
             for key in listed[claim.id]:
                 texts, vectors = findings[key]
                 if texts:
-                    positions = with_numbers_of(claim.text, texts, range(len(texts)))
+                    positions = keep_numbers(claim.text, texts, range(len(texts)))
                     scores = vectors[positions] @ results.vectors[claim.id]
                     best = positions[int(np.argmax(scores))]
                     row = int(np.argmax(own @ vectors[best])) if len(own) else None
@@ -365,7 +365,7 @@ class Finder:
         findings: dict[str, tuple[list[str], np.ndarray]] = {}
         missing: dict[str, list[str]] = {}
         for key, paper in papers.items():
-            texts, vectors = findings_of(paper), sentence_vectors.get(key)
+            texts, vectors = finding_sentences(paper), sentence_vectors.get(key)
             if vectors is not None and len(vectors) == len(texts):
                 findings[key] = texts, vectors.astype(np.float32)
             elif texts:
@@ -381,7 +381,7 @@ class Finder:
 
 
 def _several_sentences(claim: Claim) -> list[str]:
-    sentences = sentences_of(claim.text)[:_SENTENCES]
+    sentences = split_sentences(claim.text)[:_SENTENCES]
     return sentences if len(sentences) > 1 else []
 
 
@@ -407,7 +407,7 @@ class MatchingWords:
                 *((p.source.title, p.source.abstract) for p in papers),
             )
         )
-        terms = self._terms_of([words, *of_papers])
+        terms = self._matched_terms([words, *of_papers])
         sought, possible = set(self._analyser.claim(claim)), {*name_terms(claim.text)}
         own = [sought & {*terms[word]} for word in words]
         matches = []
@@ -415,7 +415,7 @@ class MatchingWords:
             source = paper.source
             theirs = [word for word in words_of_paper if not sought.isdisjoint(terms[word])]
             shared = {term for word in theirs for term in terms[word]}
-            names = possible & {*names_of(source)}
+            names = possible & {*paper_names(source)}
             name_words = [
                 word for text in (*source.authors, source.venue) for word in WORD.findall(text)
             ]
@@ -428,7 +428,7 @@ class MatchingWords:
             matches.append((_distinct_words(mine), _distinct_words(theirs)))
         return matches
 
-    def _terms_of(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
+    def _matched_terms(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
         if len(self._terms) > _MOST_WORDS:
             self._terms.clear()
         new = list({word for words in texts for word in words} - self._terms.keys())

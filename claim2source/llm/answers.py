@@ -95,7 +95,7 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
         if not 0 <= version <= VERSION or version == 0 and tables:
-            raise InputError(str(self.path), why="is not a store of answers of this version")
+            raise InputError(str(self.path), reason="is not a store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
@@ -124,7 +124,7 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         if digest is not None and digest != _hash(key, values):
             raise self._damaged("a reply differs from the written one")
         try:
-            return _reply_of_row(*values)
+            return _row_to_reply(*values)
         except (ValueError, TypeError, RecursionError):
             raise self._damaged("a reply cannot be read") from None
 
@@ -175,12 +175,12 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
             # A flipped bit of the header says so of a file that can be written.
             if damaged or name == "SQLITE_READONLY" and os.access(str(self.path), os.W_OK):
                 raise self._damaged(str(error)) from None
-            raise InputError(str(self.path), why=f"the store of answers: {error}") from None
+            raise InputError(str(self.path), reason=f"the store of answers: {error}") from None
 
-    def _damaged(self, why: str) -> InputError:
+    def _damaged(self, reason: str) -> InputError:
         return InputError(
             str(self.path),
-            why=f"the store of answers is damaged ({why}); "
+            reason=f"the store of answers is damaged ({reason}); "
             "move it away: its replies are requested again",
         )
 
@@ -192,7 +192,7 @@ def _hash(key: str, values: Sequence[object]) -> str:
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 
 
-def _reply_of_row(
+def _row_to_reply(
     raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
 ) -> StoredReply:
     """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""

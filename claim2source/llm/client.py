@@ -18,7 +18,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.run import Thinking
 from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.parse import read_reply, why_unfinished
+from claim2source.llm.parse import read_reply, unfinished_reason
 from claim2source.llm.server import (
     NoReply,
     Refusal,
@@ -35,8 +35,8 @@ from claim2source.llm.work import (
     Plan,
     Request,
     Usage,
+    answer_key,
     count_thinking,
-    key_of,
     prompt_tokens,
     reasons,
 )
@@ -88,7 +88,7 @@ class LLM:
         """Count the requests that `answer` would send, and estimate the tokens; send none."""
         missing, stored_count, repeated = dict[str, Request](), 0, 0
         for request in requests:
-            key = key_of(request, self.config)
+            key = answer_key(request, self.config)
             if key in missing:
                 repeated += 1
             elif self._is_done(_Job(key, request, self.answers.get(key)), None):
@@ -112,7 +112,7 @@ class LLM:
         failure. Raises `UserError` where no request can succeed: no server, a wrong key or model.
         """
         self._check, self._subject = check, subject
-        keys = [key_of(request, self.config) for request in requests]
+        keys = [answer_key(request, self.config) for request in requests]
         job_of: dict[str, _Job] = {}
         for key, request in zip(keys, requests, strict=True):
             if key not in job_of:
@@ -201,7 +201,7 @@ class LLM:
                 version=request.version,
                 id=request.id,
             )
-            if why_unfinished(request, reply.raw, reply.finish) is None:
+            if unfinished_reason(request, reply.raw, reply.finish) is None:
                 self.answers.put(job.key, job.reply)
 
     async def _reply(self, request: Request, retry: bool) -> StoredReply | str:
@@ -231,10 +231,10 @@ class LLM:
                 elif error.passes:
                     return self._unanswered(f"status {error.status}")
                 elif error.status == 200:
-                    return self._unanswered(error.why)
+                    return self._unanswered(error.reason)
                 else:
                     self._no_reply = 0
-                    return f"refused by the server ({error.status}): {error.why}"
+                    return f"refused by the server ({error.status}): {error.reason}"
                 continue
             finally:
                 await self._free(cost)
@@ -250,11 +250,11 @@ class LLM:
             log.warning("%s: the model refuses %s; requests go without it", self._subject, name)
         self._without |= left_out
 
-    def _unanswered(self, why: str) -> str:
+    def _unanswered(self, reason: str) -> str:
         self._no_reply += 1
         if self._no_reply >= max(LOST, self.config.concurrency) and not self._stop:
-            self._stop = f"the server does not answer ({why})"
-        return f"{NO_REPLY}: {why}"
+            self._stop = f"the server does not answer ({reason})"
+        return f"{NO_REPLY}: {reason}"
 
     async def _reserve(self, request: Request) -> int | str:
         """Wait until a request may be sent; return its most tokens, or why it may not be."""

@@ -129,9 +129,9 @@ def check_server(group: str, url: str, key_env: str) -> None:
     except ValueError:
         parts, good = urlsplit(""), False
     secret = parts.username or parts.password or parts.query or parts.fragment
-    why = f"an address without user, password or query; the key is read from {group}key_env"
+    reason = f"an address without user, password or query; the key is read from {group}key_env"
     # An address with a password is not shown.
-    require(not secret, f"{group}url", "..", why)
+    require(not secret, f"{group}url", "..", reason)
     require(good, f"{group}url", url, "an address such as http://localhost:8000")
     name = f"{group}key_env"
     require(_NAME.fullmatch(key_env) is not None, name, key_env, "a variable's name")
@@ -183,7 +183,7 @@ def may_use_proxy(url: str) -> bool:
     return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
 
 
-def state_of(name: str, url: str) -> str:
+def key_state(name: str, url: str) -> str:
     """Describe a key that a server did not take: refused, not set, or not sent."""
     if read_key(name, url):
         return "is refused"

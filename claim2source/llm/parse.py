@@ -78,13 +78,13 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
     answer = Answer(request.id, raw=raw)
     if len(raw) > MOST_READ:
-        return replace(answer, failure=why_unfinished(request, raw, finish) or TOO_LONG)
+        return replace(answer, failure=unfinished_reason(request, raw, finish) or TOO_LONG)
     covered = None if request.schema is None else _Covered.of(raw)
     whole = raw if covered is None else covered.text
     rest = without_thoughts(whole)
     answer = replace(answer, reasoned=held_thoughts(whole, rest))
-    if (why := why_unfinished(request, raw, finish)) is not None:
-        return replace(answer, failure=why)
+    if (reason := unfinished_reason(request, raw, finish)) is not None:
+        return replace(answer, failure=reason)
     text = without_control(rest.strip())
     if covered is not None and request.schema is not None:
         return _object_answer(answer, covered.again(text), request.schema)
@@ -94,10 +94,10 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     if not text:
         return replace(answer, failure=EMPTY)
     text = cleaned(text, _tags(request))
-    return replace(answer, text=text, failure=_why_not_text(request, text))
+    return replace(answer, text=text, failure=_text_error(request, text))
 
 
-def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None:
+def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:
     """Explain why a reply did not end by itself; the next run asks anew for such a one.
 
     A cut choice is whole where no other one begins with it: one token is all there is room for.
@@ -266,7 +266,7 @@ def _tags(request: Request) -> frozenset[str]:
     return frozenset(tag for tags in names for tag in tags)
 
 
-def _why_not_text(request: Request, text: str) -> str | None:
+def _text_error(request: Request, text: str) -> str | None:
     if not any(c.isalnum() for c in text):
         return EMPTY
     if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.answers import StoredReply
-from claim2source.llm.config import LLMConfig, may_use_proxy, state_of
+from claim2source.llm.config import LLMConfig, key_state, may_use_proxy
 from claim2source.llm.thinking import (
     EFFORT,
     SWITCH,
@@ -86,18 +86,18 @@ class Refusal(Exception):
     `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
     """
 
-    def __init__(self, status: int, why: str, codes: str = "") -> None:
-        self.status, self.why, self.codes = status, why, codes
+    def __init__(self, status: int, reason: str, codes: str = "") -> None:
+        self.status, self.reason, self.codes = status, reason, codes
         # What the refused request held.
         self.parts: frozenset[str] = frozenset(OPTIONAL)
-        super().__init__(why)
+        super().__init__(reason)
 
     @property
     def is_spent(self) -> bool:
         """Tell whether the account has no means left: waiting does not help."""
         if self.status not in (402, 403, 429):
             return False
-        return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.why[:_READ]}"))
+        return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.reason[:_READ]}"))
 
     @property
     def is_lasting(self) -> bool:
@@ -107,7 +107,7 @@ class Refusal(Exception):
     @property
     def is_too_large(self) -> bool:
         """Tell whether a shorter text may be taken; some servers say so with status 500."""
-        return self.status == 413 or bool(_TOO_LARGE.search(self.why[:_READ]))
+        return self.status == 413 or bool(_TOO_LARGE.search(self.reason[:_READ]))
 
     @property
     def passes(self) -> bool:
@@ -130,8 +130,8 @@ def refusal(status: int, content: bytes) -> Refusal:
         return Refusal(status, text)
     codes = " ".join(str(error[key]) for key in ("code", "type", "param") if error.get(key))
     words = (error.get(key) for key in ("message", "detail"))
-    why = next((word for word in words if word and isinstance(word, str)), text)
-    return Refusal(status, why, codes[:_LONGEST_WORDS])
+    reason = next((word for word in words if word and isinstance(word, str)), text)
+    return Refusal(status, reason, codes[:_LONGEST_WORDS])
 
 
 def short_line(words: str) -> str:
@@ -324,23 +324,23 @@ class Server:
         return reply, content
 
     def _redacted(self, refused: Refusal) -> Refusal:
-        return Refusal(refused.status, short_line(self._without_key(refused.why)), refused.codes)
+        return Refusal(refused.status, short_line(self._without_key(refused.reason)), refused.codes)
 
     def unusable(self, error: Refusal) -> UnusableServer:
         """Name the key of the config that a server does not take."""
         config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
-            key = state_of(config.key_env, config.url)
+            key = key_state(config.key_env, config.url)
             return UnusableServer(
                 f"config: {group}key_env: the key in {config.key_env} {key} by {config.base_url} "
-                f"(status {error.status}): {error.why}"
+                f"(status {error.status}): {error.reason}"
             )
         if error.status < 400:
-            why = error.why or f"status {error.status}"
-            return UnusableServer(f"config: {group}url: {config.base_url}: {why}")
+            reason = error.reason or f"status {error.status}"
+            return UnusableServer(f"config: {group}url: {config.base_url}: {reason}")
         return UnusableServer(
             f"config: {group}model: {config.base_url} refused {config.model!r} "
-            f"(status {error.status}): {error.why}"
+            f"(status {error.status}): {error.reason}"
         )
 
     def _body(
@@ -412,7 +412,7 @@ class Server:
 
 def refused_part(error: Refusal, refused_names: Collection[str]) -> str | None:
     """Name the part of `OPTIONAL` that a refusal is about, unless it is in `refused_names`."""
-    words = f"{error.codes} {error.why}"
+    words = f"{error.codes} {error.reason}"
     if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():

@@ -76,7 +76,7 @@ def write_texts(
     judges = {task.request.id: task.judge for task in tasks}
 
     def check(request: Request, answer: Answer) -> str | None:
-        return judges[request.id](answer.text).why
+        return judges[request.id](answer.text).reason
 
     answers = llm.answer([task.request for task in tasks], check, subject)
     results = []
@@ -85,9 +85,9 @@ def write_texts(
         if answer.failure is None:
             text = WrittenText(answer.text)
         elif not answer.is_asked:
-            text = WrittenText(kind="not asked", why=answer.failure)
-        elif not text.text or text.why != answer.failure:
+            text = WrittenText(kind="not asked", reason=answer.failure)
+        elif not text.text or text.reason != answer.failure:
             # It failed for another reason than what was lost of it.
-            text = WrittenText(kind="failed", why=answer.failure)
+            text = WrittenText(kind="failed", reason=answer.failure)
         results.append(text)
     return results, answers

@@ -151,7 +151,7 @@ def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
 def reasons(answers: Sequence[Answer]) -> str:
     """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
     counts = Counter(answer.failure for answer in answers if answer.failure is not None)
-    most_common = [f"{count} {why}" for why, count in counts.most_common(5)]
+    most_common = [f"{count} {reason}" for reason, count in counts.most_common(5)]
     uncounted = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
     return ", ".join(most_common + ([f"{uncounted} others"] if uncounted else []))
 
@@ -166,7 +166,7 @@ def count_thinking(answers: Sequence[Answer]) -> tuple[Thinking, ...]:
     return merged_thinking(answer.thinking for answer in answers if answer.thinking is not None)
 
 
-def key_of(request: Request, config: LLMConfig) -> str:
+def answer_key(request: Request, config: LLMConfig) -> str:
     """Hash everything that makes an answer: model, messages, sampling, schema, prompt version."""
     return content_hash(
         {

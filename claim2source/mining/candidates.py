@@ -13,9 +13,9 @@ from claim2source.search.bm25 import BM25Config, BM25Index
 from claim2source.search.terms import Terms
 from claim2source.search.topk import (
     SourceIds,
-    floors_of_best,
     sort_keys,
-    top_of_rows,
+    take_top_rows,
+    top_k_floors,
     unsorted_keys,
 )
 
@@ -144,7 +144,7 @@ class Candidates:
             nothing = np.empty((len(claims), 0))
             return Lists(nothing.astype(np.int64), nothing.astype(np.float32))
         deeper = self._depth + max(len(claim.excluded) for claim in claims)
-        floors = floors_of_best(similarities, min(deeper, similarities.shape[1]))
+        floors = top_k_floors(similarities, min(deeper, similarities.shape[1]))
         is_close = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
@@ -152,7 +152,7 @@ class Candidates:
                 is_close[row, self.sources.candidates(claim)] = True
             if claim.excluded:
                 is_close[row, self.sources.excluded(claim)] = False
-        return Lists(*top_of_rows(similarities, is_close, self._depth, self._order[:-1]))
+        return Lists(*take_top_rows(similarities, is_close, self._depth, self._order[:-1]))
 
     def _fused(
         self, dense: Lists, sparse: Lists | None

@@ -73,18 +73,18 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
             row = validated(MinedRow, line, path)
         except InputError as error:
             (problem,) = error.problems
-            problems.add(path, number, problem.field, problem.why)
+            problems.add(path, number, problem.field, problem.reason)
             continue
         wrong = list(_unknown(row, claims, sources))
         first = number if wrong else pairs.setdefault((row.claim, row.positive), number)
         if first != number:
             wrong.append(("positive", f"this pair is already on line {first}"))
-        for field, why in wrong:
-            problems.add(path, number, field, why)
+        for field, reason in wrong:
+            problems.add(path, number, field, reason)
         rows.append(row)
     problems.raise_if_any()
     if not rows:
-        raise InputError(path, why="no rows")
+        raise InputError(path, reason="no rows")
     return rows
 
 
@@ -142,13 +142,13 @@ def write_gritlm(
     sources = {source.id: source for source in dataset.sources}
     encoder = json.JSONEncoder(ensure_ascii=False)
 
-    def text_of(kind: str, name: str, texts: list[str]) -> str:
+    def row_text(kind: str, name: str, texts: list[str]) -> str:
         if not texts[0].strip():
-            raise InputError(path, field=kind, why=f"{name!r} has no text to embed")
+            raise InputError(path, field=kind, reason=f"{name!r} has no text to embed")
         return texts[0]
 
     def source(name: str) -> list[str]:
-        return ["", text_of("source", name, rendering.source_texts([sources[name]]))]
+        return ["", row_text("source", name, rendering.source_texts([sources[name]]))]
 
     count = left_out = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -156,7 +156,7 @@ def write_gritlm(
             if not row.negatives:
                 left_out += 1
                 continue
-            text = text_of("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
+            text = row_text("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
             line = {
                 "query": [instruction, text],
                 "pos": [source(row.positive)],
@@ -165,5 +165,5 @@ def write_gritlm(
             file.write(encoder.encode(line) + "\n")
             count += 1
         if not count:
-            raise InputError(path, why="no pair has a negative: nothing to write")
+            raise InputError(path, reason="no pair has a negative: nothing to write")
     return GritLMCounts(count, left_out)

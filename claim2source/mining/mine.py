@@ -321,11 +321,11 @@ class Miner:
 
     def _limits(self, window: Window, rows: np.ndarray, gold_scores: np.ndarray) -> np.ndarray:
         if self.config.share_of != "above_last":
-            return limits_of(self.config, gold_scores, baseline=self.counts.baseline)
+            return negative_limits(self.config, gold_scores, baseline=self.counts.baseline)
         scores = window.similarities[rows[:, None], window.positions[rows]]
         is_listed = window.positions[rows] >= 0
         last = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
-        return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
+        return negative_limits(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
     def _hard_negatives(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
@@ -406,7 +406,7 @@ class Miner:
         yield from draw.permutation(rest).tolist()
 
 
-def limits_of(
+def negative_limits(
     config: MiningConfig,
     golds: np.ndarray,
     last: np.ndarray | None = None,

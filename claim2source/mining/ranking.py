@@ -16,7 +16,7 @@ from claim2source.mining.mine import (
     MiningConfig,
     MiningCounts,
     Negative,
-    limits_of,
+    negative_limits,
     pair_draw,
 )
 from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
@@ -83,7 +83,7 @@ class RankingMiner:
         """Return the highest score of a negative: `max_score` alone if the gold is unranked."""
         if gold is None:
             return np.inf if self.config.max_score is None else self.config.max_score
-        return float(limits_of(self.config, np.array([gold]), np.array([last]))[0])
+        return float(negative_limits(self.config, np.array([gold]), np.array([last]))[0])
 
     def _hard_negatives(
         self,

@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
+from claim2source.core.files import content_hash, file_error, file_hash, real_path
 from claim2source.core.progress import waiting
 from claim2source.core.validate import read_json, require_size
 from claim2source.models import me5
@@ -159,27 +159,27 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         # Its own messages are of several sentences.
         if isinstance(error, HFValidationError):
-            why = "and no name of the hub's, such as intfloat/multilingual-e5-small"
+            reason = "and no name of the hub's, such as intfloat/multilingual-e5-small"
         elif isinstance(error, LocalEntryNotFoundError):
-            why = (
+            reason = (
                 "and the hub did not give it: no network, or offline; its cache does not hold the "
                 "model"
             )
         else:
-            why = f"and the hub did not give it: {one_line(error).replace(address, host)}"
+            reason = f"and the hub did not give it: {one_line(error).replace(address, host)}"
         short = _by_short_name()
         near = get_close_matches(config.name.rpartition("/")[2].lower(), short, 1, 0.7)
         hint = f"did you mean {short[near[0]]}? " if near else ""
         raise _NotGivenError(
-            f"model {config.name!r}: {hint}no such folder, not packaged, {why}"
+            f"model {config.name!r}: {hint}no such folder, not packaged, {reason}"
         ) from None
 
 
 def require_files(folder: Path) -> None:
     """Raise `InputError` for a pipe or device, which may never end, and for a huge JSON file."""
     for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
-        if path.exists() and not path.is_dir() and (why := why_not_file(path)):
-            raise InputError(path, why=why)
+        if path.exists() and not path.is_dir() and (reason := file_error(path)):
+            raise InputError(path, reason=reason)
         if path.suffix == ".json":
             require_size(path)
 
@@ -308,12 +308,12 @@ def module_types(folder: Path) -> list[tuple[str, Path]]:
         return []
     entries = read_json(file, ours=False)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(file, why="not a JSON list of objects")
+        raise InputError(file, reason="not a JSON list of objects")
     modules = []
     for entry in entries:
         path = Path(str(entry.get("path", "")))
         if path.is_absolute() or ".." in path.parts:
-            raise InputError(file, field="path", why="outside the model's folder")
+            raise InputError(file, field="path", reason="outside the model's folder")
         modules.append((str(entry.get("type", "")), folder / path))
     return modules
 
@@ -353,15 +353,15 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
     for kind, _ in module_folders(folder):
         if kind in _ROUTERS:
             # Its weights lie in the folders of its routes.
-            why = f"module {kind} is not supported: it has a model for each side"
-            raise InputError(folder / MODULES, field="type", why=why)
+            reason = f"module {kind} is not supported: it has a model for each side"
+            raise InputError(folder / MODULES, field="type", reason=reason)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
-        why = "no *.safetensors here, or none of a layer behind the pooling"
+        reason = "no *.safetensors here, or none of a layer behind the pooling"
         if any(folder.rglob("pytorch_model*.bin")):
-            why += (
+            reason += (
                 f"; weights in .bin files are read only with {_how_to_allow(config, 'allow_bin')}"
             )
-        raise InputError(folder, why=why)
+        raise InputError(folder, reason=reason)
     return weights_hash(folder)
 
 
@@ -379,7 +379,7 @@ def read_object(path: Path) -> dict[str, object]:
     """Read a JSON file that must hold an object. Raises `InputError`."""
     content = read_json(path, ours=False)
     if not isinstance(content, dict):
-        raise InputError(path, why="not a JSON object")
+        raise InputError(path, reason="not a JSON object")
     return content
 
 

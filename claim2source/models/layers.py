@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 
-def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+def find_layers(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
     lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
     return max(lists, key=len, default=torch.nn.ModuleList())

@@ -53,9 +53,9 @@ def load(
     _check_machine(settings, target)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
         # transformers would load it with any base it names.
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why="an adapter that is not a checkpoint")
+        raise InputError(folder / ADAPTER_CONFIG_FILE, reason="an adapter that is not a checkpoint")
     if not tokenizer_files(folder):
-        raise InputError(folder, why="no tokenizer here")
+        raise InputError(folder, reason="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
         tokenizer("a")  # values of the wrong type are noticed here only
@@ -81,8 +81,8 @@ def load(
     require_weights(folder, read)
     rows = model.get_input_embeddings().num_embeddings
     if max(tokenizer.all_special_ids, default=0) >= rows:
-        why = f"its special tokens go beyond the {rows} that the model knows"
-        raise InputError(folder / "tokenizer_config.json", why=why)
+        reason = f"its special tokens go beyond the {rows} that the model knows"
+        raise InputError(folder / "tokenizer_config.json", reason=reason)
     reads_types = _reads_types(folder, tokenizer, model)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -90,7 +90,7 @@ def load(
     tokenizer.truncation_side = "right"
     if settings.lower_case:
         _lower_case(tokenizer, folder)
-    positions = positions_of(model)
+    positions = count_positions(model)
     if positions is not None and settings.max_length > positions:
         if shorten:
             settings = replace(settings, max_length=positions)
@@ -174,7 +174,7 @@ def _reads_types(folder: Path, tokenizer: Any, model: Any) -> bool:
     known = getattr(model.config, "type_vocab_size", None)
     if known is not None and given >= known:
         reason = f"gives a token of a text the type {given}, and the model knows {known}"
-        raise InputError(folder / "tokenizer.json", why=reason)
+        raise InputError(folder / "tokenizer.json", reason=reason)
     return True
 
 
@@ -182,8 +182,8 @@ def _lower_case(tokenizer: Any, folder: Path) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
-        why = "do_lower_case: this model's tokenizer cannot lower-case texts"
-        raise InputError(folder, why=why)
+        reason = "do_lower_case: this model's tokenizer cannot lower-case texts"
+        raise InputError(folder, reason=reason)
     core = tokenizer.backend_tokenizer
     core.normalizer = Sequence([Lowercase(), *([core.normalizer] if core.normalizer else [])])
 
@@ -243,7 +243,7 @@ def _sees_ahead(encoder: Encoder) -> bool:
     return not torch.equal(hidden[0, 0], hidden[1, 0])
 
 
-def positions_of(model: Any) -> int | None:
+def count_positions(model: Any) -> int | None:
     """Count the tokens a model has positions for, None without a limit.
 
     RoBERTa reserves some for padding.

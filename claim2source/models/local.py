@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from claim2source.core.config import Settings, flag
 from claim2source.core.errors import ConfigError
-from claim2source.core.files import why_not_folder
+from claim2source.core.files import folder_error
 from claim2source.models.config import ModelConfig
 
 # What the drivers of Nvidia, its Jetson boards, AMD and WSL make.
@@ -51,8 +51,8 @@ def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
     from huggingface_hub import constants
 
     global _folder
-    if folder is not None and (why := why_not_folder(folder)) is not None:
-        raise ConfigError("models", str(folder), f"a folder of models ({why})")
+    if folder is not None and (reason := folder_error(folder)) is not None:
+        raise ConfigError("models", str(folder), f"a folder of models ({reason})")
     before = _folder, constants.HF_HUB_OFFLINE
     try:
         _folder = _folder if folder is None else folder

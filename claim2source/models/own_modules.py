@@ -68,7 +68,7 @@ def require_same_transformer(encoder: Encoder, part: Any, kind: str, folder: Pat
             same = float((ours - theirs).abs().max()) <= largest * float(theirs.abs().max())
         if not same:
             reason = f"{kind} reads texts otherwise than sentence-transformers' Transformer"
-            raise InputError(folder / MODULES, field="type", why=f"{reason}: not supported")
+            raise InputError(folder / MODULES, field="type", reason=f"{reason}: not supported")
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -83,4 +83,4 @@ def require_pooled_prompts(settings: EncoderSettings, parts: Sequence[Any], fold
     left_out = any(getattr(part, "include_prompt", True) is False for part in parts)
     if left_out or template.pool_prefix is not True:
         reason = "modules of the author's own cannot leave a prompt out: model.prompts: false"
-        raise InputError(folder / MODULES, field="type", why=reason)
+        raise InputError(folder / MODULES, field="type", reason=reason)

@@ -67,13 +67,15 @@ def load_projection(folder: Path, width: int) -> Dense:
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(path, why=f"not the weights of a projection: {one_line(error)}") from None
+        raise InputError(
+            path, reason=f"not the weights of a projection: {one_line(error)}"
+        ) from None
     weight = tensors.get("linear.weight")
     if weight is None or weight.ndim != 2 or weight.shape[1] != width:
-        raise InputError(path, why=f"no projection of vectors of {width} dimensions")
+        raise InputError(path, reason=f"no projection of vectors of {width} dimensions")
     projection = new_projection(width, len(weight))
     try:
         projection.load_state_dict(tensors)
     except RuntimeError as error:
-        raise InputError(path, why=one_line(error)) from None
+        raise InputError(path, reason=one_line(error)) from None
     return projection.float().eval().requires_grad_(False)

@@ -42,7 +42,7 @@ from claim2source.models.manifest import (
     SourceModel,
     checkpoint_folder,
 )
-from claim2source.models.sentence_transformers import declared_length, settings_of
+from claim2source.models.sentence_transformers import complete_settings, declared_length
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class Resolved:
 
         Such a model is warned of. Its files may declare more tokens than it has positions for.
         """
-        from claim2source.models.load import positions_of
+        from claim2source.models.load import count_positions
 
         limit = self.encoder.settings.max_length
         declared = declared_length(self.folder) or limit
-        own = min(declared, positions_of(self.encoder.model) or declared)
+        own = min(declared, count_positions(self.encoder.model) or declared)
         if own <= limit:
             return limit
         self.encoder.tokenize(["a text"], "source")  # whose error names the key
@@ -113,8 +113,8 @@ class Resolved:
             return rendering or self.exported or Rendering()
         own = self.manifest.rendering
         if rendering is not None and rendering != own:
-            why = f"the checkpoint was trained with {own}; it is evaluated as it was trained"
-            raise UserError(f"rendering: {why}")
+            reason = f"the checkpoint was trained with {own}; it is evaluated as it was trained"
+            raise UserError(f"rendering: {reason}")
         return own
 
 
@@ -137,7 +137,7 @@ def resolve(
     export = Manifest.read_export(files)
     if export is not None and config.template == Template():
         config = replace(config, template=export.encoder.template, prompts=False)
-    settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
+    settings = complete_settings(replace(config, dtype=dtype or config.dtype), files)
     shorten = config.max_length is None
     if export is not None and export.weights.trained == "query_only":
         device = PLAIN_BERT.get(device, device)  # such a model has both sides
@@ -203,7 +203,7 @@ def _checkpoint(
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
-            raise InputError(file, field="encoder.own_code", why="not in a full model")
+            raise InputError(file, field="encoder.own_code", reason="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
         read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
         encoder.weights = weights.identity(_present(read))
@@ -254,20 +254,22 @@ def _late_encoder(
 
     def load() -> Encoder:
         if record.name.startswith(LOCAL):
-            why = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
-            raise InputError(file, field="source_model.name", why=f"{why} beside {file.parent}")
-        encoder = resolve(_config_of(record, config), device).encoder
+            reason = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
+            raise InputError(
+                file, field="source_model.name", reason=f"{reason} beside {file.parent}"
+            )
+        encoder = resolve(_read_config(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
         if encoder.key() != late.key():
-            why = f"{record.name} is not the model whose vectors of sources this was trained for"
-            raise InputError(file, field="source_model.weights", why=why)
+            reason = f"{record.name} is not the model whose vectors of sources this was trained for"
+            raise InputError(file, field="source_model.weights", reason=reason)
         return encoder
 
     late = LateEncoder(record, load)
     return late
 
 
-def _config_of(record: SourceModel, config: ModelConfig) -> ModelConfig:
+def _read_config(record: SourceModel, config: ModelConfig) -> ModelConfig:
     model = ModelConfig(
         name=record.name,
         attention=config.attention,
@@ -299,8 +301,8 @@ def load_base(
 ) -> tuple[Encoder, Path]:
     """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
-        why = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
-        raise InputError(file, field="base.name", why=f"{why} beside {file.parent}")
+        reason = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
+        raise InputError(file, field="base.name", reason=f"{reason} beside {file.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = local_model(
         replace(
@@ -314,11 +316,11 @@ def load_base(
     # A packaged copy serves any revision: its hash is compared.
     files, base = packaged_files(recorded.name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
-        why = f"{files} ships no code of its own"
-        raise InputError(file, field="encoder.own_code", why=why)
+        reason = f"{files} ships no code of its own"
+        raise InputError(file, field="encoder.own_code", reason=reason)
     if base.sha256 != recorded.sha256:
-        why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
-        raise InputError(file, field="base.sha256", why=why)
+        reason = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
+        raise InputError(file, field="base.sha256", reason=reason)
     encoder = _load(files, settings, device, config.attention)
     encoder.weights, encoder.name = _identity(base, files, encoder), recorded.name
     return encoder, files
@@ -357,6 +359,6 @@ def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
 def check_hash(path: Path, expected: str | None) -> None:
     """Raise `InputError` for a file that is not the one a manifest names."""
     if not path.is_file():
-        raise InputError(path, why="the manifest names this file, and it is missing")
+        raise InputError(path, reason="the manifest names this file, and it is missing")
     if file_hash(path) != expected:
-        raise InputError(path, why="its sha256 is not the manifest's: damaged or exchanged")
+        raise InputError(path, reason="its sha256 is not the manifest's: damaged or exchanged")

@@ -45,7 +45,7 @@ _PLAIN_POOLING = ("word_embedding_dimension", "include_prompt")
 _CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
-def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
+def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
     """Complete the config's settings with those the model's folder declares.
 
     A template of the config replaces the declared prompts. Raises `UserError`, also for damaged
@@ -76,7 +76,7 @@ def settings_of(config: ModelConfig, folder: Path) -> EncoderSettings:
     if normalize is None:
         normalize = not kinds or "Normalize" in kinds
         if not normalize:
-            _warn_of_similarity(folder)
+            _warn_about_similarity(folder)
     bidirectional = config.bidirectional
     if bidirectional is None:
         bidirectional = read_object(folder / "config.json").get("is_causal") is False
@@ -124,7 +124,7 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
-            raise InputError(file, field="type", why=f"module {kind} is not supported")
+            raise InputError(file, field="type", reason=f"module {kind} is not supported")
     return pooling, include_prompt, length, lower_case
 
 
@@ -155,22 +155,24 @@ def _transformer_config(folder: Path) -> dict[str, object]:
 
 def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> None:
     if part.resolve() != folder.resolve():
-        why = f"the Transformer's files lie in {part.name}; they are read from the model's folder"
-        raise InputError(folder / _MODULES, field="path", why=why)
+        reason = (
+            f"the Transformer's files lie in {part.name}; they are read from the model's folder"
+        )
+        raise InputError(folder / _MODULES, field="path", reason=reason)
     file = part / "sentence_bert_config.json"
     for key in _UNSUPPORTED:
         if config.get(key):
-            raise InputError(file, field=key, why=f"{config[key]!r} is not supported")
+            raise InputError(file, field=key, reason=f"{config[key]!r} is not supported")
     for key, harmless in _HARMLESS.items():
         value = config.get(key)
         for name in value if isinstance(value, dict) else ():
             if name not in harmless:
-                raise InputError(file, field=f"{key}.{name}", why="is not supported")
+                raise InputError(file, field=f"{key}.{name}", reason="is not supported")
     modalities = config.get("modality_config")
     text = modalities.get("text") if isinstance(modalities, dict) else None
     if text != _TEXT:
-        why = f"texts are read by {text!r}, not by the last hidden state"
-        raise InputError(file, field="modality_config", why=why)
+        reason = f"texts are read by {text!r}, not by the last hidden state"
+        raise InputError(file, field="modality_config", reason=reason)
 
 
 def _truncate_dim(folder: Path) -> int | None:
@@ -179,11 +181,11 @@ def _truncate_dim(folder: Path) -> int | None:
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(file, field="truncate_dim", why=f"{size!r}: not a number of dimensions")
+        raise InputError(file, field="truncate_dim", reason=f"{size!r}: not a number of dimensions")
     return size
 
 
-def _warn_of_similarity(folder: Path) -> None:
+def _warn_about_similarity(folder: Path) -> None:
     file = folder / _SETTINGS
     kind = read_object(file).get("similarity_fn_name", "dot") if file.is_file() else "dot"
     if kind not in ("dot", None):
@@ -213,12 +215,12 @@ def _absent_end(folder: Path) -> str:
     except Exception:  # code of its own, or files that whoever loads the model complains of
         return ""
     if "bos" in ends and ids[0] != tokenizer.bos_token_id:
-        why = "true, but tokenizer.json adds no first token"
-        raise InputError(file, field="add_bos_token", why=why)
+        reason = "true, but tokenizer.json adds no first token"
+        raise InputError(file, field="add_bos_token", reason=reason)
     if "eos" not in ends or ids[-1] == tokenizer.eos_token_id:
         return ""
     if tokenizer.eos_token is None:
-        raise InputError(file, field="add_eos_token", why="true, but there is no eos_token")
+        raise InputError(file, field="add_eos_token", reason="true, but there is no eos_token")
     return str(tokenizer.eos_token)
 
 
@@ -230,9 +232,9 @@ def _read_config(module: Any, folder: Path) -> dict[str, object]:
     try:
         config: dict[str, object] = module.load_config(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(file, why=f"cannot be read as JSON: {one_line(error)}") from None
+        raise InputError(file, reason=f"cannot be read as JSON: {one_line(error)}") from None
     if not isinstance(config, dict) or not config:
-        raise InputError(file, why="missing, empty or not a JSON object")
+        raise InputError(file, reason="missing, empty or not a JSON object")
     return config
 
 
@@ -246,7 +248,7 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):
-        raise InputError(folder, field="max_seq_length", why=f"{length!r} is not a number")
+        raise InputError(folder, field="max_seq_length", reason=f"{length!r} is not a number")
     # transformers writes 10**30 where no length was given.
     return int(length) if length is not None and length < 10**9 else None
 
@@ -264,10 +266,10 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     config = read_object(file)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
-        raise InputError(file, field="prompts", why="not an object of names and texts")
+        raise InputError(file, field="prompts", reason="not an object of names and texts")
     if default is not None and not (isinstance(default, str) and default in prompts):
-        why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
-        raise InputError(file, field="default_prompt_name", why=why)
+        reason = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
+        raise InputError(file, field="default_prompt_name", reason=reason)
 
     claim, source = choose_prompts(prompts, default)
     return Template(claim, source, include_prompt or not (claim or source))
@@ -327,22 +329,22 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
     if "Dense" not in kinds or any(kind.startswith("(") for kind in kinds):
         return None
     if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
-        why = "a Dense module is supported once, right behind the pooling"
-        raise InputError(folder / _MODULES, field="type", why=why)
+        reason = "a Dense module is supported once, right behind the pooling"
+        raise InputError(folder / _MODULES, field="type", reason=reason)
     from sentence_transformers.sentence_transformer.modules import Dense
 
     path = modules[2][1]
     file, config = path / "config.json", _read_config(Dense, path)
     if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
-        why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
-        raise InputError(file, field="activation_function", why=why)
+        reason = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
+        raise InputError(file, field="activation_function", reason=reason)
     for key in ("in_features", "out_features"):
         value = config.get(key)
         if not isinstance(value, int) or value < 1:
-            raise InputError(file, field=key, why="not a number of dimensions")
+            raise InputError(file, field=key, reason="not a number of dimensions")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
-            raise InputError(file, field=key, why=f"{config[key]!r}, not the pooled vector")
+            raise InputError(file, field=key, reason=f"{config[key]!r}, not the pooled vector")
     return path, config["in_features"]
 
 
@@ -358,12 +360,12 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
 
     path, inputs = dense
     if inputs != width:
-        why = f"{inputs}, but pooled vectors have {width} dimensions"
-        raise InputError(path / "config.json", field="in_features", why=why)
+        reason = f"{inputs}, but pooled vectors have {width} dimensions"
+        raise InputError(path / "config.json", field="in_features", reason=reason)
     try:
         layer = Dense.load(str(path), local_files_only=True)
     except Exception as error:  # libraries raise anything for files that are damaged
         has_safetensors = (path / "model.safetensors").is_file()
         file = path / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
-        raise InputError(file, why=f"not the weights of this layer: {one_line(error)}") from None
+        raise InputError(file, reason=f"not the weights of this layer: {one_line(error)}") from None
     return layer.float().eval().requires_grad_(False)

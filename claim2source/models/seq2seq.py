@@ -130,8 +130,8 @@ class Seq2Seq:
         fitting = []
         for position, row in enumerate(rows):
             if len(row) > limit:
-                why = f"too long for the model: {len(row)} tokens"
-                yield position, WrittenText(kind="failed", why=why)
+                reason = f"too long for the model: {len(row)} tokens"
+                yield position, WrittenText(kind="failed", reason=reason)
             else:
                 fitting.append(position)
         fitting.sort(key=lambda position: len(rows[position]))
@@ -158,6 +158,6 @@ class Seq2Seq:
         ends = set(ends) if isinstance(ends, list) else {ends}
         count = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
         if count >= self.config.max_length:
-            return WrittenText(kind="failed", why="cut off by max_length")
+            return WrittenText(kind="failed", reason="cut off by max_length")
         text = self.tokenizer.decode(row, skip_special_tokens=True)
         return WrittenText(" ".join(text.split()))

@@ -15,7 +15,7 @@ from typing import Literal, Self
 import numpy as np
 
 from claim2source.core.errors import InputError
-from claim2source.core.files import content_hash, why_not_file, write_json
+from claim2source.core.files import content_hash, file_error, write_json
 from claim2source.core.records import Claim
 from claim2source.core.validate import Strict, read_json, validated
 from claim2source.data.grouping import plain_text
@@ -109,18 +109,18 @@ class TrainedOn:
         Raises `InputError` where it is missing, damaged or another one.
         """
         path = folder / TRAINED_ON
-        if why_not_file(path) == "no such file" and sha256 is not None:
-            raise InputError(path, why="the manifest names this file, and it is missing")
+        if file_error(path) == "no such file" and sha256 is not None:
+            raise InputError(path, reason="the manifest names this file, and it is missing")
         raw = read_json(path)
         file = validated(_File, _as_json(raw, path), path)
         try:
             read = cls.from_text(file.hashes, file.unrecorded)
         except ValueError as error:
-            raise InputError(path, field="hashes", why=f"damaged: {error}") from None
+            raise InputError(path, field="hashes", reason=f"damaged: {error}") from None
         if read.sha256 != file.sha256 or len(read.packed) != file.count * WIDTH:
-            raise InputError(path, field="sha256", why="is not that of the hashes: damaged")
+            raise InputError(path, field="sha256", reason="is not that of the hashes: damaged")
         if sha256 is not None and read.sha256 != sha256:
-            raise InputError(path, why="its sha256 is not the manifest's: damaged or exchanged")
+            raise InputError(path, reason="its sha256 is not the manifest's: damaged or exchanged")
         return read
 
 
@@ -157,5 +157,5 @@ class _File(Strict):
 
 def _as_json(raw: object, path: Path) -> str:
     if not isinstance(raw, dict):
-        raise InputError(path, why="not a JSON object")
+        raise InputError(path, reason="not a JSON object")
     return json.dumps(raw)

@@ -26,7 +26,7 @@ def require_weights(folder: Path, missing: Iterable[str]) -> None:
     if not absent:
         return
     reason = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
-    raise InputError(folder, why=reason)
+    raise InputError(folder, reason=reason)
 
 
 def missing_weights(folder: Path, model: PreTrainedModel) -> list[str]:
@@ -50,7 +50,7 @@ def missing_weights(folder: Path, model: PreTrainedModel) -> list[str]:
     return sorted({*loading["missing_keys"], *mismatched})
 
 
-def is_of_head(key: str, model: PreTrainedModel) -> bool:
+def belongs_to_head(key: str, model: PreTrainedModel) -> bool:
     """Whether a weight belongs to a model's head, of which a pooler is the first layer."""
     prefix = f"{model.base_model_prefix}."
     return not key.startswith(prefix) or key.startswith(f"{prefix}pooler.")
@@ -71,7 +71,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
             present = set(stored.keys())
     except Exception as error:  # libraries raise anything for files that are damaged
         reason = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError(folder / ADAPTER_CONFIG_FILE, why=reason) from None
+        raise InputError(folder / ADAPTER_CONFIG_FILE, reason=reason) from None
     # Whether embeddings were saved too is not asked: peft would ask the hub.
     wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     require_weights(file, wanted.keys() - present)

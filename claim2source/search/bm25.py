@@ -23,7 +23,7 @@ from claim2source.data.store import Store
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.index_folder import IndexFolder, write_folder, write_strings
 from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
-from claim2source.search.topk import SourceIds, top_of_rows
+from claim2source.search.topk import SourceIds, take_top_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
 from claim2source.text.clean import (
     SPACY_MODEL,
@@ -169,7 +169,7 @@ class BM25Index:
 
     def _built(self) -> _Analysed:
         if self._analysed is None:
-            analysis = analysis_of(self.config)
+            analysis = make_analysis(self.config)
             counts = analysis.counted_sources(prepared(self._texts(), self.config))
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
@@ -235,7 +235,7 @@ class BM25Index:
         for language, numbers in groups.items():
             texts = [parts[number].text for number in numbers]
             texts = prepared_claims(texts, self.config)
-            terms = analysis.claims(texts, stop_words_of(self.config, language))
+            terms = analysis.claims(texts, get_stop_words(self.config, language))
             for number, ids in zip(numbers, terms.split(), strict=True):
                 ids_of_parts[number] = ids
         joined = Terms.joined(ids_of_parts)
@@ -297,7 +297,7 @@ class BM25Index:
         if folder.values.get("analysis", FORMATS["whitespace"]) != index.config.format:
             raise folder.wrong("analysis", "another version made these terms: index again")
         index.source_ids = folder.strings("ids.jsonl", sources)
-        analysis = analysis_of(index.config)
+        analysis = make_analysis(index.config)
         vocabulary = folder.strings("vocabulary.jsonl", terms)
         analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
         counts = weights = None
@@ -316,7 +316,7 @@ class BM25Index:
 def _top(
     postings: Postings, ids: SourceIds, claims: Sequence[Claim], terms: Terms, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    scores = postings.scores_of(terms)
+    scores = postings.score_documents(terms)
     rows_with_candidates = [row for row, claim in enumerate(claims) if claim.candidates is not None]
     # As many more as may be taken away again.
     matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
@@ -334,7 +334,7 @@ def _top(
     for row, claim in enumerate(claims):
         if claim.excluded:
             matches[row, ids.excluded(claim)] = False
-    return top_of_rows(scores, matches, depth, ids.order)
+    return take_top_rows(scores, matches, depth, ids.order)
 
 
 def library_versions(config: BM25Config) -> dict[str, str]:
@@ -343,20 +343,20 @@ def library_versions(config: BM25Config) -> dict[str, str]:
     return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
 
 
-def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:
+def make_analysis(config: BM25Config, language: str | None = None) -> Analysis:
     """Make the analysis of sources, or of claims in a language: its stop words are left out too.
 
     What it reads is `prepared`.
     """
     if config.analysis != "terms":
         return Analysis(True, (), None, at_spaces=config.analysis == "spaces")
-    stop_words = stop_words_of(config, config.language)
+    stop_words = get_stop_words(config, config.language)
     if language is not None:
-        stop_words |= stop_words_of(config, language)
-    return Analysis(False, stop_words, stemmer_of(config), SPELLERS.get(config.language))
+        stop_words |= get_stop_words(config, language)
+    return Analysis(False, stop_words, make_stemmer(config), SPELLERS.get(config.language))
 
 
-def stemmer_of(config: BM25Config) -> Any | None:
+def make_stemmer(config: BM25Config) -> Any | None:
     """Make PyStemmer's stemmer of the sources' language; None where words are compared whole."""
     import Stemmer
 
@@ -379,7 +379,7 @@ def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
     return prepared(texts, config)
 
 
-def stop_words_of(config: BM25Config, language: str) -> set[str]:
+def get_stop_words(config: BM25Config, language: str) -> set[str]:
     """List the stop words of a language; none where it has no list."""
     if config.analysis != "terms" or not config.stop_words:
         return set()
@@ -417,14 +417,14 @@ class Analyser:
         return self.texts([source_text(source, self.config) for source in sources])
 
     def texts(self, texts: Sequence[str]) -> list[list[str]]:
-        return _terms(analysis_of(self.config), prepared(list(texts), self.config))
+        return _terms(make_analysis(self.config), prepared(list(texts), self.config))
 
     def claim(self, claim: Claim) -> list[str]:
         """List the terms of a claim: each part without the stop words of its own language."""
         terms: list[str] = []
         for part in claim_parts(claim, self.config.claims):
             texts = prepared_claims([part.text], self.config)
-            terms += _terms(analysis_of(self.config, part.language), texts)[0]
+            terms += _terms(make_analysis(self.config, part.language), texts)[0]
         return terms
 
 

@@ -53,7 +53,7 @@ def read_or_search(
     run = store.run(key)
     if run is not None:
         about = run.about
-        failures = tuple(Failure(claim, why) for claim, why in about["failures"])
+        failures = tuple(Failure(claim, reason) for claim, reason in about["failures"])
         cost = Cost(**about["cost"])
         notes, details = about.get("notes", {}), about.get("details", {})
         thinking = tuple(Thinking(**count) for count in about.get("thinking", ()))

@@ -98,7 +98,7 @@ class Dense:
         is_encoder = is_sentence_transformer(model) or hasattr(model, "encode")
         if not is_encoder:
             wanted = "a model's name or folder, ModelConfig, encoder or SentenceTransformer"
-            raise InputError("model", why=f"is a {type(model).__name__}; wanted: {wanted}")
+            raise InputError("model", reason=f"is a {type(model).__name__}; wanted: {wanted}")
         if is_sentence_transformer(model):
             self.encoder: TextEncoder = InMemoryEncoder(model)
         else:
@@ -269,23 +269,25 @@ class DenseIndex:
 
         def checked() -> TextEncoder:
             if model is None:
-                why = "the index was made by an encoder without a name: give load_index its model"
-                raise folder.wrong("model", why)
+                reason = (
+                    "the index was made by an encoder without a name: give load_index its model"
+                )
+                raise folder.wrong("model", reason)
             loaded = Dense(model, device=device).encoder
             keys = encoder_keys(loaded)
             if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
-                why = "this model is not the one that made the index: weights or settings differ"
-                raise folder.wrong("encoders", why)
+                reason = "this model is not the one that made the index: weights or settings differ"
+                raise folder.wrong("encoders", reason)
             if states_libraries and content_hash(keys) != content_hash(made_by):
-                why = "other versions of the model's libraries made the index; build it again"
-                raise folder.wrong("encoders", why)
+                reason = "other versions of the model's libraries made the index; build it again"
+                raise folder.wrong("encoders", reason)
             return loaded
 
         rendering = folder.settings("rendering", Rendering)
         if isinstance(search := folder.values.get("search"), Mapping):
             if search.get("kind", "exact") != "exact" or search.get("dimensions") is not None:
-                why = "approximate or by cut vectors: no longer read; build it again"
-                raise folder.wrong("search", why)
+                reason = "approximate or by cut vectors: no longer read; build it again"
+                raise folder.wrong("search", reason)
         if folder.values.get("passages") is not None:
             raise folder.wrong("passages", "papers in passages are no longer read; build it again")
         index = cls((), checked, rendering, model=recorded)

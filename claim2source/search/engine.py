@@ -33,11 +33,11 @@ from claim2source.search.files import (
     IndexFiles,
     Lock,
     Seal,
-    files_of,
+    damage_reason,
+    make_seal,
+    open_files,
     read_seal,
     replaceable_files,
-    seal_of,
-    why_damaged,
 )
 from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.search.lance import (
@@ -65,11 +65,11 @@ from claim2source.search.rows import (
     PAPER,
     Rows,
     Where,
-    paper_of,
-    schema_of,
-    stamp_of,
-    table_of,
-    vectors_of,
+    paper_schema,
+    paper_stamp,
+    papers_table,
+    read_vectors,
+    to_paper,
 )
 from claim2source.search.table import (
     PaperTable,
@@ -139,7 +139,7 @@ class Engine(PaperTable):
     def create(cls, location: str | Path, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
         lancedb_module()
-        files = files_of(location)
+        files = open_files(location)
         lock = files.prepare()
         try:
             for name in replaceable_files(files, manifest.table):
@@ -157,7 +157,7 @@ class Engine(PaperTable):
         files.remove(f"{manifest.table}.files.json")
         for file_name in files.listed(f"{manifest.table}.lance"):
             files.remove(file_name)
-        schema = schema_of(manifest.dimensions, manifest.sentences > 0)
+        schema = paper_schema(manifest.dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
         manifest.write(files, options.get("name", MANIFEST))
@@ -166,7 +166,7 @@ class Engine(PaperTable):
     @classmethod
     def open(cls, location: str | Path, **options: Any) -> Self:
         """Open an index. Raises `InputError` where there is none, or its files are damaged."""
-        files = files_of(location)
+        files = open_files(location)
         return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
 
     @property
@@ -182,17 +182,17 @@ class Engine(PaperTable):
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
         while seal is not None:
-            why = why_damaged(self.files, seal, self._folder, verified=self._seal)
-            if not why:
+            reason = damage_reason(self.files, seal, self._folder, verified=self._seal)
+            if not reason:
                 self._seal = seal
                 return
             # A writer that builds meanwhile removes the note first, and then older files.
             before, seal = seal, read_seal(self.files, self._seal_file)
             if seal == before:
-                raise self._damaged(why)
+                raise self._damaged(reason)
 
     def _write_seal(self) -> None:
-        self._seal = seal_of(self.files, self._folder, self._seal)
+        self._seal = make_seal(self.files, self._folder, self._seal)
         self.files.write(self._seal_file, json.dumps(self._seal).encode())
 
     def _open_table(self) -> Any:
@@ -207,10 +207,10 @@ class Engine(PaperTable):
             schema, papers, version = table.schema, table.count_rows(), table.version
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"no such version; the last {RETENTION.days} days are kept"
-                raise UserError(f"{self.location}: {self.at}: {why}") from None
+                reason = f"no such version; the last {RETENTION.days} days are kept"
+                raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        columns = schema_of(manifest.dimensions, manifest.sentences > 0).names
+        columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
         if {*columns} != {*schema.names} or (
             schema.field("vector").type.list_size != manifest.dimensions
         ):
@@ -272,7 +272,10 @@ class Engine(PaperTable):
         if not len(rows):
             return
         self.lock()
-        table, ids = table_of(rows, self._table.schema), [paper.source.id for paper in rows.papers]
+        table, ids = (
+            papers_table(rows, self._table.schema),
+            [paper.source.id for paper in rows.papers],
+        )
         if replaces is None:
             replaces = bool(self.stamps(ids))
         self._note_ids(ids)
@@ -324,10 +327,10 @@ class Engine(PaperTable):
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
             states = [changed[key] for key in table["id"].to_pylist()]
             papers = [
-                replace(paper_of(row), retracted=new)
+                replace(to_paper(row), retracted=new)
                 for row, new in zip(table.select(PAPER).to_pylist(), states, strict=True)
             ]
-            for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
+            for name, values in (("retracted", states), ("stamp", [*map(paper_stamp, papers)])):
                 column = table.schema.get_field_index(name)
                 table = table.set_column(column, table.schema.field(name), [values])
             self._mark_stale()
@@ -447,7 +450,7 @@ class Engine(PaperTable):
             )
             self._table.create_index("vector", config=config)
         sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
-        queries = sampled_queries(vectors_of(sample["vector"]))
+        queries = sampled_queries(read_vectors(sample["vector"]))
         best = best_scores(queries, self._vectors())
         depth = best.shape[1]
         probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
@@ -475,7 +478,7 @@ class Engine(PaperTable):
 
             device = None if torch.cuda.is_available() else PREPACKED
         encoder = Dense(model, device=device).encoder
-        if device in PLAIN_BERT and not self.manifest.is_of(encoder):
+        if device in PLAIN_BERT and not self.manifest.is_made_by(encoder):
             # transformers may read its config otherwise.
             encoder = Dense(model, device=PLAIN_BERT[device]).encoder
         self.use(encoder)
@@ -485,8 +488,8 @@ class Engine(PaperTable):
         """Return the encoder of claims, which is loaded when it is first needed."""
         if self._encoder is None:
             if self.manifest.model is None:
-                why = "was made by an encoder without a name: give it its model with `use`"
-                raise UserError(f"{self.location}: {why}")
+                reason = "was made by an encoder without a name: give it its model with `use`"
+                raise UserError(f"{self.location}: {reason}")
             self.load(self.manifest.model)
         assert self._encoder is not None
         return self._encoder
@@ -583,4 +586,4 @@ def open_index(location: str | Path, version: int | None = None) -> Engine:
 
 def is_engine(location: str | Path) -> bool:
     """Tell whether an index is there."""
-    return files_of(location).stamp(MANIFEST) != ""
+    return open_files(location).stamp(MANIFEST) != ""

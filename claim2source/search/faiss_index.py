@@ -11,7 +11,7 @@ import numpy as np
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
 from claim2source.search.index_folder import IndexFolder, write_strings
-from claim2source.search.topk import SourceIds, top_of
+from claim2source.search.topk import SourceIds, take_top
 
 # FAISS's GPU searches return no longer lists.
 GPU_DEPTH = 2048
@@ -62,7 +62,7 @@ class VectorIndex:
             elif claim.candidates is not None:
                 located = self.ids.candidates(claim)
                 own = self.vectors[located] @ vectors[row]
-                positions[row], scores[row] = top_of(own, located, depth, self.ids.order)
+                positions[row], scores[row] = take_top(own, located, depth, self.ids.order)
         return self.ids.run(claims, positions, scores)
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +73,7 @@ class VectorIndex:
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
             # Another call may round otherwise: all of this claim's scores come from one.
             all_scores, ranked = self._search(vectors[row : row + 1], len(self.ids))
-            positions[row, :depth], scores[row, :depth] = top_of(
+            positions[row, :depth], scores[row, :depth] = take_top(
                 all_scores[0], ranked[0], depth, self.ids.order
             )
         return positions[:, :depth], scores[:, :depth]

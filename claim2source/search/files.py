@@ -64,7 +64,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path, self.uri = path, str(path)
 
-    def why_absent(self) -> str:
+    def absence_reason(self) -> str:
         """Explain why there can be no files at all; "" where there may be some."""
         if self.path.is_dir():
             return ""
@@ -77,7 +77,7 @@ class Folder:
             require_size(path)
             return path.read_bytes()
         if os.path.lexists(path):  # reading it may never end
-            raise InputError(path, why=_NO_FILE)
+            raise InputError(path, reason=_NO_FILE)
         return None
 
     def write(self, name: str, data: bytes) -> None:
@@ -108,9 +108,9 @@ class Folder:
                     except OSError as error:
                         if error.errno != errno.ELOOP:
                             raise
-                        raise InputError(path, why=_NO_FILE) from None
+                        raise InputError(path, reason=_NO_FILE) from None
                     if not stat.S_ISREG(status.st_mode):
-                        raise InputError(path, why=_NO_FILE)
+                        raise InputError(path, reason=_NO_FILE)
                     if status.st_size > max(_SPARSE, 100 * 512 * status.st_blocks):
                         sparse.append(path)
                     blocks += status.st_blocks
@@ -118,7 +118,7 @@ class Folder:
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         # Some mounts count no blocks of any file: sizes are all there is to know then.
         if sparse and blocks:
-            raise InputError(sparse[0], why=_NOT_WRITTEN)
+            raise InputError(sparse[0], reason=_NOT_WRITTEN)
         return stamps
 
     def hash(self, name: str) -> str:
@@ -183,17 +183,19 @@ class Bucket:
         except (BaseError, OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            why = " ".join(str(error).partition("Debug source")[0].split())[:300]
-            raise UserError(f"{self.uri}: the store does not answer as it should: {why}") from None
+            reason = " ".join(str(error).partition("Debug source")[0].split())[:300]
+            raise UserError(
+                f"{self.uri}: the store does not answer as it should: {reason}"
+            ) from None
 
-    def why_absent(self) -> str:
+    def absence_reason(self) -> str:
         return ""
 
     def read(self, name: str) -> bytes | None:
         with self._named_errors(), suppress(FileNotFoundError):
             entry = self.store.get(name)
             if reason := size_error(int(entry.meta["size"])):
-                raise InputError(f"{self.uri}/{name}", why=reason)
+                raise InputError(f"{self.uri}/{name}", reason=reason)
             return bytes(entry.bytes())
         return None
 
@@ -343,7 +345,7 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def files_of(location: str | Path) -> IndexFiles:
+def open_files(location: str | Path) -> IndexFiles:
     """Open the files at a folder or an object store's URL. Raises `UserError` for another URL."""
     scheme, separator, rest = str(location).partition("://")
     if not separator:
@@ -366,22 +368,22 @@ def replaceable_files(files: IndexFiles, table: str) -> list[str]:
         if name != LOCK_FILE and not any(is_leftover(Path(part)) for part in Path(name).parts)
     ]
     if any(not name.startswith(left) for name in names):
-        why = "exists and is not an index: it is not replaced; choose another --out"
+        reason = "exists and is not an index: it is not replaced; choose another --out"
         if any(name.startswith(f"{table}.lance/") for name in names):
-            why = "exists and is not an index: it is not replaced, and has no manifest.json"
-            why += ": restore it from a backup, or choose another --out"
-        raise InputError(files.uri, why=why)
+            reason = "exists and is not an index: it is not replaced, and has no manifest.json"
+            reason += ": restore it from a backup, or choose another --out"
+        raise InputError(files.uri, reason=reason)
     return names
 
 
 def require_free(location: str | Path, table: str = "papers") -> None:
     """Raise `InputError` if files lie where a new index would be made."""
-    files = files_of(location)
-    if not files.why_absent():
+    files = open_files(location)
+    if not files.absence_reason():
         replaceable_files(files, table)
 
 
-def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
+def make_seal(files: IndexFiles, under: str, before: Seal) -> Seal:
     """Hash the files below a name; take over from `before` the hash of a file that is unchanged."""
     seal = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
@@ -405,11 +407,13 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
         }
         return {name: entry for name, entry in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
-        why = "cannot be read; copy the index again, or remove this file to go on without its check"
-        raise InputError(f"{files.uri}/{name}", why=why) from None
+        reason = (
+            "cannot be read; copy the index again, or remove this file to go on without its check"
+        )
+        raise InputError(f"{files.uri}/{name}", reason=reason) from None
 
 
-def why_damaged(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> str:
+def damage_reason(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> str:
     """Name a file that differs from the seal; "" where none does.
 
     Files that are in `verified` as they are in `seal` are not hashed again.

@@ -294,7 +294,7 @@ class Hybrid:
         for name, part in zip(PARTS, (self.first, self.second), strict=True):
             if not hasattr(part, "index"):
                 wanted = "a retriever, such as BM25() or Dense(..)"
-                raise InputError(name, why=f"is a {type(part).__name__}; wanted: {wanted}")
+                raise InputError(name, reason=f"is a {type(part).__name__}; wanted: {wanted}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from claim2source.search.engine import Engine, is_engine, open_index
 from claim2source.search.files import IndexFiles
 from claim2source.search.lance import connection, named_errors
 from claim2source.search.manifest import IndexManifest
-from claim2source.search.rows import SPLIT, Rows, findings_of, half, stamp_of
+from claim2source.search.rows import SPLIT, Rows, finding_sentences, half, paper_stamp
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class PaperEncoder:
 
         New are those that the store did not hold. The bar goes on by the number of papers.
         """
-        parts = [findings_of(paper) for paper in papers] if self.sentences else []
+        parts = [finding_sentences(paper) for paper in papers] if self.sentences else []
         texts = self.rendering.source_texts([paper.source for paper in papers])
         of_parts = [text for part in parts for text in part]
         length = sum(map(len, texts))
@@ -143,8 +143,8 @@ def grow(
     manifest = engine.manifest
     manifest.check_analyser(manifest.bm25, engine.location)
     if manifest.sentences not in (0, SPLIT):
-        why = "another version of this program split its abstracts into sentences; index again"
-        raise UserError(f"{engine.location}: {why}")
+        reason = "another version of this program split its abstracts into sentences; index again"
+        raise UserError(f"{engine.location}: {reason}")
     analyser = Analyser(manifest.bm25)
     encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
     added = changed = unchanged = 0
@@ -161,7 +161,7 @@ def grow(
                 state = worst((paper.retracted, known.get(key, "")))
                 latest[key] = replace(paper, retracted=state)
                 add_notice(notices, paper.retracted, paper.doi)
-            stamps = {key: stamp_of(paper) for key, paper in latest.items()}
+            stamps = {key: paper_stamp(paper) for key, paper in latest.items()}
             new = [paper for key, paper in latest.items() if stamps_before.get(key) != stamps[key]]
             replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
@@ -311,7 +311,7 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
     """
     engine.lock()
     if engine.files.read(PREVIOUS) is None:
-        raise InputError(engine.location, why="no --re_encode has replaced anything here")
+        raise InputError(engine.location, reason="no --re_encode has replaced anything here")
     before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
     engine.manifest.write(engine.files, PREVIOUS)
     before.manifest.write(engine.files)

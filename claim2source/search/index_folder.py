@@ -12,7 +12,7 @@ import numpy as np
 
 from claim2source.core.config import as_plain, make
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import atomic_folder, file_hash, why_not_file, write_json
+from claim2source.core.files import atomic_folder, file_error, file_hash, write_json
 from claim2source.core.validate import read_json
 
 MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ def write_folder(
     folder = Path(folder)
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not (_is_index(folder) or is_empty):
-        raise InputError(folder, why="exists and is not an index: it is not replaced")
+        raise InputError(folder, reason="exists and is not an index: it is not replaced")
     with atomic_folder(folder) as temporary:
         values = write(temporary)
         files = {
@@ -75,11 +75,11 @@ class IndexFolder:
     def open(cls, folder: str | Path, verify: bool) -> IndexFolder:
         """Read the manifest, and with `verify` compare the sha256 of all files."""
         path = Path(folder)
-        if why_not_file(path / MANIFEST) in ("no such file", "not a directory"):
-            raise InputError(path, why=f"not an index: it has no {MANIFEST}")
+        if file_error(path / MANIFEST) in ("no such file", "not a directory"):
+            raise InputError(path, reason=f"not an index: it has no {MANIFEST}")
         values = read_json(path / MANIFEST)
         if not isinstance(values, dict) or not isinstance(values.get("index"), str):
-            raise InputError(path / MANIFEST, field="index", why="missing: not an index")
+            raise InputError(path / MANIFEST, field="index", reason="missing: not an index")
         index = cls(path, values["index"], values)
         if index.kind == "lancedb":
             raise index.wrong("index", "made by the program index: open_index opens it")
@@ -90,22 +90,22 @@ class IndexFolder:
             raise index.wrong("files", "missing")
         for name, sha256 in files.items():
             if not (path / name).is_file():
-                raise InputError(path / name, why="the manifest names this file; it is missing")
+                raise InputError(path / name, reason="the manifest names this file; it is missing")
             if verify and file_hash(path / name) != sha256:
-                why = "its sha256 is not the manifest's: damaged or exchanged"
-                raise InputError(path / name, why=why)
+                reason = "its sha256 is not the manifest's: damaged or exchanged"
+                raise InputError(path / name, reason=reason)
         return index
 
-    def wrong(self, field: str, why: str) -> InputError:
-        return InputError(self.path / MANIFEST, field=field, why=why)
+    def wrong(self, field: str, reason: str) -> InputError:
+        return InputError(self.path / MANIFEST, field=field, reason=reason)
 
     def settings(self, field: str, kind: type[Settings]) -> Settings:
         """Settings of the dataclass `kind`, strictly."""
         try:
             return make(kind, dict(self.values[field]))
         except (KeyError, TypeError, ValueError, UserError) as error:
-            why = " ".join(str(error).split())
-            raise self.wrong(field, f"missing or not {kind.__name__}: {why}") from None
+            reason = " ".join(str(error).split())
+            raise self.wrong(field, f"missing or not {kind.__name__}: {reason}") from None
 
     def count(self, field: str) -> int:
         value = self.values.get(field)
@@ -119,14 +119,14 @@ class IndexFolder:
         try:
             array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(path, why=f"not an array: {error}") from None
+            raise InputError(path, reason=f"not an array: {error}") from None
         fits = len(shape) == array.ndim and all(
             size in (None, length) for size, length in zip(shape, array.shape, strict=True)
         )
         if array.dtype != kind or not fits or not array.flags.c_contiguous:
             description = f"{array.dtype} {list(array.shape)}"
             expected = f"{np.dtype(kind)} {['any' if n is None else n for n in shape]}"
-            raise InputError(path, why=f"an array {description}, not {expected}")
+            raise InputError(path, reason=f"an array {description}, not {expected}")
         return array
 
     def strings(self, name: str, count: int) -> list[str]:
@@ -135,7 +135,7 @@ class IndexFolder:
             lines = path.read_text(encoding="ascii").splitlines()
             strings: list[str] = json.loads(f"[{','.join(lines)}]")
         except (OSError, ValueError) as error:
-            raise InputError(path, why=f"not one JSON string a line: {error}") from None
+            raise InputError(path, reason=f"not one JSON string a line: {error}") from None
         if len(strings) != count or not all(isinstance(string, str) for string in strings):
-            raise InputError(path, why=f"not {count} strings, one a line")
+            raise InputError(path, reason=f"not {count} strings, one a line")
         return strings

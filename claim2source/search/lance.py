@@ -47,12 +47,12 @@ def named_errors(location: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error)
-        for sign, why in _UNWRITABLE.items():
+        for sign, reason in _UNWRITABLE.items():
             if sign in text:
-                advice = f"{why}, and run the same command again; finished writes stay"
+                advice = f"{reason}, and run the same command again; finished writes stay"
                 raise UserError(f"{location}: {advice}") from None
-        why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
-        raise InputError(location, why=why) from None
+        reason = f"its table cannot be read or written: {short(error)}; {ADVICE}"
+        raise InputError(location, reason=reason) from None
 
 
 def short(error: Exception) -> str:

@@ -113,14 +113,16 @@ class IndexManifest:
         """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
         data, path = files.read(name), f"{files.uri}/{name}"
         if data is None:
-            why = files.why_absent() or f"not an index: it has no {name}"
-            raise InputError(files.uri, why=why)
+            reason = files.absence_reason() or f"not an index: it has no {name}"
+            raise InputError(files.uri, reason=reason)
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.get("format") == 1:
-            why = "an older version of this program made this index; index again into another --out"
+            reason = (
+                "an older version of this program made this index; index again into another --out"
+            )
             if values.get("index") in ("bm25", "dense", "hybrid"):
-                why = "an index that was saved from Python: load_index opens it"
-            raise InputError(path, why=why)
+                reason = "an index that was saved from Python: load_index opens it"
+            raise InputError(path, reason=reason)
         manifest = validated(cls, json.dumps(values), path)
         if manifest.model is None:
             return manifest
@@ -138,7 +140,7 @@ class IndexManifest:
         """Name the model that made the vectors by its weights and settings."""
         return content_hash(of_model(self.encoders))[:12]
 
-    def is_of(self, encoder: TextEncoder) -> bool:
+    def is_made_by(self, encoder: TextEncoder) -> bool:
         """Tell whether this model made the vectors, with any version of its libraries."""
         keys = encoder_keys(encoder)
         return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
@@ -148,7 +150,7 @@ class IndexManifest:
 
         Other versions of its libraries are only said: few of them change a vector.
         """
-        if not self.is_of(encoder):
+        if not self.is_made_by(encoder):
             model = "" if self.model is None else f", {self.model.name}"
             raise UserError(
                 f"{location}: another model made this index{model}: its weights or settings differ"

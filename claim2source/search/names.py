@@ -34,7 +34,7 @@ def plain_words(text: str) -> list[str]:
     return [_OWNER.sub("", word).casefold() for word in _WORD.findall(letters)]
 
 
-def names_of(source: Source) -> list[str]:
+def paper_names(source: Source) -> list[str]:
     """List the terms of a paper's authors and venue, each once: how often says nothing."""
     words = [word for text in (*source.authors, source.venue) for word in plain_words(text)]
     return list(dict.fromkeys(word for word in words if len(word) > 2 and word not in _EMPTY))

@@ -14,8 +14,8 @@ from claim2source.core.config import Settings, require
 from claim2source.core.languages import is_language_tag
 from claim2source.core.records import Source, nfkc
 from claim2source.data.papers import Paper, first_day, last_day
-from claim2source.search.names import names_of
-from claim2source.text.clean import findings, sentences_of
+from claim2source.search.names import paper_names
+from claim2source.text.clean import findings, split_sentences
 
 if TYPE_CHECKING:
     import pyarrow
@@ -107,7 +107,7 @@ class Rows:
         )
 
 
-def stamp_of(paper: Paper) -> str:
+def paper_stamp(paper: Paper) -> str:
     """Hash all that is stored of a paper: another hash is another version of it."""
     # `asdict` would copy everything first.
     names = [name for name in _PAPER if name != "retracted" or paper.retracted]
@@ -131,12 +131,12 @@ def venue_key(venue: str) -> str:
     return " ".join(nfkc(venue).casefold().split())
 
 
-def columns_of(sentences: bool) -> list[str]:
-    """List the columns of a paper that `rows_of` needs."""
+def paper_columns(sentences: bool) -> list[str]:
+    """List the columns of a paper that `read_rows` needs."""
     return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
 
 
-def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
+def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     """Name the columns of papers, with vectors of this length, also of their sentences."""
     import pyarrow as pa
 
@@ -151,7 +151,7 @@ def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
-def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
+def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     """Write papers as a table. Raises ValueError where vectors do not fit the schema."""
     import pyarrow as pa
 
@@ -163,7 +163,7 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     own = ("doi", "url", "lang", "retracted")
     columns |= {name: [getattr(paper, name) for paper in papers] for name in own}
     columns |= {
-        "names": [" ".join(names_of(paper.source)) for paper in papers],
+        "names": [" ".join(paper_names(paper.source)) for paper in papers],
         "stamp": list(rows.stamps),
         "venue_key": [venue_key(paper.source.venue) for paper in papers],
         "terms": list(rows.terms),
@@ -185,7 +185,7 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
-def vectors_of(column: Any) -> np.ndarray:
+def read_vectors(column: Any) -> np.ndarray:
     """Read a column of vectors, [rows, d]: float32, float16 in indexes of before 1.0."""
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
@@ -193,14 +193,16 @@ def vectors_of(column: Any) -> np.ndarray:
     return flat.reshape(len(column), column.type.list_size)
 
 
-def rows_of(batch: pyarrow.RecordBatch) -> Rows:
-    """Read papers of `columns_of`."""
+def read_rows(batch: pyarrow.RecordBatch) -> Rows:
+    """Read papers of `paper_columns`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
-    vectors, sentences = vectors_of(batch["vector"]).astype(np.float16), None
+    vectors, sentences = read_vectors(batch["vector"]).astype(np.float16), None
     if SENTENCES in batch.schema.names:
-        sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
+        sentences = [
+            read_half_vectors(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()
+        ]
     return Rows(
-        [paper_of(row) for row in listed],
+        [to_paper(row) for row in listed],
         [row["terms"] for row in listed],
         vectors,
         [row["stamp"] for row in listed],
@@ -208,12 +210,12 @@ def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     )
 
 
-def half_of(content: bytes, dimensions: int) -> np.ndarray:
+def read_half_vectors(content: bytes, dimensions: int) -> np.ndarray:
     """Read the vectors of a paper's sentences, [sentences, d] float16."""
     return np.frombuffer(content, _HALF).reshape(-1, dimensions)
 
 
-def paper_of(row: Mapping[str, Any]) -> Paper:
+def to_paper(row: Mapping[str, Any]) -> Paper:
     source = Source(
         **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
         authors=tuple(row["authors"]),
@@ -223,10 +225,10 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
 
 def split(paper: Paper) -> list[str]:
     """List the sentences of a paper's abstract, the first `MAX_SENTENCES` of them."""
-    return sentences_of(paper.source.abstract)[:MAX_SENTENCES]
+    return split_sentences(paper.source.abstract)[:MAX_SENTENCES]
 
 
-def findings_of(paper: Paper) -> list[str]:
+def finding_sentences(paper: Paper) -> list[str]:
     """List the sentences of an abstract that are compared with posts."""
     sentences = split(paper)
     return [sentences[i] for i in findings(sentences)]

@@ -69,8 +69,8 @@ def complete_run(file: RunFile) -> Run:
     Raises `InputError` for a TREC run, which has no line for a claim without results.
     """
     if not file.complete:
-        why = "selections need a score JSON or a lab's TSV: a TREC run may leave claims out"
-        raise InputError(file.path, why=why)
+        reason = "selections need a score JSON or a lab's TSV: a TREC run may leave claims out"
+        raise InputError(file.path, reason=reason)
     return file.run
 
 
@@ -100,8 +100,8 @@ class SavedIndex:
             mine = [claim for claim in posts if claim.lang == lang or ALL in self.files]
             run = named_as(file, {claim.id: claim.golds for claim in mine}).run
             if not set(run.claim_ids) & {claim.id for claim in mine}:
-                why = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
-                raise InputError(file.path, field="claim", why=why)
+                reason = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
+                raise InputError(file.path, field="claim", reason=reason)
             ids = {claim.id for claim in mine}
             if len(run.claim_ids) <= len(ids):
                 strange = [claim for claim in run.claim_ids if claim not in ids]
@@ -123,4 +123,4 @@ def _refuse(path: Path, field: str, strange: Sequence[str], container: str) -> N
     if strange:
         remainder = f" and {len(strange) - _MAX_NAMES} more" if len(strange) > _MAX_NAMES else ""
         names = ", ".join(map(repr, strange[:_MAX_NAMES]))
-        raise InputError(path, field=field, why=f"not {container}: {names}{remainder}")
+        raise InputError(path, field=field, reason=f"not {container}: {names}{remainder}")

@@ -38,11 +38,11 @@ from claim2source.search.rows import (
     SENTENCES,
     Rows,
     Where,
-    columns_of,
-    half_of,
-    paper_of,
-    rows_of,
-    vectors_of,
+    paper_columns,
+    read_half_vectors,
+    read_rows,
+    read_vectors,
+    to_paper,
 )
 from claim2source.search.topk import candidate_pool
 
@@ -125,7 +125,7 @@ class VectorsInMemory:
         if papers >= below or 4 * papers * width > _MOST_BYTES:
             return VectorsInMemory(version)
         read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
-        rows, vectors = read["_rowid"].to_numpy(), vectors_of(read["vector"])
+        rows, vectors = read["_rowid"].to_numpy(), read_vectors(read["vector"])
         vectors = vectors.astype(np.float32, copy=False)
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows)
@@ -185,15 +185,15 @@ class PaperTable:
     def _with_named_errors(self) -> AbstractContextManager[None]:
         return named_errors(self.location)
 
-    def _damaged(self, why: str) -> InputError:
+    def _damaged(self, reason: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
-        return InputError(self.location, why=f"damaged ({papers}): {why}; {ADVICE}")
+        return InputError(self.location, reason=f"damaged ({papers}): {reason}; {ADVICE}")
 
     def sample(self, papers: int, count: int) -> list[Paper]:
         """Draw some of the papers, always the same ones."""
         if not papers:
             return []
-        return [paper_of(row) for row in self._draw(papers, count, PAPER).to_pylist()]
+        return [to_paper(row) for row in self._draw(papers, count, PAPER).to_pylist()]
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
         rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
@@ -268,7 +268,7 @@ class PaperTable:
     def _vectors(self) -> Iterator[np.ndarray]:
         query = self._table.search().select(["vector"]).limit(None)
         for batch in query.to_batches(8_192):
-            yield vectors_of(batch["vector"])
+            yield read_vectors(batch["vector"])
 
     def lexical(
         self,
@@ -328,7 +328,7 @@ class PaperTable:
         return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
-        return {row["id"]: paper_of(row) for row in self._read_rows(ids, PAPER)}
+        return {row["id"]: to_paper(row) for row in self._read_rows(ids, PAPER)}
 
     def fetch_with_sentences(
         self, ids: Sequence[str]
@@ -337,9 +337,11 @@ class PaperTable:
         has_sentences, width = self.manifest.sentences > 0, self.manifest.dimensions
         rows = self._read_rows(ids, PAPER + [SENTENCES] * has_sentences)
         vectors = (
-            {row["id"]: half_of(row[SENTENCES], width) for row in rows} if has_sentences else {}
+            {row["id"]: read_half_vectors(row[SENTENCES], width) for row in rows}
+            if has_sentences
+            else {}
         )
-        return {row["id"]: paper_of(row) for row in rows}, vectors
+        return {row["id"]: to_paper(row) for row in rows}, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
         return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
@@ -372,10 +374,10 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        columns = columns_of(self.manifest.sentences > 0)
+        columns = paper_columns(self.manifest.sentences > 0)
         with self._with_named_errors():
             query = self._table.search().select(columns).limit(None)
-            yield from map(rows_of, query.to_batches(size))
+            yield from map(read_rows, query.to_batches(size))
 
     def notices(self) -> dict[str, str]:
         """Map DOIs to what indexed notices say of the papers that they are about."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from claim2source.search.topk import floors_of_best
+from claim2source.search.topk import top_k_floors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -118,16 +118,16 @@ class Analysis:
 
     def sources(self, texts: Iterable[str]) -> Terms:
         """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
-        return _expanded(*self._of_sources(texts))
+        return _expanded(*self._number_source_terms(texts))
 
     def counted_sources(self, texts: Iterable[str]) -> Counts | None:
         """Analyse all sources as `sources` does, and count their terms; None where none has any."""
-        split, of_word = self._of_sources(texts)
+        split, of_word = self._number_source_terms(texts)
         return Counts.of(split, of_word, len(self.vocabulary)) if self.vocabulary else None
 
-    def _of_sources(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
+    def _number_source_terms(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
         """Number each text's words, and each word's terms."""
-        tokens, split, of_word = self._tokens_of(texts)
+        tokens, split, of_word = self._number_tokens(texts)
         is_term, stems = self._stems(tokens, self._stop_words)
         self.vocabulary = {}
         terms = np.full(len(tokens), -1, np.int32)
@@ -139,7 +139,7 @@ class Analysis:
 
         `stop_words` are left out, and the sources' own.
         """
-        tokens, split, of_word = self._tokens_of(texts)
+        tokens, split, of_word = self._number_tokens(texts)
         is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
         terms = np.full(len(tokens), -1, np.int32)
         terms[is_term] = np.fromiter(
@@ -153,7 +153,7 @@ class Analysis:
         stems = list(compress(tokens, is_term))
         return is_term, self._stemmer.stemWords(stems) if self._stemmer else stems
 
-    def _tokens_of(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
+    def _number_tokens(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
         """List the distinct tokens; number each text's words, and each word's tokens."""
         if self._at_spaces:
             return _tokens_at_spaces(texts)
@@ -334,7 +334,7 @@ class Postings:
         shape = (len(frequencies), documents)
         self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
 
-    def scores_of(self, claims: Terms) -> np.ndarray:
+    def score_documents(self, claims: Terms) -> np.ndarray:
         """Score all documents for every claim, [claims, documents] float32.
 
         A repeated term counts each time.
@@ -355,7 +355,7 @@ class Postings:
         Documents that cannot be among the best `k` by `scores` may be left out.
         """
         if 0 < k < scores.shape[1]:
-            floors = np.maximum(floors_of_best(scores, k), _SMALLEST)
+            floors = np.maximum(top_k_floors(scores, k), _SMALLEST)
             is_match: np.ndarray = scores >= floors[:, None]
         else:
             is_match = scores > 0

@@ -63,7 +63,7 @@ class SourceIds:
         return Run.from_codes(claim_ids, self.vocabulary, codes, scores, pool=pool)
 
 
-def floors_of_best(scores: np.ndarray, k: int) -> np.ndarray:
+def top_k_floors(scores: np.ndarray, k: int) -> np.ndarray:
     """Find for each row of `scores` [rows, n] a score that `k` (1 to n) or a few more reach.
 
     It is the k-th highest of many blocks' maxima: one pass instead of a partition of the row.
@@ -99,12 +99,12 @@ def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return bits.view(np.float32), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def top_of_rows(
+def take_top_rows(
     scores: np.ndarray, mask: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take the best `k` of every row's `mask` columns: positions (-1: none) and scores [rows, k].
 
-    As `top_of` row by row. `scores` float32 and `mask` bool are [rows, sources], `order` is
+    As `take_top` row by row. `scores` float32 and `mask` bool are [rows, sources], `order` is
     that of `SourceIds`.
     """
     cells = np.flatnonzero(mask)
@@ -116,7 +116,7 @@ def top_of_rows(
     wide = np.flatnonzero(counts > _WIDEST * k)
     for row in wide:
         columns_of_row = np.flatnonzero(mask[row])
-        positions[row], tops[row] = top_of(scores[row, columns_of_row], columns_of_row, k, order)
+        positions[row], tops[row] = take_top(scores[row, columns_of_row], columns_of_row, k, order)
     if len(wide):
         narrow = counts[rows] <= _WIDEST * k
         cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
@@ -136,7 +136,7 @@ def top_of_rows(
     return positions, tops
 
 
-def top_of(
+def take_top(
     scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take the best `k` of `positions` by `scores`, ties by `order`; pad with -1 to length `k`.

@@ -74,7 +74,7 @@ class Rate:
 
     def wait(self, address: str) -> int:
         """Count a request; return the seconds to wait if it is one too many, else 0."""
-        key, now = _client_of(address), self.clock()
+        key, now = _client_group(address), self.clock()
         tokens, at = self._left.pop(key, (float(self.rate), now))
         tokens = min(self.rate, tokens + (now - at) * self.rate / 60)
         seconds = 0 if tokens >= 1 else ceil((1 - tokens) * 60 / self.rate - 1e-6)
@@ -120,8 +120,8 @@ class Access:
         except Exception as error:
             complain(error)
             if not has_started:
-                why = "an unforeseen error; the server's log says where"
-                await self.refusal(500, why, scope, {})(scope, receive, send_once)
+                reason = "an unforeseen error; the server's log says where"
+                await self.refusal(500, reason, scope, {})(scope, receive, send_once)
 
     def _refused(self, scope: Scope) -> Response | None:
         headers, path, close = Headers(scope=scope), scope["path"], {"connection": "close"}
@@ -132,8 +132,8 @@ class Access:
         if self._rate is not None and not free:
             address = scope["client"][0] if scope.get("client") else ""
             if seconds := self._rate.wait(address):
-                why = f"too many requests; try again in {seconds} s"
-                return self.refusal(429, why, scope, close | {"retry-after": str(seconds)})
+                reason = f"too many requests; try again in {seconds} s"
+                return self.refusal(429, reason, scope, close | {"retry-after": str(seconds)})
         is_open = any(_is_under(path, prefix) for prefix in OPEN)
         if self.settings.token is not None and not is_open and not self._has_token(headers):
             return self.refusal(
@@ -151,7 +151,7 @@ class Access:
         token = self.settings.token or ""
         kind, _, value = headers.get("authorization", "").partition(" ")
         bearer = kind.lower() == "bearer" and same_secret(value.strip(), token)
-        return bearer or same_secret(_cookie(headers.get("cookie", "")), cookie_of(token))
+        return bearer or same_secret(_cookie(headers.get("cookie", "")), token_cookie(token))
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -159,7 +159,7 @@ def is_foreign(headers: Headers) -> bool:
     return headers.get("sec-fetch-site") == "cross-site"
 
 
-def cookie_of(token: str) -> str:
+def token_cookie(token: str) -> str:
     """Make the cookie of who has shown the token; it does not tell the token."""
     return hmac.new(token.encode(), b"claim2source cookie", hashlib.sha256).hexdigest()
 
@@ -186,7 +186,7 @@ def _without_port(host: str) -> str:
     return (name if name and is_digits(port) else host).lower()
 
 
-def _client_of(address: str) -> str:
+def _client_group(address: str) -> str:
     """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
     try:
         host = ipaddress.ip_address(address)

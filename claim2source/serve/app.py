@@ -124,8 +124,8 @@ def make_app(service: Service) -> ASGIApp:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return problem(400, f"the body is not JSON: {first['ctx']['error']}")
-        field, why = first_problem(error.errors())
-        return problem(422, why, field)
+        field, reason = first_problem(error.errors())
+        return problem(422, reason, field)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -135,10 +135,10 @@ def make_app(service: Service) -> ASGIApp:
     async def unanswered(request: Request, error: NoAnswer) -> Response:
         return problem(error.status, str(error), headers=error.headers)
 
-    def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+    def refusal(status: int, reason: str, scope: Scope, headers: Mapping[str, str]) -> Response:
         if scope["path"] in PATHS:
-            return page.refusal(status, why, scope, headers)
-        return problem(status, why, headers=headers)
+            return page.refusal(status, reason, scope, headers)
+        return problem(status, reason, headers=headers)
 
     return Access(app, service.access, refusal)
 
@@ -183,8 +183,8 @@ class ToolServer(MCPServer):
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
-                field, why = first_problem(error.__cause__.errors(include_url=False))
-                raise ToolError(printable_line(f"{field}: {why}")) from None
+                field, reason = first_problem(error.__cause__.errors(include_url=False))
+                raise ToolError(printable_line(f"{field}: {reason}")) from None
             raise
 
 
@@ -250,7 +250,7 @@ def require_token(app: FastAPI) -> None:
 
 
 def problem(
-    status: int, why: str, name: str | None = None, headers: Mapping[str, str] | None = None
+    status: int, reason: str, name: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    content = Problem(error=why, field=name).model_dump()
+    content = Problem(error=reason, field=name).model_dump()
     return JSONResponse(content, status, dict(headers or {}))

@@ -31,10 +31,10 @@ OnPart = Callable[[str], None]
 class NoAnswer(Exception):
     """Report why a post has no answer: an HTTP status, and seconds after which to try again."""
 
-    def __init__(self, status: int, why: str, seconds: int | None = None) -> None:
+    def __init__(self, status: int, reason: str, seconds: int | None = None) -> None:
         self.status = status
         self.headers = {} if seconds is None else {"retry-after": str(seconds)}
-        super().__init__(why)
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,16 +23,16 @@ from claim2source.find.answers import (
     ABOUT_SCORES,
     about,
     as_bibtex,
+    format_scores,
     heading,
     headline,
     matching_words,
     notes,
     retraction,
-    scores_of,
 )
 from claim2source.find.finder import SEARCH, SENTENCES, WORD, Answer, Finder, Match
 from claim2source.search.bm25 import Analyser
-from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same_secret
+from claim2source.serve.access import COOKIE, AccessSettings, is_foreign, same_secret, token_cookie
 from claim2source.serve.batcher import NoAnswer, OnPart
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question, first_problem
 
@@ -95,7 +95,7 @@ class Page:
         description = app.openapi
 
         def docs() -> Response:
-            return self._rendered("docs.html", api=description(), example=example_of)
+            return self._rendered("docs.html", api=description(), example=example_post)
 
         app.add_api_route("/docs", docs, include_in_schema=False)
         app.mount("/static", StaticFiles(directory=STATIC))
@@ -111,14 +111,14 @@ class Page:
                 question = Question.model_validate(given)
                 values["found"] = await self.ask(question, lambda part: None)
             except ValidationError as error:
-                field, why = first_problem(error.errors(include_url=False))
-                status, values["why"] = 422, f"{LABELS.get(field, field)}: {why}"
+                field, reason = first_problem(error.errors(include_url=False))
+                status, values["why"] = 422, f"{LABELS.get(field, field)}: {reason}"
             except NoAnswer as error:
                 status, headers, values["why"] = error.status, error.headers, str(error)
         answer = values["found"]
         cards = [] if answer is None else await asyncio.to_thread(self.cards, answer)
         return self._rendered(
-            "page.html", status, headers, **values, cards=cards, origin=origin_of(request)
+            "page.html", status, headers, **values, cards=cards, origin=server_origin(request)
         )
 
     async def answer(self, question: Question) -> Response:
@@ -159,7 +159,7 @@ class Page:
         response = RedirectResponse(address, 303)
         response.set_cookie(
             COOKIE,
-            cookie_of(self.access.token),
+            token_cookie(self.access.token),
             max_age=DAYS * 24 * 3600,
             httponly=True,
             samesite="lax",  # a bookmarklet on another page leads here
@@ -167,17 +167,19 @@ class Page:
         )
         return response
 
-    def refusal(self, status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+    def refusal(
+        self, status: int, reason: str, scope: Scope, headers: Mapping[str, str]
+    ) -> Response:
         """Show why a request was refused; ask for the token where it lacks one."""
         if status == 401:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
             response = self._enter(401, "", query.get("post", [""])[0])
             response.headers.update(headers)
             return response
-        return self._rendered("refused.html", status, headers, why=why)
+        return self._rendered("refused.html", status, headers, reason=reason)
 
-    def _enter(self, status: int, why: str, post: str) -> Response:
-        return self._rendered("enter.html", status, why=why, post=post)
+    def _enter(self, status: int, reason: str, post: str) -> Response:
+        return self._rendered("enter.html", status, reason=reason, post=post)
 
     def cards(self, answer: Answer) -> list[PaperCard]:
         """Prepare an answer's papers: the post's words are marked."""
@@ -188,7 +190,7 @@ class Page:
                 match,
                 self._highlight(heading(match.paper), terms),
                 about(match.paper),
-                scores_of(match),
+                format_scores(match),
                 self._highlight(match.sentence, terms),
                 self._highlight(match.paper.source.abstract, terms),
                 as_bibtex([replace(answer, matches=(match,))]),
@@ -222,11 +224,11 @@ class Page:
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def origin_of(request: Request) -> str:
+def server_origin(request: Request) -> str:
     """Name this server as a browser does; nothing where its name is no name."""
     host = request.headers.get("host", "")
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 
 
-def example_of(schema: Mapping[str, Any]) -> str:
+def example_post(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema["examples"][0])

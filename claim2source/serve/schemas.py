@@ -68,7 +68,7 @@ class Optional:
         }
 
 
-def day_of(value: object) -> object:
+def iso_day(value: object) -> object:
     """Cut an ISO time to its day; return any other value as it is."""
     if not isinstance(value, str) or len(value) <= len("2020-05"):
         return value
@@ -126,7 +126,7 @@ Date = Annotated[
         "count; such as 2021-05-04, 2021-05, 2021 or 2021-05-04T10:00:00Z",
         examples=["2021-05-04"],
     ),
-    BeforeValidator(day_of),
+    BeforeValidator(iso_day),
     Optional(),
 ]
 DEFAULT_PAPERS = 10

@@ -16,7 +16,7 @@ TOKEN = "CLAIM2SOURCE_TOKEN"
 SHORTEST = 16
 
 
-def token_of(file: Path | None, host: str, *, is_local: bool) -> str | None:
+def read_token(file: Path | None, host: str, *, is_local: bool) -> str | None:
     """Read the clients' token of a file or the environment; `ConfigError` where one is required."""
     token, origin = os.environ.get(TOKEN), TOKEN
     if file is not None:
@@ -28,8 +28,10 @@ def token_of(file: Path | None, host: str, *, is_local: bool) -> str | None:
         require(is_local, "host", host, allowed)
         return None
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
-        why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
-        raise InputError(origin, why=why)
+        reason = (
+            f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
+        )
+        raise InputError(origin, reason=reason)
     return token
 
 
@@ -46,7 +48,7 @@ def listen(host: str, port: int) -> socket.socket:
             listening.bind(address)
             listening.listen(256)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise UserError(f"{host}:{port}: {why}") from None
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"{host}:{port}: {reason}") from None
         undo.pop_all()
     return listening

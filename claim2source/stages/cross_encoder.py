@@ -116,9 +116,9 @@ class CrossEncoder(LocalReranker):
 
         for rows in grouped_lengths(lengths, budget, extra):
             for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
-                why = {chunk[row]: reason for row, reason in scored.why.items()}
+                cause = {chunk[row]: reason for row, reason in scored.reason.items()}
                 yield RawScores(
-                    [chunk[row] for row in scored.positions], scored.scores, why, scored.tokens
+                    [chunk[row] for row in scored.positions], scored.scores, cause, scored.tokens
                 )
 
 

@@ -25,7 +25,7 @@ from claim2source.stages.llm_stage import (
     LLMStage,
     RewritingStage,
     Task,
-    cost_of,
+    answers_cost,
 )
 from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import read_prompt
@@ -97,11 +97,11 @@ class LLMScores(LLMStage, ABC):
             lists.append(ListScores(claim, run.scored(claim.id), texts, nothing))
         self.fill([entry for entry in lists if entry.texts], answered)
         ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
-        failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
+        failures = [Failure(entry.claim.id, reason) for entry in lists for reason in entry.failures]
         notes = {entry.claim.id: entry.note for entry in lists if entry.note}
         run = Run.from_lists(ranked, pool=run.pool)
         thinking = count_thinking(answered)
-        return Result(run, notes, tuple(failures), cost_of(answered), thinking=thinking)
+        return Result(run, notes, tuple(failures), answers_cost(answered), thinking=thinking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +286,7 @@ class Relevance(LLMScores, RewritingStage):
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
         for record, answer in self.good(tasks, answered, "relevance"):
-            record.append(score_of(answer))
+            record.append(score_reply(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
             first = np.array(list(entry.before.values())[: len(averages)], np.float64)
@@ -304,7 +304,7 @@ def score_schema(low: int, high: int) -> dict[str, object]:
     return object_schema(score={"type": "number", "minimum": low, "maximum": high})
 
 
-def score_of(answer: Answer) -> float:
+def score_reply(answer: Answer) -> float:
     return float(str((answer.data or {})["score"]))
 
 

@@ -141,13 +141,13 @@ class _Wave:
             async with gate:
                 texts = [self.pairs[row].source for row in rows]
                 values = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
-                why = {
+                reason = {
                     r: value
                     for r, value in zip(rows, values, strict=True)
                     if isinstance(value, str)
                 }
                 scores = [math.nan if isinstance(value, str) else value for value in values]
-                self.scored.append(RawScores(rows, np.array(scores, np.float32), why))
+                self.scored.append(RawScores(rows, np.array(scores, np.float32), reason))
 
         async with self.settings.server as self.server:
             await all_or_none(map(part, parts))
@@ -165,7 +165,9 @@ class _Wave:
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
         except Refusal as error:
             is_refused = error.status in _REFUSALS
-            is_too_long = error.is_too_large or (is_refused and bool(_TOO_LONG.search(error.why)))
+            is_too_long = error.is_too_large or (
+                is_refused and bool(_TOO_LONG.search(error.reason))
+            )
             if error.is_spent or (is_first and not is_too_long and not error.passes):
                 raise self.server.unusable(error) from None
             # What is refused for another reason than its texts is refused in parts as well.
@@ -181,7 +183,7 @@ class _Wave:
                 return await self._score_texts(
                     claim, [texts[0][: len(texts[0]) // 2]], no_retry=no_retry
                 )
-            return [f"status {error.status}: {error.why}"] * len(texts)
+            return [f"status {error.status}: {error.reason}"] * len(texts)
         for number, score in enumerate(scores):
             if isinstance(score, float) and not math.isfinite(score):
                 is_single = len(texts) == 1

@@ -114,7 +114,7 @@ class LearnedFusion:
     def read(cls, path: Path) -> Self:
         """Read a written fusion. Raises `InputError` with the field that is wrong."""
         if not path.exists():
-            raise InputError(path, why="no such file: train/fusion.py writes it")
+            raise InputError(path, reason="no such file: train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
 
 

@@ -16,7 +16,7 @@ from claim2source.llm.client import LLM
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import Answer, Check, Request
 from claim2source.stages.pairs import WithRuntime
-from claim2source.text.language import why_bad_reply
+from claim2source.text.language import rewrite_error
 from claim2source.text.prompts import read_prompt
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Task(Generic[T]):
     request: Request
 
 
-def cost_of(answers: Sequence[Answer]) -> Cost:
+def answers_cost(answers: Sequence[Answer]) -> Cost:
     """Count the tokens of answers, whenever they were asked for, and those that were stored."""
     tokens = sum(answer.usage.total for answer in answers)
     return Cost(tokens=tokens, reused=sum(answer.stored for answer in answers))
@@ -142,7 +142,7 @@ class RewritingStage(LLMStage):
         def check(request: Request, answer: Answer) -> str | None:
             text = labels[request.id]
             longest = max(LONGEST, TIMES * len(text))
-            return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
+            return rewrite_error(answer.text, text, language=None, longest=longest, may_repeat=True)
 
         with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
             answers = llm.answer(requests, check, subject)

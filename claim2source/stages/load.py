@@ -28,13 +28,13 @@ from claim2source.models.manifest import (
     Base,
     RerankerKind,
     RerankerManifest,
-    manifest_of,
+    read_any_manifest,
     trained_reranker,
 )
 from claim2source.models.resolve import ADAPTER_FILE, check_hash
 from claim2source.models.trained_on import TRAINED_ON
 from claim2source.models.weights import (
-    is_of_head,
+    belongs_to_head,
     missing_weights,
     require_weights,
     with_adapter,
@@ -142,9 +142,9 @@ class LocalReranker(Reranker):
         """Find the model's files, their identity, and how to load them."""
         name, revision, adapter = self.model, self.revision, None
         if self.trained is not None:
-            name, revision, adapter = weights_of(*self.trained)
+            name, revision, adapter = model_weights(*self.trained)
         # An export's head is its checkpoint's.
-        own = manifest_of(self.model)
+        own = read_any_manifest(self.model)
         labels = own.reranker.labels if isinstance(own, RerankerManifest) else 1
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
         config = local_model(
@@ -157,7 +157,7 @@ class LocalReranker(Reranker):
         )
         folder, base = base_files(config)
         if uses_bin(folder):
-            raise InputError(folder, why="no *.safetensors here; .bin weights are not read")
+            raise InputError(folder, reason="no *.safetensors here; .bin weights are not read")
         if self.trained is not None:
             check_base(*self.trained, base)
         own_code = check_code(config, folder)
@@ -212,7 +212,7 @@ def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
     return trained
 
 
-def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:
+def model_weights(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:
     """Name the model that a checkpoint's weights are, or are added to, and its adapter.
 
     Raises `InputError` for weights that are not the manifest's.
@@ -232,8 +232,8 @@ def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | Non
 def check_base(folder: Path, manifest: RerankerManifest, base: Base) -> None:
     """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
     if manifest.weights.kind != "full" and base.sha256 != manifest.base.sha256:
-        why = f"{base.name} has other weights ({base.sha256[:12]}...) than this was trained from"
-        raise InputError(folder / MANIFEST, field="base.sha256", why=why)
+        reason = f"{base.name} has other weights ({base.sha256[:12]}...) than this was trained from"
+        raise InputError(folder / MANIFEST, field="base.sha256", reason=reason)
 
 
 def load_cross_encoder(
@@ -255,7 +255,7 @@ def load_cross_encoder(
     import torch
     from sentence_transformers import CrossEncoder
 
-    from claim2source.models.load import positions_of
+    from claim2source.models.load import count_positions
 
     labels = settings.labels if labels is None else labels
     options: dict[str, Any] = {"ignore_mismatched_sizes": True} if new_head else {}
@@ -277,11 +277,11 @@ def load_cross_encoder(
             raise UserError(f"{found_scores} scores for a pair; a re-ranker has 1")
         raise UserError(f"{found_scores} scores for a pair; {labels} are needed")
     missing = missing_weights(folder, model[0].model)
-    head = [key for key in missing if new_head and is_of_head(key, model[0].model)]
+    head = [key for key in missing if new_head and belongs_to_head(key, model[0].model)]
     require_weights(folder, set(missing).difference(head))
     _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
     set_padding_side(model)
-    positions = positions_of(model[0].model)
+    positions = count_positions(model[0].model)
     if positions is not None:
         if max_length is not None and max_length > positions:
             key = "model.max_length" if trains else "max_length"
@@ -310,7 +310,7 @@ def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     if config.pad_token_id is None:
-        raise InputError(folder, why="neither a pad_token_id, nor a pad or an end token")
+        raise InputError(folder, reason="neither a pad_token_id, nor a pad or an end token")
 
 
 def keep_head(model: CrossEncoder) -> None:

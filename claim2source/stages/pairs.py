@@ -56,7 +56,7 @@ class RawScores:
 
     positions: Sequence[int]
     scores: np.ndarray
-    why: Mapping[int, str] = field(default_factory=dict)
+    reason: Mapping[int, str] = field(default_factory=dict)
     tokens: int = 0
     reused: int = 0
 
@@ -154,7 +154,9 @@ class Reranker(WithRuntime, ABC):
         for claim, row in zip(claims, rows, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = self._rank(before, scored.scores[row])
-            failures += [Failure(claim.id, scored.why[pair]) for pair in row if pair in scored.why]
+            failures += [
+                Failure(claim.id, scored.reason[pair]) for pair in row if pair in scored.reason
+            ]
             notes[claim.id] = f"{len(row)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
@@ -174,7 +176,7 @@ class Reranker(WithRuntime, ABC):
             stored_rows = sorted(set(range(len(pairs))).difference(todo))
             if stored_rows:
                 scores[stored_rows] = space.get([keys[row] for row in stored_rows])[:, 0]
-        why: dict[int, str] = {}
+        cause: dict[int, str] = {}
         tokens, new, started = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.runtime.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
@@ -182,7 +184,7 @@ class Reranker(WithRuntime, ABC):
                 for batch in self.score([pairs[row] for row in todo]) if todo else ():
                     rows = [todo[row] for row in batch.positions]
                     scores[rows] = batch.scores
-                    why |= {todo[row]: reason for row, reason in batch.why.items()}
+                    cause |= {todo[row]: reason for row, reason in batch.reason.items()}
                     tokens += batch.tokens
                     new += rows
                     bar.update(len(rows))
@@ -196,8 +198,8 @@ class Reranker(WithRuntime, ABC):
                     _store_finite_scores(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
-        why = {row: why.get(row, NOT_A_NUMBER) for row in failed}
-        return RawScores(range(len(pairs)), scores, why, tokens, len(pairs) - len(todo))
+        cause = {row: cause.get(row, NOT_A_NUMBER) for row in failed}
+        return RawScores(range(len(pairs)), scores, cause, tokens, len(pairs) - len(todo))
 
     def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         scores = scores.astype(np.float64)

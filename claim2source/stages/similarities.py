@@ -16,12 +16,12 @@ from claim2source.data.papers import first_day
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
-from claim2source.search.bm25 import SPELLERS, BM25Config, BM25Index, stemmer_of, stop_words_of
+from claim2source.search.bm25 import SPELLERS, BM25Config, BM25Index, get_stop_words, make_stemmer
 from claim2source.search.dense import encoder_keys, of_model, unit_vectors
 from claim2source.search.terms import import_bm25s
 from claim2source.stages.pairs import Runtime
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.clean import sentences_of
+from claim2source.text.clean import split_sentences
 from claim2source.text.views import claim_parts
 
 Kind = Literal["bm25", "cosine", "best_sentence", "year"]
@@ -154,7 +154,7 @@ class Scorer:
         """
         if view.score == "year":
             dates = [[self._sources[source].date for source in ids] for ids in candidates]
-            return [np.array([year_of(date) for date in row], np.float64) for row in dates]
+            return [np.array([decimal_year(date) for date in row], np.float64) for row in dates]
         if view.score == "bm25":
             values = self._bm25(view, claims, candidates)
         else:
@@ -180,7 +180,7 @@ class Scorer:
         if index is None:
             pool = [_only(source, view.part) for source in self._sources.values()]
             if view.terms != "words":
-                pool = _of_grams(pool, view)
+                pool = _gram_sources(pool, view)
             index = self._lexical[view] = BM25Index(pool, config)
         queries = [
             replace(claim, candidates=tuple(ids))
@@ -244,7 +244,7 @@ def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[s
 
 def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
     return [
-        [text for text in (source.title.strip(), *sentences_of(source.abstract)) if text] or [""]
+        [text for text in (source.title.strip(), *split_sentences(source.abstract)) if text] or [""]
         for source in sources
     ]
 
@@ -271,7 +271,7 @@ def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
     return replace(claim, text=text, lang="en", translation=None)
 
 
-def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
+def _gram_sources(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
     """Write the parts of sources as grams, none of which spans two parts."""
     titles = _grams([source.title for source in pool], view, view.bm25.language)
     abstracts = _grams([source.abstract for source in pool], view, view.bm25.language)
@@ -283,9 +283,9 @@ def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
 
 def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
     characters = view.terms == "characters"
-    stemmer = None if characters else stemmer_of(view.bm25)
+    stemmer = None if characters else make_stemmer(view.bm25)
     left_out = sorted(
-        stop_words_of(view.bm25, language) | stop_words_of(view.bm25, view.bm25.language)
+        get_stop_words(view.bm25, language) | get_stop_words(view.bm25, view.bm25.language)
     )
     speller = SPELLERS.get(view.bm25.language, str)
     split = import_bm25s().tokenize(
@@ -308,7 +308,7 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
     ]
 
 
-def year_of(date: str) -> float:
+def decimal_year(date: str) -> float:
     """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
     year, rest = divmod(first_day(date), 10_000)
     return year + (rest // 100 - 1) / 12 if year else math.nan

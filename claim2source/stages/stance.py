@@ -18,8 +18,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run, Thinking
 from claim2source.data.rumors import MAX_TWEETS, REFUTES, SUPPORTS, UNVERIFIABLE, Label
 from claim2source.llm.work import Request, count_thinking
-from claim2source.stages.facts import means, score_of, score_schema
-from claim2source.stages.llm_stage import RewritingStage, Task, cost_of
+from claim2source.stages.facts import means, score_reply, score_schema
+from claim2source.stages.llm_stage import RewritingStage, Task, answers_cost
 from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair, min_max
 from claim2source.text.prompts import read_prompt
@@ -39,7 +39,7 @@ class Stances:
     """
 
     values: np.ndarray
-    why: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    reason: Mapping[int, Sequence[str]] = field(default_factory=dict)
     cost: Cost = Cost()
     thinking: tuple[Thinking, ...] = ()
 
@@ -102,7 +102,9 @@ class Stance(RewritingStage):
         rows = [(c, Pair(c.text, texts[source])) for c in claims for source in run.sources(c.id)]
         judged = self.stances([pair for _, pair in rows])
         failures = [
-            Failure(rows[row][0].id, why) for row, whys in judged.why.items() for why in whys
+            Failure(rows[row][0].id, reason)
+            for row, whys in judged.reason.items()
+            for reason in whys
         ]
         values = iter(judged.values.tolist())
         notes: dict[str, str] = {}
@@ -115,7 +117,7 @@ class Stance(RewritingStage):
                 details[claim.id] = {MEAN: mean}
             elif own:
                 failures.append(Failure(claim.id, NO_STANCE if np.isnan(own).all() else NO_WEIGHT))
-            notes[claim.id] = verdict_of(mean, self.threshold)
+            notes[claim.id] = to_verdict(mean, self.threshold)
         if self.drop_unverifiable:
             lists = {
                 claim: [] if notes.get(claim) == UNVERIFIABLE else [*run.scored(claim).items()]
@@ -132,11 +134,13 @@ class Stance(RewritingStage):
         distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
         scored = self.scorer.pair_scores(list(distinct))
         rows = [distinct[pair] for pair in pairs]
-        why = {
-            position: [scored.why[row]] for position, row in enumerate(rows) if row in scored.why
+        reason = {
+            position: [scored.reason[row]]
+            for position, row in enumerate(rows)
+            if row in scored.reason
         }
         cost = Cost(tokens=scored.tokens, reused=scored.reused)
-        return Stances(scored.scores[rows].astype(np.float64), why, cost)
+        return Stances(scored.scores[rows].astype(np.float64), reason, cost)
 
     def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
         """Ask the language model.
@@ -153,25 +157,25 @@ class Stance(RewritingStage):
         prompt, schema = read_prompt(self.prompt), score_schema(-HIGHEST, HIGHEST)
         tasks: list[Task[list[float]]] = []
         answers: list[list[float]] = [[] for _ in pairs]
-        why: dict[int, list[str]] = {row: [] for row in range(len(pairs))}
+        reason: dict[int, list[str]] = {row: [] for row in range(len(pairs))}
         for row, pair in enumerate(pairs):
             rumors, tweets = versions.of[pair.claim], versions.of[pair.source]
             for text in dict.fromkeys(pair):
-                why[row] += versions.failures.get(text, ())
+                reason[row] += versions.failures.get(text, ())
             for number in range(max(len(rumors), len(tweets))):
                 values = {
                     "rumor": rumors[number % len(rumors)],
                     "tweet": tweets[number % len(tweets)],
                 }
                 request = Request.of(prompt, f"pair {row + 1}", values, schema=schema)
-                tasks.append(Task(answers[row], why[row], request))
+                tasks.append(Task(answers[row], reason[row], request))
         for scores, answer in self.good(tasks, answered, "stances"):
-            scores.append(score_of(answer))
-        failed = {row: reasons for row, reasons in why.items() if reasons}
-        return Stances(means(answers), failed, cost_of(answered), count_thinking(answered))
+            scores.append(score_reply(answer))
+        failed = {row: reasons for row, reasons in reason.items() if reasons}
+        return Stances(means(answers), failed, answers_cost(answered), count_thinking(answered))
 
 
-def verdict_of(mean: float | None, threshold: float) -> Label:
+def to_verdict(mean: float | None, threshold: float) -> Label:
     if mean is None or -threshold < mean < threshold:
         return UNVERIFIABLE
     return SUPPORTS if mean > 0 else REFUTES

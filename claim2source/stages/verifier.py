@@ -238,11 +238,13 @@ class Verifier(LLMStage):
             if not requests:
                 return answered
 
-            def why_bad(request: Request, answer: Answer, orders: Orders = orders) -> str | None:
+            def reply_error(
+                request: Request, answer: Answer, orders: Orders = orders
+            ) -> str | None:
                 vote = self.vote(answer, len(orders[request.id][1]))
                 return vote if isinstance(vote, str) else None
 
-            answers = llm.answer(requests, why_bad, f"claims by {self.llm.model}")
+            answers = llm.answer(requests, reply_error, f"claims by {self.llm.model}")
             answered += answers
             for answer in answers:
                 poll, order = orders[answer.id]
@@ -296,9 +298,9 @@ class Verifier(LLMStage):
             return order, "the vote is a tie: ranking unchanged"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
         reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
-        why = f": {reason}" if reason else ""
+        cause = f": {reason}" if reason else ""
         how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
-        return _move_to_front(order, leader), how + why
+        return _move_to_front(order, leader), how + cause
 
 
 @dataclass(frozen=True, kw_only=True)

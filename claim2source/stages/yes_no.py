@@ -143,7 +143,7 @@ class YesNo(LocalReranker):
 
         The names of special tokens in a text are plain text.
         """
-        from claim2source.models.load import positions_of
+        from claim2source.models.load import count_positions
 
         tokenizer: Any = self.network[1]
         head, _, end = self.prompt(Pair("", ""))
@@ -154,7 +154,7 @@ class YesNo(LocalReranker):
         claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
         options = {"add_special_tokens": False, "split_special_tokens": True}
         length = min(
-            self.prompt_settings[0], positions_of(self.network[0]) or self.prompt_settings[0]
+            self.prompt_settings[0], count_positions(self.network[0]) or self.prompt_settings[0]
         )
         room = length - len(first) - len(last)
         ids = []
@@ -214,8 +214,8 @@ class YesNo(LocalReranker):
             if tokens:
                 groups.setdefault(pairs[row].claim, []).append(row)
             else:
-                why = "the claim leaves no room for a source within max_length"
-                yield RawScores([row], np.full(1, np.nan, np.float32), {row: why})
+                reason = "the claim leaves no room for a source within max_length"
+                yield RawScores([row], np.full(1, np.nan, np.float32), {row: reason})
         large = [rows for rows in groups.values() if len(rows) >= _OWN_PREFIX]
         small = [row for rows in groups.values() if len(rows) < _OWN_PREFIX for row in rows]
         budget, extra = token_budget(self.network[0].device, self.batch_tokens)

@@ -30,7 +30,7 @@ from claim2source.metrics.verdicts import MACRO_F1, macro_f1
 from claim2source.search.bm25 import BM25Config, BM25Index
 from claim2source.search.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.search.fuse import Fusion, FusionConfig
-from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
+from claim2source.stages.stance import HIGHEST, MEAN, Stance, to_verdict
 from claim2source.systems.conditions import MARGIN, WhenConfig
 
 # As deep as the metrics that settings are chosen by.
@@ -276,7 +276,7 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def score_of(table: Table) -> float:
+def choice_score(table: Table) -> float:
     """Return the score to choose by, the macro average.
 
     To 12 digits: averages of the same reciprocal ranks in another order are equal.
@@ -303,7 +303,7 @@ def choose_bm25(
                 index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
             )
     parts = [
-        choose_of_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
+        choose_from_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
         for _, cells in _by_analysis(settings, "k1", "b", "title_weight")
     ]
     return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
@@ -357,7 +357,7 @@ def choose_fielded(
     scored |= _fielded_scores(claims, data, settings) if claims else {}
     values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
     candidates = dict(zip(settings, values, strict=True))
-    return choose_of_grid("fielded BM25", candidates, grid, weighing, rule)
+    return choose_from_grid("fielded BM25", candidates, grid, weighing, rule)
 
 
 def _fielded_scores(
@@ -384,7 +384,7 @@ def _fielded_scores(
     return dict(zip(ids, values, strict=True))
 
 
-def choose_of_grid(
+def choose_from_grid(
     name: str,
     candidates: Mapping[Any, np.ndarray],
     grid: Grid,
@@ -502,7 +502,7 @@ def choose_margin(
     for margin in sorted(margins):
         condition = WhenConfig(margin, when.disagree if when is not None else False)
         reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
-        is_asked = np.array([why is None for why in reasons])
+        is_asked = np.array([reason is None for reason in reasons])
         candidates[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
     margin_chosen, choice = choose(
         MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, rule=rule
@@ -521,7 +521,7 @@ def choose_threshold(
     name, default = "threshold", Stance.threshold
     means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
     actual = [labels[claim.id] for claim in data.claims]
-    scores = {t: macro_f1(actual, [verdict_of(m, t) for m in means]) for t in THRESHOLDS}
+    scores = {t: macro_f1(actual, [to_verdict(m, t) for m in means]) for t in THRESHOLDS}
     best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - default)))
     return best, Choice(
         name,

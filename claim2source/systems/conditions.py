@@ -33,7 +33,7 @@ class WhenConfig(Settings):
 
     def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
         """Explain why a claim's ranking stays as it is; None where the stage is asked."""
-        margin = margin_of(run, claim)
+        margin = top_margin(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
             return None
         if self.disagree and earlier is not None:
@@ -51,8 +51,8 @@ class WhenConfig(Settings):
         stage: Callable[[Sequence[Claim], Run], Result],
     ) -> Result:
         """Apply a stage to the claims and rankings that it is asked about; others are kept."""
-        why = {claim.id: self.reason_to_skip(claim.id, run, earlier) for claim in claims}
-        notes = {claim: reason for claim, reason in why.items() if reason is not None}
+        cause = {claim.id: self.reason_to_skip(claim.id, run, earlier) for claim in claims}
+        notes = {claim: reason for claim, reason in cause.items() if reason is not None}
         undoubted = Result(run.restricted(notes), notes, stored=True)
         doubtful = [claim for claim in claims if claim.id not in notes]
         if not doubtful:
@@ -61,7 +61,7 @@ class WhenConfig(Settings):
         return join_results([result, undoubted], claims)
 
 
-def margin_of(run: Run, claim: str) -> float:
+def top_margin(run: Run, claim: str) -> float:
     """Return the lead of a claim's first score, as a share of its list's range.
 
     0 where all scores are equal, 1 where there is nothing to choose.

@@ -18,14 +18,14 @@ from claim2source.data.grouping import plain_text
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val, expected_seen_share, seen_claims
 from claim2source.models import DataRecord
-from claim2source.models.manifest import is_lost, manifest_of_base
+from claim2source.models.manifest import is_lost, read_base_manifest
 from claim2source.models.trained_on import TrainedOn
 from claim2source.systems.choose import Weighing, weigh
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.seen import (
     Trained,
     claims_seen,
-    label_of_model,
+    model_label,
     rebuilt_claims,
     val_shares,
     warn_if_unrecorded,
@@ -332,7 +332,7 @@ class HeldOut:
     def _unknown_by_data(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model and its base held out, from the data of their trainings."""
         selection = self._held_out_by(manifest)
-        base = None if manifest is None else manifest_of_base(manifest)
+        base = None if manifest is None else read_base_manifest(manifest)
         if manifest is not None and is_lost(manifest.base.name):
             note = warn_if_unrecorded(
                 self.dataset, TrainedOn(unrecorded=(Path(manifest.base.name).name,))
@@ -372,7 +372,7 @@ class HeldOut:
             note = _DIFFERS
             if data.dataset is not None:
                 note += f", and {data.dataset}, which it was trained on, is not here"
-            warn_if_unrecorded(self.dataset, TrainedOn(unrecorded=(label_of_model(manifest),)))
+            warn_if_unrecorded(self.dataset, TrainedOn(unrecorded=(model_label(manifest),)))
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
@@ -391,8 +391,8 @@ class HeldOut:
             return replace(carved, train=train) if carves else SelectionData(train, train)
         val = train.with_claims(unknown, "val")
         if not val.golds:
-            why = f"{len(known)} of the {len(train.claims)} claims of {train.split!r}"
-            raise NothingToChooseOn(f"{self.dataset}: {why} are those that {_MODEL_SAW}")
+            reason = f"{len(known)} of the {len(train.claims)} claims of {train.split!r}"
+            raise NothingToChooseOn(f"{self.dataset}: {reason} are those that {_MODEL_SAW}")
         note = f"without the {len(known)} claims of {train.split} that training on other data saw"
         papers = {gold for c in train.claims if c.id in known for gold in c.golds}
         seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))

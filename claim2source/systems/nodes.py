@@ -92,7 +92,7 @@ class Node:
         if self.unsupported is not None:
             raise UserError(self.unsupported)
 
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+    def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the node is run with where `form` is wanted."""
         return self.claims or form or "original"
 
@@ -105,7 +105,7 @@ class Node:
         """Name the representation of sources that is read: that of a plain system."""
         return "title_abstract"
 
-    def label_of(self) -> str:
+    def full_label(self) -> str:
         return self.label if self.label is not None else self.own_label()
 
     def own_label(self) -> str:
@@ -144,7 +144,7 @@ class BM25Node(GridNode):
     kind = "bm25"
 
     def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
-        form = self.form_of(fitting.form, fitting.runtime)
+        form = self.choose_form(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
         bm25, choice = replace(fitting, form=form).get_or_make(
             (base, self.grid, fitting.train_split),
@@ -155,7 +155,7 @@ class BM25Node(GridNode):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        form = self.form_of(form, runtime)
+        form = self.choose_form(form, runtime)
         return BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
@@ -219,7 +219,7 @@ class DenseNode(Node):
     def main_model(self) -> ModelConfig | None:
         return self.model
 
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+    def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         return self.claims or form or self._own_rendering(runtime).claims
 
     def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
@@ -244,7 +244,7 @@ class DenseNode(Node):
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
             encoder,
-            rendering=replace(self._own_rendering(runtime), claims=self.form_of(form, runtime)),
+            rendering=replace(self._own_rendering(runtime), claims=self.choose_form(form, runtime)),
             store=runtime.store,
             progress=runtime.progress,
         )
@@ -307,8 +307,8 @@ class HybridNode(Node):
     def main_model(self) -> ModelConfig | None:
         return self.dense.main_model
 
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        return self.claims or form or self.dense.form_of(None, runtime)
+    def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+        return self.claims or form or self.dense.choose_form(None, runtime)
 
     def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Fit both parts, then choose the fusion on claims that training held out."""
@@ -316,7 +316,7 @@ class HybridNode(Node):
         fitting = replace(fitting, form=self.claims or fitting.form)
         # The dense part first: where its weights are missing, BM25 need not be fitted.
         dense, of_dense = self.dense.fit(fitting)
-        form = self.form_of(fitting.form, fitting.runtime)
+        form = self.choose_form(fitting.form, fitting.runtime)
         manifest = _manifest_of(dense, fitting.runtime)
         of_sparse = replace(fitting, form=form)
         if self.fits and manifest is not None and fitting.train_split is None:
@@ -329,7 +329,7 @@ class HybridNode(Node):
 
         def choose_here() -> tuple[FusionConfig, Choice]:
             models = _manifests(node, fitting.runtime) or [manifest]
-            selection = fitting.held_out.claims(models, _of_runs(node))
+            selection = fitting.held_out.claims(models, _claims_behind_runs(node))
             index = node.index(selection.val.sources, fitting.runtime, fitting.form)
             first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
             scored = index.score_missing(selection.val.claims, first, second)
@@ -351,7 +351,7 @@ class HybridNode(Node):
     ) -> HybridIndex:
         form = self.claims or form
         dense = self.dense.index(sources, runtime, form)
-        sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
+        sparse = self.sparse.index(sources, runtime, self.choose_form(form, runtime))
         names = self.sparse.display_name, self.dense.display_name
         # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
         return HybridIndex(sparse, dense, self.fusion, names, _DEEPEST_FUSION if self.fits else 0)
@@ -360,11 +360,11 @@ class HybridNode(Node):
         return self.dense.sources(runtime)
 
     def own_label(self) -> str:
-        sparse = self.sparse.label_of()
+        sparse = self.sparse.full_label()
         kind = "tuned-hybrid" if self.is_fit else "hybrid"
         # Fused with another BM25 than the papers' it is not their hybrid.
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
-        return f"{kind}:{self.dense.label_of()}"
+        return f"{kind}:{self.dense.full_label()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,10 +397,10 @@ class RouteNode(Node):
             raise ConfigError("routes", ", ".join(self.routes), allowed)
         return nodes
 
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+    def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         if (own_form := self.claims or form) is not None:
             return own_form
-        forms = {part.form_of(None, runtime) for part in self.parts}
+        forms = {part.choose_form(None, runtime) for part in self.parts}
         # Parts of different forms are each run with their own.
         return forms.pop() if len(forms) == 1 else "original"
 
@@ -434,7 +434,7 @@ class RouteNode(Node):
 
     def own_label(self) -> str:
         labels = {
-            language: "|".join(part.label_of() for part in parts)
+            language: "|".join(part.full_label() for part in parts)
             for language, parts in self.routes.items()
         }
         return f"routes({', '.join(f'{lang}={labels[lang]}' for lang in sorted(labels))})"
@@ -489,7 +489,7 @@ def _manifests(node: AnyNode, runtime: SystemRuntime) -> list[Manifest | None]:
     return [_manifest_of(part, runtime) for part in node.walk() if isinstance(part, DenseNode)]
 
 
-def _of_runs(node: AnyNode) -> list[TrainedOn]:
+def _claims_behind_runs(node: AnyNode) -> list[TrainedOn]:
     """List the claims that the systems of a node's saved runs were trained on."""
     return [part.trained_on for part in node.walk() if isinstance(part, RunNode)]
 
@@ -497,7 +497,7 @@ def _of_runs(node: AnyNode) -> list[TrainedOn]:
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
     held_out = {
         part.display_name: fitting.held_out.claims(
-            _manifests(part, fitting.runtime), _of_runs(part)
+            _manifests(part, fitting.runtime), _claims_behind_runs(part)
         )
         for part in parts
     }

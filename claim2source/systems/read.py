@@ -13,8 +13,8 @@ from claim2source.core.config import (
     Location,
     Settings,
     YamlMapping,
+    config_options,
     make,
-    options_of,
     read_yaml,
     require_one_of,
     shipped,
@@ -137,9 +137,9 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
     for path in shipped_files() if files is None else files:
         for name, (entry, values) in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
-                raise InputError(path, field=name, why="a name must be fit for a folder")
+                raise InputError(path, field=name, reason="a name must be fit for a folder")
             if entries.setdefault(name, (entry, values))[0] != entry:
-                raise InputError(path, field=name, why="is another system in another file")
+                raise InputError(path, field=name, reason="is another system in another file")
     mine = list(entries)
     for path in beside:
         entries = _entries(path) | entries
@@ -181,9 +181,9 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
 def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
     """Read entries as `read_entries` does, each with the values and lines that it was made of."""
     path = shipped(path, folder)
-    raw, keys = read_yaml(path), options_of(kind)
+    raw, keys = read_yaml(path), config_options(kind)
     if not isinstance(raw, YamlMapping):
-        raise InputError(path, why="must be names, each with its keys below it")
+        raise InputError(path, reason="must be names, each with its keys below it")
     is_entry = any(
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
         for name, value in raw.items()
@@ -196,8 +196,8 @@ def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[E
             entries[name] = make(kind, values), raw
         except ConfigError as error:
             # A flag is no help in a file of entries.
-            why = f"{error.key}: {error.why}".partition("; give --")[0]
-            raise ConfigError(name, values, "", why).at(raw.locations[name]) from None
+            reason = f"{error.key}: {error.reason}".partition("; give --")[0]
+            raise ConfigError(name, values, "", reason).at(raw.locations[name]) from None
     return entries
 
 
@@ -207,8 +207,10 @@ def _entries(path: Path) -> Entries:
     except InputError as error:
         if not _is_old(path):
             raise
-        why = "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
-        raise InputError(path, why=why) from error
+        reason = (
+            "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
+        )
+        raise InputError(path, reason=reason) from error
 
 
 def _is_old(path: Path) -> bool:
@@ -267,7 +269,7 @@ class _Reader:
         path = names if len(names) <= _MOST_NAMED else [*names[: _MOST_NAMED - 2], "..", name]
         _, values = self.entries[name]
         error = ConfigError(name, "", "", f"names itself: {' -> '.join(path)}")
-        return error.at(_line_of(values, name, "retrieve"))
+        return error.at(_find_line(values, name, "retrieve"))
 
     def _shared_name(self, name: str) -> str | None:
         """Return the name of the system whose first stage and stages a system takes over."""
@@ -283,16 +285,18 @@ class _Reader:
         if name in self._open:
             raise self._circle([*self._open, name])
         if len(self._open) >= MOST_LEVELS:
-            why = f"{_TOO_LARGE}, and {self._open[0]} has more"
-            raise ConfigError(name, "", "", why).at(_line_of(values, name, "retrieve"))
+            reason = f"{_TOO_LARGE}, and {self._open[0]} has more"
+            raise ConfigError(name, "", "", reason).at(_find_line(values, name, "retrieve"))
         self._open.append(name)
         try:
             system = self._system(name, entry)
         except ConfigError as error:
             if error.key == name and name not in values:  # not of a file: it says it all
                 raise
-            why = f"{error.key}: {error.why}".partition("; give --")[0]  # no flags in a file
-            raise ConfigError(name, "", "", why).at(_line_of(values, name, error.key)) from None
+            reason = f"{error.key}: {error.reason}".partition("; give --")[0]  # no flags in a file
+            raise ConfigError(name, "", "", reason).at(
+                _find_line(values, name, error.key)
+            ) from None
         finally:
             self._open.pop()
         self._systems[name] = system
@@ -454,7 +458,7 @@ def _read_grid(kind: type[Config], value: Any, key: str, usual: Grid) -> tuple[C
     return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
-def _line_of(entries: YamlMapping, name: str, key: str) -> Location | None:
+def _find_line(entries: YamlMapping, name: str, key: str) -> Location | None:
     """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
     value: Any = entries
     line = None

@@ -12,7 +12,7 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.models import DataRecord, checkpoint_folder
-from claim2source.models.manifest import Manifest, RerankerManifest, is_lost, manifest_of
+from claim2source.models.manifest import Manifest, RerankerManifest, is_lost, read_any_manifest
 from claim2source.models.trained_on import TrainedOn
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
                 raise ConfigError(key, name, f"{allowed} {reason}: {_remedy(manifest.data, val)}")
             if record is not None:
                 warn_if_unrecorded(key, record)
-            elif why := _reason_known(manifest, val, data):
-                raise ConfigError(key, name, f"{allowed} {why}")
+            elif cause := _reason_known(manifest, val, data):
+                raise ConfigError(key, name, f"{allowed} {cause}")
             elif not _is_rebuilt(manifest.data, val, data.dataset):
                 warn_if_unrecorded(key, TrainedOn(unrecorded=(model,)))
 
@@ -75,7 +75,7 @@ def warn_if_unrecorded(subject: str, trained_on: TrainedOn) -> str:
     return note
 
 
-def claims_of_models(names: Iterable[str], dataset: str) -> TrainedOn:
+def claims_models_saw(names: Iterable[str], dataset: str) -> TrainedOn:
     """Find the claims that any of several models, and what they were made from, was trained on.
 
     Where they are not recorded they are read from the data of the training, else from `dataset`.
@@ -89,9 +89,9 @@ def claims_of_models(names: Iterable[str], dataset: str) -> TrainedOn:
 def claims_seen(manifest: Trained, dataset: str) -> TrainedOn:
     """Find the claims that a model, and what it was made from, was trained on.
 
-    As `claims_of_models`, of one whose manifest is read already.
+    As `claims_models_saw`, of one whose manifest is read already.
     """
-    return _joined(_with_bases(label_of_model(manifest), manifest), dataset)
+    return _joined(_with_bases(model_label(manifest), manifest), dataset)
 
 
 def _joined(models: Iterable[tuple[str, Trained | None]], dataset: str) -> TrainedOn:
@@ -106,7 +106,7 @@ def _joined(models: Iterable[tuple[str, Trained | None]], dataset: str) -> Train
     return trained_on
 
 
-def label_of_model(manifest: Trained | None) -> str:
+def model_label(manifest: Trained | None) -> str:
     """Name a model by its base and data, where nobody knows what it is called."""
     if manifest is None:
         return "the model"
@@ -116,7 +116,7 @@ def label_of_model(manifest: Trained | None) -> str:
 
 def _trained_bases(name: str) -> Iterator[tuple[str, Trained | None]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
-    manifest = manifest_of(name)
+    manifest = read_any_manifest(name)
     if manifest is not None:
         yield from _with_bases(name, manifest)
 
@@ -144,7 +144,7 @@ def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | N
         parts = [current.base.name]
         if isinstance(current, Manifest) and current.source_model is not None:
             parts.append(current.source_model.name)
-        waiting += [(part, manifest_of(part)) for part in parts]
+        waiting += [(part, read_any_manifest(part)) for part in parts]
 
 
 def _reason_known(manifest: Trained, val: Dataset, current: TrainedOnData) -> str | None:

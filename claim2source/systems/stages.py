@@ -75,8 +75,8 @@ class SystemStage:
 
     @property
     def label(self) -> str:
-        when = f" when {label_of_stage('', self.when)}" if self.when is not None else ""
-        return label_of_stage(self.name, self.stage) + when + (" fitted" if self.fits else "")
+        when = f" when {stage_label('', self.when)}" if self.when is not None else ""
+        return stage_label(self.name, self.stage) + when + (" fitted" if self.fits else "")
 
     def with_setting(self, name: str, value: float) -> SystemStage:
         fits = self.fits - {name}
@@ -122,7 +122,7 @@ class SystemStage:
             except UserError as error:
                 # At a server the weights are somebody else's.
                 if not hasattr(self.stage, "url"):
-                    error.model = error.model or next(iter(models_of(self.stage)), None)
+                    error.model = error.model or next(iter(stage_models(self.stage)), None)
                 raise
 
         run = before[-1].result.run
@@ -143,7 +143,7 @@ def with_runtime(
     return stage if give is None else give(store, device, progress)
 
 
-def models_of(stage: Stage) -> list[str]:
+def stage_models(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
     if isinstance(stage, Learned):
         views = ((view.name, view.view.model) for view in stage.fusion.views)
@@ -286,7 +286,7 @@ def _is_python(module: ModuleType) -> bool:
     return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
 
 
-def label_of_stage(name: str, stage: Any) -> str:
+def stage_label(name: str, stage: Any) -> str:
     """Name a stage, its models, and the settings that are not its defaults."""
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
@@ -345,8 +345,8 @@ def fit_stages(
                 choices.append(choice)
         if THRESHOLD in stage.fits:
             if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
-                why = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
-                raise NothingToChooseOn(why)
+                reason = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
+                raise NothingToChooseOn(reason)
             threshold, choice = choose_threshold(run(stage).result, data, selection.labels)
             stage = stage.with_setting(THRESHOLD, threshold)
             choices.append(choice)

@@ -19,7 +19,7 @@ from claim2source.core.stage import Index, as_claims, as_sources
 from claim2source.core.terminal import one_line
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig
-from claim2source.models.manifest import manifest_of
+from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
 from claim2source.stages.learned import Learned
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
@@ -36,13 +36,13 @@ from claim2source.systems.nodes import (
     RunNode,
 )
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.seen import claims_of_models
+from claim2source.systems.seen import claims_models_saw
 from claim2source.systems.stages import (
     StageResult,
     SystemStage,
     apply_stages,
     fit_stages,
-    models_of,
+    stage_models,
 )
 from claim2source.text import ClaimForm
 
@@ -124,7 +124,7 @@ class System:
         stages = [as_plain(stage.entry) for stage in self.stages]
         return {**as_plain(replace(self, stages=())), "stages": stages}
 
-    def label_of(self, stages: int | None = None) -> str:
+    def full_label(self, stages: int | None = None) -> str:
         """Return the name by which reports and published tables know it.
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
@@ -132,19 +132,19 @@ class System:
         first_stages = self.stages[:stages]
         if self.label is not None and first_stages == self.stages:
             return self.label
-        return " + ".join([self.first.label_of(), *(stage.label for stage in first_stages)])
+        return " + ".join([self.first.full_label(), *(stage.label for stage in first_stages)])
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
         return self.depth or max([depth, *(stage.depth for stage in self.stages)])
 
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+    def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the system is run with where `form` is wanted."""
-        return self.first.form_of(self.claims or form, runtime)
+        return self.first.choose_form(self.claims or form, runtime)
 
     def models(self) -> list[str]:
         """Name the models of its stages, any of which may have been trained on claims."""
-        return [model for stage in self.stages for model in models_of(stage.stage)]
+        return [model for stage in self.stages for model in stage_models(stage.stage)]
 
     def fitted_on(self) -> list[TrainedOn]:
         """List the claims that parts without a manifest were fitted on: saved runs, fusions."""
@@ -159,7 +159,7 @@ class System:
         Of models without a record they are read from the data of their training, or `dataset`.
         """
         names = [*(model.name for model in self.dense_models), *self.models()]
-        joined = claims_of_models(names, dataset)
+        joined = claims_models_saw(names, dataset)
         for trained_on in self.fitted_on():
             joined |= trained_on
         return joined
@@ -208,7 +208,7 @@ class System:
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
         first, choices = self.first.fit(fitting)
-        own = first.form_of(form, runtime)
+        own = first.choose_form(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
         if not any(stage.fits for stage in self.stages):
             return fitted
@@ -415,7 +415,7 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
     Raises `NothingToChooseOn` where there are none.
     """
     manifests = [runtime.facts(model).record for model in system.dense_models]
-    of_stages = map(manifest_of, system.models())
+    of_stages = map(read_any_manifest, system.models())
     try:
         return held_out.claims([*manifests, *of_stages], system.fitted_on())
     except NothingToChooseOn as error:

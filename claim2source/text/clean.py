@@ -82,7 +82,7 @@ _WORDS = """
 """
 
 
-def sentences_of(abstract: str) -> list[str]:
+def split_sentences(abstract: str) -> list[str]:
     """Split an abstract where a sentence ends and a capital, a digit or a bracket follows."""
     return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
 
@@ -118,7 +118,7 @@ def findings(sentences: Sequence[str]) -> list[int]:
     return marked or long or [*range(len(sentences))]
 
 
-def with_numbers_of(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
+def keep_numbers(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
     """Keep, of these positions, sentences that hold most of the text's numbers; all, if none does.
 
     A decimal comma is a point. Single digits are no sign: they are in every abstract.
@@ -190,9 +190,11 @@ def load_pipeline(model: str) -> Any:
     try:
         pipeline = spacy.load(model)
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         advice = f"python -m spacy download {model}, or name the folder of a pipeline"
-        raise UserError(f"spaCy has no pipeline {model!r} here: {advice} ({why[:120]})") from None
+        raise UserError(
+            f"spaCy has no pipeline {model!r} here: {advice} ({reason[:120]})"
+        ) from None
     for name in pipeline.pipe_names:
         if _LEMMA in pipeline.get_pipe_meta(name).assigns:
             return pipeline

@@ -15,7 +15,7 @@ from typing import Any
 from claim2source.core.errors import UserError
 from claim2source.core.languages import primary_language
 from claim2source.core.records import nfkc
-from claim2source.data.text_files import why_not_text
+from claim2source.data.text_files import text_error
 
 # Shorter texts are not judged, nor those of which the detector is less sure.
 MIN_LETTERS, SURE = 20, 0.9
@@ -75,7 +75,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
     )
 
 
-def why_not_in(text: str, language: str) -> str | None:
+def language_error(text: str, language: str) -> str | None:
     """Explain that a text is surely in another language; None where it is not."""
     code = primary_language(language)
     if code not in _OTHER_LETTERS and not _is_latin(text):
@@ -123,7 +123,7 @@ _REFUSAL = re.compile(
 )
 
 
-def why_bad_reply(
+def rewrite_error(
     reply: str,
     original: str,
     *,
@@ -142,8 +142,8 @@ def why_bad_reply(
     """
     if not reply.strip():
         return "empty"
-    if why := why_not_text(reply):
-        return why
+    if reason := text_error(reply):
+        return reason
     if len(reply) > longest:
         return f"far too long: {len(reply)} characters, at most {longest}"
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
@@ -152,9 +152,9 @@ def why_bad_reply(
     # A name alone is the same in every language.
     if not may_repeat and folded == source and len(folded.split()) > 3:
         return "an echo of the text"
-    wrong = None if language is None else why_not_in(reply, language)
+    wrong = None if language is None else language_error(reply, language)
     # A post that is in another language than its data set says may stay in it.
-    if wrong and language and may_repeat and wrong == why_not_in(original, language):
+    if wrong and language and may_repeat and wrong == language_error(original, language):
         return None
     return wrong
 

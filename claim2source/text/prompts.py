@@ -82,11 +82,13 @@ class Prompt:
         names = set(names)
         for name in self.variables:
             if name not in names:
-                why = f"no value is given for it here; given: {', '.join(sorted(names)) or 'none'}"
-                raise InputError(self.path, field=f"variables.{name}", why=why)
+                reason = (
+                    f"no value is given for it here; given: {', '.join(sorted(names)) or 'none'}"
+                )
+                raise InputError(self.path, field=f"variables.{name}", reason=reason)
         for name in sorted(names - {*self.variables}):
-            why = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
-            raise InputError(self.path, field="variables", why=why)
+            reason = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
+            raise InputError(self.path, field="variables", reason=reason)
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Fill in the prompt: a system message, the examples, and the data as a user's message.
@@ -134,8 +136,10 @@ class Prompt:
     def _inline_value(self, name: str, value: str) -> str:
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
-        why = f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
-        raise InputError(self.path, field=f"variables.{name}", why=why)
+        reason = (
+            f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
+        )
+        raise InputError(self.path, field=f"variables.{name}", reason=reason)
 
     def _texts(self) -> list[tuple[str, str]]:
         lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
@@ -178,10 +182,12 @@ class RawPrompt(Prompt):
             for name in field_names(text):
                 if name not in given:
                     guess = did_you_mean(name, sorted(given))
-                    why = f"{{{name}}} is no field here; {guess}fields: {', '.join(sorted(given))}"
-                    raise InputError(self.path, field=key, why=why)
+                    reason = (
+                        f"{{{name}}} is no field here; {guess}fields: {', '.join(sorted(given))}"
+                    )
+                    raise InputError(self.path, field=key, reason=reason)
         for name in sorted(given - {*self.variables} - MAY_LACK):
-            raise InputError(self.path, field="user", why=f"lacks the field {{{name}}}")
+            raise InputError(self.path, field="user", reason=f"lacks the field {{{name}}}")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Put values in the fields of the messages; the examples stand before the last one."""
@@ -208,8 +214,10 @@ def read_prompt(name_or_path: str) -> Prompt:
         path = PROMPTS / f"{name_or_path}.yaml"
         if not path.is_file():
             names = shipped_prompts()
-            why = f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
-            raise InputError(name_or_path, why=f"{why}these ship: {', '.join(names)}")
+            reason = (
+                f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
+            )
+            raise InputError(name_or_path, reason=f"{reason}these ship: {', '.join(names)}")
     values = read_mapping(path)
     if "user" in values or "system" in values:
         return _raw_prompt(values, path)
@@ -229,21 +237,21 @@ def _raw_prompt(values: dict[str, Any], path: Path) -> RawPrompt:
     read = validated(_RawFile, _mapping(values, _RawFile, path), path)
     for key in ("version", "user"):
         if not getattr(read, key).strip():
-            raise InputError(path, field=key, why="is empty")
+            raise InputError(path, field=key, reason="is empty")
     names = list(dict.fromkeys([*field_names(read.system), *field_names(read.user)]))
     if not {*field_names(read.user)} - MAY_LACK:
         raise InputError(
-            path, field="user", why="has no field, such as {post}, for what it is about"
+            path, field="user", reason="has no field, such as {post}, for what it is about"
         )
     for i, example in enumerate(read.examples):
         if (example.values is None) == (example.user is None):
-            why = "needs `values` or `user`, and not both"
-            raise InputError(path, field=f"examples.{i}", why=why)
+            reason = "needs `values` or `user`, and not both"
+            raise InputError(path, field=f"examples.{i}", reason=reason)
         own = {*(example.values or {})}
         needed = set() if example.values is None else {*field_names(read.user)}
         for name in sorted((own - {*names}) | (needed - own - MAY_LACK)):
-            why = "is missing" if name in needed else f"is no field; fields: {', '.join(names)}"
-            raise InputError(path, field=f"examples.{i}.values.{name}", why=why)
+            reason = "is missing" if name in needed else f"is no field; fields: {', '.join(names)}"
+            raise InputError(path, field=f"examples.{i}.values.{name}", reason=reason)
     return RawPrompt(
         version=read.version,
         task="",
@@ -262,16 +270,16 @@ def _mapping(values: dict[str, Any], kind: type[Any], path: Path) -> dict[str, A
     for key in values:
         if key not in allowed:
             form = " with `system` or `user`" if kind is _RawFile else ""
-            why = f"no such key{form}; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
-            raise InputError(path, field=key, why=why)
+            reason = f"no such key{form}; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
+            raise InputError(path, field=key, reason=reason)
     if isinstance(version := values.get("version"), int | float) and not isinstance(version, bool):
         values["version"] = values["version"].text  # as it is written
     return values
 
 
 def _check(prompt: Prompt) -> None:
-    def refuse(key: str, why: str) -> None:
-        raise InputError(prompt.path, field=key, why=why)
+    def refuse(key: str, reason: str) -> None:
+        raise InputError(prompt.path, field=key, reason=reason)
 
     for key in ("version", "task", "output"):
         if not getattr(prompt, key).strip():
@@ -289,8 +297,8 @@ def _check(prompt: Prompt) -> None:
     data = {*prompt.variables} - prompt.inline
     for i, example in enumerate(prompt.examples):
         for name in {*example.values} ^ data:
-            why = "is missing" if name in data else f"not one of: {', '.join(sorted(data))}"
-            refuse(f"examples.{i}.values.{name}", why)
+            reason = "is missing" if name in data else f"not one of: {', '.join(sorted(data))}"
+            refuse(f"examples.{i}.values.{name}", reason)
 
 
 def _flat(text: str) -> str:

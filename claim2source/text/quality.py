@@ -82,7 +82,7 @@ class WrittenText:
 
     text: str = ""
     kind: Literal["", "failed", "doubtful", "not asked"] = ""
-    why: str | None = None
+    reason: str | None = None
 
 
 # Judge a reply as a text.
@@ -92,7 +92,7 @@ Judge = Callable[[str], WrittenText]
 def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> WrittenText:
     """Keep a text that is doubtful at most; `why_bad` says why it is none at all."""
     if why_bad is not None:
-        return WrittenText(kind="failed", why=why_bad)
+        return WrittenText(kind="failed", reason=why_bad)
     return WrittenText(text, "" if why_doubtful is None else "doubtful", why_doubtful)
 
 

@@ -16,12 +16,12 @@ from typing import Literal, Self, get_args
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, Problems, UserError
-from claim2source.core.files import atomic_path, why_not_file, write_json
+from claim2source.core.files import atomic_path, file_error, write_json
 from claim2source.core.records import Dataset
 from claim2source.core.validate import read_json, validated
 from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text import style_rules
-from claim2source.text.language import detect, why_bad_reply
+from claim2source.text.language import detect, rewrite_error
 from claim2source.text.prompts import Prompt
 from claim2source.text.quality import Quality, WrittenText, first_lines, judge_text
 
@@ -57,7 +57,7 @@ class Style:
 
     def judge(self, original: Original, reply: str) -> WrittenText:
         """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
-        bad = why_bad_reply(
+        bad = rewrite_error(
             reply,
             original.text,
             language=original.language or detect(original.text) or "en",
@@ -67,19 +67,19 @@ class Style:
         return judge_text(reply, bad, bad or self.form(reply))
 
 
-def _form_of_abstract(text: str) -> str | None:
+def _abstract_error(text: str) -> str | None:
     words = len(text.split())
     if _MIN_WORDS <= words <= _MAX_WORDS:
         return None
     return f"{words} words, not about {style_rules.ABSTRACT} ({_MIN_WORDS} to {_MAX_WORDS})"
 
 
-def _form_of_question(text: str) -> str | None:
+def _question_error(text: str) -> str | None:
     marks = text.count("?")
     return None if marks == 1 and text.rstrip().endswith("?") else "not one question"
 
 
-def _form_of_tweet(text: str) -> str | None:
+def _tweet_error(text: str) -> str | None:
     limit = style_rules.TWEET
     return None if len(text) <= limit else f"{len(text)} characters, more than {limit}"
 
@@ -91,15 +91,13 @@ STYLES: dict[str, Style] = {
         Style("C1", "claims", "formal", "c1", style_rules.formal, same=True),
         Style("C2", "claims", "scientific claim", "c2", style_rules.claim, same=True),
         Style(
-            "C3", "claims", "abstract", "c3", style_rules.abstract, _form_of_abstract, longest=4000
+            "C3", "claims", "abstract", "c3", style_rules.abstract, _abstract_error, longest=4000
         ),
-        Style(
-            "C4", "claims", "question", "c4", style_rules.question, _form_of_question, longest=600
-        ),
+        Style("C4", "claims", "question", "c4", style_rules.question, _question_error, longest=600),
         Style("S0", "sources", "as published"),
         Style("S1", "sources", "formal", "s1", style_rules.plain_abstract, same=True),
         Style("S2", "sources", "summary", "s2", style_rules.summary, same=True),
-        Style("S3", "sources", "tweet", "s3", style_rules.tweet, _form_of_tweet, longest=1000),
+        Style("S3", "sources", "tweet", "s3", style_rules.tweet, _tweet_error, longest=1000),
     )
 }
 CLAIM_STYLES = tuple(name for name in STYLES if STYLES[name].side == "claims")
@@ -259,7 +257,7 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
     origins = validated(_Info, read_json(path), path).styles
     for name in origins:
         if name not in STYLES:
-            raise InputError(path, field=f"styles.{name}", why="no such style")
+            raise InputError(path, field=f"styles.{name}", reason="no such style")
     return origins
 
 
@@ -268,11 +266,11 @@ def require_texts(folder: Path | None, names: Iterable[str]) -> None:
     if folder is None:
         return
     if not folder.is_dir():
-        raise InputError(folder, why="no such folder")
+        raise InputError(folder, reason="no such folder")
     origins = read_origin(folder)
     for name in names:
         if name not in origins:
-            raise InputError(folder, why=f"holds no texts of style {name}")
+            raise InputError(folder, reason=f"holds no texts of style {name}")
 
 
 def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
@@ -312,8 +310,8 @@ def read_style(
     """
     path = folder / f"{style.name}.jsonl"
     origin = read_origin(folder).get(style.name)
-    if origin is None or (why_not_file(path) is not None):
-        raise InputError(folder, why=f"holds no texts of style {style.name}")
+    if origin is None or (file_error(path) is not None):
+        raise InputError(folder, reason=f"holds no texts of style {style.name}")
     problems = Problems()
     rewrites: dict[tuple[str, int], tuple[Rewrite, int]] = {}
     for row in JsonLines(path, problems).records():
@@ -333,8 +331,8 @@ def read_style(
                 continue
             rewrite, line = rewrites[original.id, version]
             if rewrite.of not in (None, original.sign):
-                why = f"{original.id!r} was another text when it was rewritten"
-                problems.add(path, line, "of", why)
+                reason = f"{original.id!r} was another text when it was rewritten"
+                problems.add(path, line, "of", reason)
             versions.append(rewrite)
     problems.raise_if_any()
     return versions

@@ -20,10 +20,10 @@ from claim2source.data.beir import (
     QRELS,
     QUERIES,
     check_folders,
-    folder_of,
+    dataset_folder,
 )
 from claim2source.data.jsonl import JsonLines, Row
-from claim2source.text.language import detect, why_bad_reply
+from claim2source.text.language import detect, rewrite_error
 from claim2source.text.quality import WrittenText, judge_text, lost_facts
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
@@ -53,7 +53,7 @@ class ForeignText:
         It is doubtful where it lost numbers, percentages, handles or hashtags.
         """
         longest = max(_ALWAYS, _TIMES * len(self.text))
-        bad = why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
+        bad = rewrite_error(reply, self.text, language="en", longest=longest, may_repeat=False)
         return judge_text(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
 
 
@@ -61,7 +61,7 @@ def require_translatable(dataset: str, out: Path | None, report: Path | None) ->
     """Return a data set's folder; raise `UserError` where a file would be lost or not written."""
     if out is not None:
         require_writable(out, "folder")
-    folder = folder_of(dataset)
+    folder = dataset_folder(dataset)
     if out is not None:
         check_folders([folder], out)
     elif folder.resolve() == DEMO.resolve():
@@ -159,7 +159,7 @@ def translation_report(results: Sequence[Translated]) -> dict[str, object]:
             "_id": text.id,
             "part": text.part,
             "kind": translation.kind,
-            "why": translation.why,
+            "why": translation.reason,
             "text": text.text,
             "translation": translation.text,
         }

@@ -107,7 +107,7 @@ def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str
     return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
 
 
-def why_same_forms(claims: Iterable[Claim]) -> str | None:
+def same_forms_reason(claims: Iterable[Claim]) -> str | None:
     """Explain why these claims are one text in every form but `paired`; None where they are not."""
     foreign = [claim for claim in claims if claim.lang != "en"]
     if any(map(_has_forms, foreign)):
@@ -120,10 +120,10 @@ def distinct_forms(
 ) -> tuple[list[ClaimForm], list[str]]:
     """List the claim forms that differ here, with a note on those that are left out."""
     forms = [form for form in _CLAIM_FORMS if form in names]
-    if (why := why_same_forms(claims)) is None:
+    if (reason := same_forms_reason(claims)) is None:
         return forms, []
     dropped_forms = [form for form in forms if form in FORMS[1:]]
-    note = f"{' and '.join(dropped_forms)}: the same as original here, since {why}."
+    note = f"{' and '.join(dropped_forms)}: the same as original here, since {reason}."
     distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
     distinct += [form for form in forms if form == "paired"]
     return distinct, [note] if dropped_forms else []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claim2source.core.config import read_config, read_yaml
 from claim2source.core.errors import ConfigError, InputError, report_once
-from claim2source.core.program import command_of
+from claim2source.core.program import program_command
 from claim2source.core.terminal import say
 from claim2source.data.wandb import wandb_mode
 from claim2source.evaluation.html.page import html_report
@@ -68,7 +68,7 @@ def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
-        raise InputError(file, None, error.key, error.why) from None
+        raise InputError(file, None, error.key, error.reason) from None
     return evaluation
 
 
@@ -91,8 +91,8 @@ def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
         say(f"\n{evaluate_table(evaluation, train_split)}")
         say(f"\n{html_report(page)}")
     except Exception as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        log.warning("after the run: the evaluation: %s: %s", type(error).__name__, why)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        log.warning("after the run: the evaluation: %s: %s", type(error).__name__, reason)
         return False
     return True
 
@@ -123,7 +123,7 @@ def next_steps(
     merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
     commands = [] if evaluated else [("eval/evaluate.py", evaluate)]
     commands += [("train/merge.py", merge)] if trained else []
-    lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
+    lines = [f"  {program_command(program)} {shlex.join(words)}" for program, words in commands]
     steps = [f"evaluation: {folder}, {folder / PAGE}"] if evaluated else []
     return "\n".join(
         ["", f"chosen checkpoint: {checkpoint}", *steps, *(["next:", *lines] if lines else [])]

@@ -141,7 +141,7 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
-    check_targets(encoder.model, recipe, lambda: _vectors_of_a_text(encoder))
+    check_targets(encoder.model, recipe, lambda: _text_vectors(encoder))
     teacher, length = None, encoder.settings.max_length
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
@@ -161,7 +161,7 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     return LoadedBase(encoder, resolved.base, resolved.folder, weights, teacher, plan, length)
 
 
-def _vectors_of_a_text(encoder: Encoder) -> Tensor:
+def _text_vectors(encoder: Encoder) -> Tensor:
     batch = encoder.collate(encoder.tokenize(["a text"], "claim"))
     return encoder.vectors(batch.to(encoder.device))
 

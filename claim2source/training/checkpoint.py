@@ -16,7 +16,7 @@ import torch
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
-from claim2source.models.layers import layers_of, set_dropout
+from claim2source.models.layers import find_layers, set_dropout
 from claim2source.models.manifest import RerankerManifest, base_record
 from claim2source.models.projection import save_projection
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
@@ -97,7 +97,7 @@ def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"
             raise ConfigError("tuning", recipe.tuning, allowed)
-        count, limit = recipe.optimisation.train_layers, len(layers_of(model))
+        count, limit = recipe.optimisation.train_layers, len(find_layers(model))
         if count is not None and count > limit:
             allowed = f"at most {limit}, the layers of this model"
             raise ConfigError("optimisation.train_layers", count, allowed)
@@ -136,7 +136,7 @@ def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) 
         return _with_adapter(model, recipe, task)
     model.requires_grad_(True)
     if recipe.optimisation.train_layers is not None:
-        first = next(layers_of(model)[-recipe.optimisation.train_layers].parameters())
+        first = next(find_layers(model)[-recipe.optimisation.train_layers].parameters())
         for parameter in model.parameters():
             if parameter is first:
                 break

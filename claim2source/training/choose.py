@@ -15,7 +15,7 @@ from claim2source.training.run_folder import RunFolder
 FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 
-def why_too_small(val: Dataset) -> str | None:
+def val_size_error(val: Dataset) -> str | None:
     """Explain why val has too few claims or papers to choose by; None where it has enough."""
     claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
     if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:

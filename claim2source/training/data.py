@@ -237,12 +237,12 @@ class TrainingPairs:
         numbers = connected_groups(pairs)
         return {source.id: number for source, number in zip(sources, numbers, strict=False)}
 
-    def _scores_of(self, claim: str) -> Mapping[str, float]:
+    def _teacher_scores_for(self, claim: str) -> Mapping[str, float]:
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
         """Put the negatives with teacher scores first: only sources in the batch teach."""
-        scored = self._scores_of(row.claim)
+        scored = self._teacher_scores_for(row.claim)
         # The sort is stable: of either kind the hardest stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
         return replace(row, negatives=tuple(ordered))
@@ -274,12 +274,12 @@ class TrainingPairs:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
 
-    def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
+    def choose_negatives(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
         count = self.negatives
         if not self.rotate or len(row.negatives) <= count:
             return list(row.negatives[:count])
-        scored = self._scores_of(row.claim)
+        scored = self._teacher_scores_for(row.claim)
         with_scores = [negative for negative in row.negatives if negative.source in scored]
         if len(with_scores) >= count:
             return in_turn(with_scores, count, turn)
@@ -295,7 +295,7 @@ class TrainingPairs:
         # Every distinct source is encoded once, by one process.
         names = dict.fromkeys(row.positive for row in everyone)
         for row, turn in zip(everyone, plan.turns or repeat(0), strict=False):
-            names |= dict.fromkeys(n.source for n in self.negatives_of(row, turn))
+            names |= dict.fromkeys(n.source for n in self.choose_negatives(row, turn))
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
         column_of = {source: column for column, source in enumerate(columns)}
@@ -344,7 +344,7 @@ class TrainingPairs:
         """Collect the teacher's scores [own, columns], NaN where it has none."""
         teacher = torch.full((len(own), len(column_of)), torch.nan)
         for i, row in enumerate(own):
-            for source, score in self._scores_of(row.claim).items():
+            for source, score in self._teacher_scores_for(row.claim).items():
                 if source in column_of:
                     teacher[i, column_of[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.

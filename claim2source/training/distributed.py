@@ -28,7 +28,7 @@ from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.data.store import Store
 from claim2source.models import Encoder, Side
-from claim2source.models.layers import layers_of
+from claim2source.models.layers import find_layers
 from claim2source.text import Rendering
 
 Value = TypeVar("Value")
@@ -178,9 +178,9 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (why := lost_connection(error)) is None:
+        if (reason := lost_connection(error)) is None:
             raise
-        raise UserError(why) from None
+        raise UserError(reason) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -428,7 +428,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
     reduced in fp32.
     """
     types = (torch.bfloat16, torch.float32) if half else ()
-    for part in (*layers_of(model), model):
+    for part in (*find_layers(model), model):
         fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(*types))
 
 

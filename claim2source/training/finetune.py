@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
-from claim2source.systems.seen import claims_of_models
+from claim2source.systems.seen import claims_models_saw
 from claim2source.training.after import evaluate_after, next_steps, read_after
 from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
@@ -89,7 +89,7 @@ def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
         }
     )
     models = [recipe.model.name, *([] if recipe.teacher is None else [recipe.teacher.name])]
-    trained_on = claims_of_models(models, data.settings.dataset)
+    trained_on = claims_models_saw(models, data.settings.dataset)
     manifest = replace(base.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)

@@ -47,7 +47,7 @@ from claim2source.training.choose import (
     interval_text,
     scored_epoch,
     scores_text,
-    why_too_small,
+    val_size_error,
 )
 from claim2source.training.config import TrainingRecipe
 from claim2source.training.data import TrainingData
@@ -181,7 +181,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         if (entry := self._save_and_score(0)) is None:
             return None
         self.run.record(entry)
-        if self.run.config.choose == "best" and (small := why_too_small(self.data.val)):
+        if self.run.config.choose == "best" and (small := val_size_error(self.data.val)):
             log.warning("%s%s", small, self.interval)
         return scores_text(entry)
 
@@ -264,7 +264,7 @@ class RetrieverOnVal(EvaluateOnVal):
             encode_shares(base.encoder, rendering, val, store, world)
             if not world.is_first:
                 return None
-            repeats = _REPEATS if epoch == 0 and why_too_small(val) else 0
+            repeats = _REPEATS if epoch == 0 and val_size_error(val) else 0
             settings = Scoring(METRICS, repeats, 0, self.data.selection.train.golds)
             scored = score_encoder(
                 base.encoder, val, rendering, settings, store=store, progress=True

@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
-from claim2source.models.manifest import manifest_of
+from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -214,7 +214,7 @@ def known_claims(
     """
     models = [view.model for view in views.values()] + system.dense_models
     names = [model.name for model in models if model is not None] + system.models()
-    return held_out.claims(map(manifest_of, dict.fromkeys(names)), system.fitted_on())
+    return held_out.claims(map(read_any_manifest, dict.fromkeys(names)), system.fitted_on())
 
 
 def gather(

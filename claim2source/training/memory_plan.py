@@ -288,8 +288,8 @@ def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int, longes
                 break
             except torch.OutOfMemoryError as error:
                 if len(texts) == 1:
-                    why = "a device with more memory, or shorter texts"
-                    raise ConfigError("model.max_length", longest, f"{why} ({error})") from None
+                    reason = "a device with more memory, or shorter texts"
+                    raise ConfigError("model.max_length", longest, f"{reason} ({error})") from None
             torch.cuda.empty_cache()
             tokens //= 2
     peak = torch.cuda.max_memory_allocated(device)

@@ -124,14 +124,14 @@ class TrainingModule(pl.LightningModule):
             self.window = Window()
 
     def run_chunks(
-        self, chunks: Chunks, encode: Encode, loss_of: LossOf, *, one_chunk: bool
+        self, chunks: Chunks, encode: Encode, batch_loss: LossOf, *, one_chunk: bool
     ) -> Tensor:
         """Compute the loss of a batch, at once where it is `one_chunk`, else chunk by chunk.
 
         Where the device's memory is too small, it is computed again in chunks half as large.
         """
         chunks, whole = halved(chunks, self.halvings), one_chunk and not self.halvings
-        self.cache, self.gradients = GradCache(chunks, encode, loss_of, whole), {}
+        self.cache, self.gradients = GradCache(chunks, encode, batch_loss, whole), {}
         # A CPU is not out of memory: nothing is copied there.
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
             trained = trainable_weights(self.model).items()
@@ -143,17 +143,17 @@ class TrainingModule(pl.LightningModule):
             try:
                 return self.cache.forward()
             except torch.OutOfMemoryError as error:
-                why = str(error)
-            self._halve_chunks(why)
+                reason = str(error)
+            self._halve_chunks(reason)
 
-    def _halve_chunks(self, why: str) -> None:
+    def _halve_chunks(self, reason: str) -> None:
         """Go back to where a batch began, with smaller chunks. Raises `UserError` for none."""
         if self.trainer.world_size > 1:
             self.give_up(
-                f"out of memory: set optimisation.chunk_tokens or chunk_size lower ({why})"
+                f"out of memory: set optimisation.chunk_tokens or chunk_size lower ({reason})"
             )
         if max(map(len, self.cache.chunks)) < 2:
-            self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
+            self.give_up(f"out of memory with one text at a time: shorten texts ({reason})")
         self.cache.begin_again()
         torch.cuda.empty_cache()
         log.warning("out of memory: the step is repeated in chunks half as large")
@@ -162,7 +162,7 @@ class TrainingModule(pl.LightningModule):
             earlier = self.gradients.get(name)
             weight.grad = None if earlier is None else earlier.clone()
 
-    def share_of_step(self, loss: Tensor, plan: BatchPlan) -> Tensor:
+    def step_share(self, loss: Tensor, plan: BatchPlan) -> Tensor:
         """Count a batch whose loss is computed, and return the loss to go backward from."""
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
@@ -186,10 +186,10 @@ class TrainingModule(pl.LightningModule):
                     self.gradients = {}
                     return
                 except torch.OutOfMemoryError as error:
-                    why = str(error)
+                    reason = str(error)
                 # What the forward pass holds is freed before the next one.
                 del loss
-                self._halve_chunks(why)
+                self._halve_chunks(reason)
                 loss = self._compute_loss() * share
 
     def configure_gradient_clipping(
@@ -278,11 +278,11 @@ class TrainingModule(pl.LightningModule):
             lines.append(f"pairs an epoch by language: {quotas}")
         return lines
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """Raise `UserError` in the first process; the others end with its exit code."""
         if not self.trainer.is_global_zero:
             raise SystemExit(EXIT_CODE)
-        raise UserError(why)
+        raise UserError(reason)
 
 
 def warmup_steps(config: StepsConfig, steps: int) -> int:
@@ -401,7 +401,7 @@ class RetrieverModule(TrainingModule):
         window.claims += len(batch.claims)
         window.real += sum(part.real_tokens for part in collated.parts)
         window.padded += sum(part.padded_tokens for part in collated.parts)
-        return self.share_of_step(loss, batch.plan)
+        return self.step_share(loss, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
@@ -416,7 +416,7 @@ class RetrieverModule(TrainingModule):
         chunks, terms, device = collated.chunks, dict[str, Tensor](), self.device
         part_of = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
 
-        def loss_of(vectors: Tensor) -> Tensor:
+        def batch_loss(vectors: Tensor) -> Tensor:
             batch = changed(collated.batch, lambda tensor: tensor.to(device, non_blocking=True))
             rows = collated.text_numbers.to(device, non_blocking=True)
             sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
@@ -447,6 +447,6 @@ class RetrieverModule(TrainingModule):
             torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MAX)
             missing = int(count) - len(chunks)
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
-        loss = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
+        loss = self.run_chunks([*[[]] * missing, *chunks], encode, batch_loss, one_chunk=one_chunk)
         self.window.terms.append(terms)
         return loss

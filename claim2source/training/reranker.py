@@ -14,7 +14,7 @@ from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import checkpoint_folder
-from claim2source.systems.seen import claims_of_models, require_held_out
+from claim2source.systems.seen import claims_models_saw, require_held_out
 from claim2source.training.data import TrainingData
 from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
@@ -81,7 +81,7 @@ def set_up(
         # A model of the hub says what it was trained on once it is here.
         require_held_out("model.name", [recipe.model.name], data.val, data.settings)
     session.read_state()
-    trained_on = claims_of_models([recipe.model.name], data.settings.dataset)
+    trained_on = claims_models_saw([recipe.model.name], data.settings.dataset)
     manifest = replace(reranker.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
     trainer = lightning_trainer(recipe, evaluation, reranker.model.device)

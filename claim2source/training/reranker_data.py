@@ -38,8 +38,8 @@ def first_system(settings: FirstStageConfig) -> System:
     system = systems[settings.system]
     if settings.checkpoint is not None:
         return system.on_checkpoint(settings.checkpoint)
-    if (why := system.reason_not_to_run) is not None:
-        raise ConfigError("first.system", settings.system, f"another: {why}")
+    if (reason := system.reason_not_to_run) is not None:
+        raise ConfigError("first.system", settings.system, f"another: {reason}")
     return system
 
 

@@ -145,11 +145,11 @@ def load_to_train(
         if missing := sum(not row for row in rows):
             allowed = f"more: {missing} claims of train leave no room for a source"
             raise ConfigError("model.max_length", model.max_length, allowed)
-    check_targets(reranker.model, recipe, lambda: _logits_of_a_pair(reranker))
+    check_targets(reranker.model, recipe, lambda: _pair_logits(reranker))
     return reranker
 
 
-def _logits_of_a_pair(reranker: TrainedReranker) -> Tensor:
+def _pair_logits(reranker: TrainedReranker) -> Tensor:
     features = reranker.stage.features([Pair("a text", "some words of a source")])
     return reranker.stage.logits(move_data_to_device(features, reranker.model.device))
 

@@ -189,7 +189,7 @@ class RerankerModule(TrainingModule):
             logits = self.stage.logits(move_data_to_device(part, self.device))
             return logits.reshape(len(rows), -1)
 
-        def loss_of(logits: Tensor) -> Tensor:
+        def batch_loss(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.
             with torch.autocast(logits.device.type, enabled=False):
                 golds = groups.golds.to(logits.device)
@@ -203,14 +203,14 @@ class RerankerModule(TrainingModule):
             return loss
 
         with without_copies(self.model):
-            forward = self.run_chunks(chunks, encode, loss_of, one_chunk=self.chunk_size is None)
+            forward = self.run_chunks(chunks, encode, batch_loss, one_chunk=self.chunk_size is None)
         self.window.terms.append(terms)
         self.window.claims += len(groups.sizes)
         for part in groups.parts:
             mask = part["attention_mask"]
             self.window.real += int(mask.sum())
             self.window.padded += mask.numel()
-        return self.share_of_step(forward, groups.plan)
+        return self.step_share(forward, groups.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
         """Clip the gradients, and stop where the scores have been alike for many steps.

@@ -91,22 +91,22 @@ class TrainingState:
     def load(cls, path: Path) -> TrainingState:
         """Read a saved state, tensors and plain values only. Raises `InputError`."""
         if not path.is_file():
-            raise InputError(path, why="no saved state here")
+            raise InputError(path, reason="no saved state here")
         try:
             raw = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many types for a file that is no state
             lines = str(error).splitlines() or ["it is empty or cut"]
-            why = f"not a saved state: {lines[0]}"
-            raise InputError(path, why=why) from None
+            reason = f"not a saved state: {lines[0]}"
+            raise InputError(path, reason=reason) from None
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
-            why = f"this version reads format {STATE_FORMAT}"
-            raise InputError(path, field="format", why=why)
+            reason = f"this version reads format {STATE_FORMAT}"
+            raise InputError(path, field="format", reason=reason)
         missing = {spec.name for spec in fields(cls)} - {"checkpoint"} - raw.get(OURS, {}).keys()
         if missing:
-            raise InputError(path, field=min(missing), why="is missing")
+            raise InputError(path, field=min(missing), reason="is missing")
         state = cls.of(raw)
         if (name := not_finite(state.weights)) is not None:
-            raise InputError(path, field=name, why=NOT_FINITE)
+            raise InputError(path, field=name, reason=NOT_FINITE)
         return state
 
     @classmethod

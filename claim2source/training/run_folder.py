@@ -30,14 +30,14 @@ from claim2source.core.folders import (
     check_aside,
     is_run,
     is_unbegun,
+    kept_run_reason,
     put_aside,
     run_settings,
-    why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import read_json, validated
-from claim2source.systems.choose import score_of
+from claim2source.systems.choose import choice_score
 from claim2source.training.config import RunConfig
 
 MINED_FILE = "mined.jsonl"
@@ -68,7 +68,7 @@ class RunFile:
         """Read a run's file. Raises `InputError` where there is none, or it is damaged."""
         file = run / RUN_FILE
         if not file.exists():
-            raise InputError(file, why="is missing: without its history no epoch can be chosen")
+            raise InputError(file, reason="is missing: without its history no epoch can be chosen")
         return validated(cls, read_json(file), file)
 
 
@@ -124,7 +124,7 @@ class RunFolder:
         try:
             if run.replaces:
                 _refuse_inputs_within(folder, _flattened(as_plain(config)))
-                check_aside(folder, why_run_is_kept)
+                check_aside(folder, kept_run_reason)
             if run.resumes:
                 run._continue(config)
         except BaseException:
@@ -136,8 +136,10 @@ class RunFolder:
         """Read what the run has done, and check that it goes on with the settings it began with."""
         before = _flattened(run_settings(self.path))
         if _NEWEST not in before:
-            why = "is missing, damaged or of an earlier version: the run cannot be resumed"
-            raise InputError(self.path / CONFIG_FILE, why=f"{why}; begin again with --overwrite")
+            reason = "is missing, damaged or of an earlier version: the run cannot be resumed"
+            raise InputError(
+                self.path / CONFIG_FILE, reason=f"{reason}; begin again with --overwrite"
+            )
         settings, defaults = (_flattened(as_plain(c)) for c in (config, type(config)()))
         share = before.get(_SEEN_SHARE)
         if config.data.val_seen_share is None and isinstance(share, int | float):
@@ -208,8 +210,8 @@ class RunFolder:
         """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
         for name, sha256 in self.file.begun_with.items():
             if begun_with.get(name) != sha256:
-                why = f"the {name} is not the one that the run began with"
-                raise UserError(f"{why}; begin again with --overwrite, or with another --out")
+                reason = f"the {name} is not the one that the run began with"
+                raise UserError(f"{reason}; begin again with --overwrite, or with another --out")
         self.file.begun_with = begun_with
 
     def remove_states(self) -> None:
@@ -231,7 +233,7 @@ class RunFolder:
 
         def score(entry: Epoch) -> float:
             # In 0.1.0 the macro average.
-            return score_of(entry.val) if entry.score is None else entry.score
+            return choice_score(entry.val) if entry.score is None else entry.score
 
         history = self.file.history
         among = [entry for entry in history if entry.epoch] or history
@@ -242,8 +244,8 @@ class RunFolder:
         recorded = {entry.epoch for entry in self.file.history}
         for epoch in range(epochs_done + 1):
             if epoch not in recorded:
-                why = f"epoch {epoch} is missing, though the run was trained beyond it"
-                raise InputError(self.path / RUN_FILE, field="history", why=why)
+                reason = f"epoch {epoch} is missing, though the run was trained beyond it"
+                raise InputError(self.path / RUN_FILE, field="history", reason=reason)
 
     def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
@@ -277,7 +279,7 @@ def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):
-        raise InputError(path, why="cannot be used: its links lead nowhere") from None
+        raise InputError(path, reason="cannot be used: its links lead nowhere") from None
 
 
 def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:

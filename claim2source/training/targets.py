@@ -26,7 +26,7 @@ def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tenso
     if recipe.tuning == "full" or not recipe.lora.targets:
         return
     layers = {name: _find_layers(model, name) for name in recipe.lora.targets}
-    allowed = f"layers of this model: {', '.join(_names_of_linear(model))}"
+    allowed = f"layers of this model: {', '.join(_linear_names(model))}"
     for name, found in layers.items():
         if not found:
             raise ConfigError(KEY, name, allowed)
@@ -39,7 +39,7 @@ def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tenso
             raise ConfigError(KEY, name, f"{allowed} ({reason})")
 
 
-def _names_of_linear(model: nn.Module) -> list[str]:
+def _linear_names(model: nn.Module) -> list[str]:
     return sorted({path.rsplit(".", 1)[-1] for path in linear_layers(model)})
 
 

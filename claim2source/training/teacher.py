@@ -29,7 +29,7 @@ from claim2source.models.projection import (
 )
 from claim2source.models.query_only import source_model
 from claim2source.text import Rendering
-from claim2source.text.clean import sentences_of
+from claim2source.text.clean import split_sentences
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.distributed import World, first_before_others
 
@@ -78,10 +78,10 @@ def read_teacher(
     if not files:
         names = sorted(file.name for file in path.iterdir())[:3]
         holds = f"holds {', '.join(names)} .." if names else "is empty"
-        why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
-        raise InputError(path, field=key, why=why)
+        reason = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
+        raise InputError(path, field=key, reason=reason)
     if not files[0].is_file():
-        raise InputError(path, field=key, why="no such file")
+        raise InputError(path, field=key, reason="no such file")
     source_ids, spread = {source.id for source in train.sources}, None
     golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
@@ -91,12 +91,12 @@ def read_teacher(
             if not (scored := run.scored(claim)):
                 continue
             if claim in scores:
-                raise InputError(file, field="claim", why=f"{claim} is in another file too")
+                raise InputError(file, field="claim", reason=f"{claim} is in another file too")
             if wrong := next((source for source in scored if source not in source_ids), None):
-                raise InputError(file, field="source", why=f"{wrong} is not in the data set")
+                raise InputError(file, field="source", reason=f"{wrong} is not in the data set")
             scores[claim] = scored
     if not scores:
-        raise InputError(path, field="claim", why="scores no claim of the training split")
+        raise InputError(path, field="claim", reason="scores no claim of the training split")
     if temperature is None:
         rows = [list(scored.values()) for scored in scores.values() if len(scored) > 1]
         # The mean standard deviation of a claim's scores; 1 where no claim's scores differ.
@@ -164,7 +164,7 @@ class BaseVectors:
 def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
     """List the papers' titles and sentences, each once; of many `limit`, drawn."""
     pooled = [source.title.strip() for source in sources]
-    sentences = (text for source in sources for text in sentences_of(source.abstract))
+    sentences = (text for source in sources for text in split_sentences(source.abstract))
     pooled += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
     texts = list(dict.fromkeys(filter(None, pooled)))
     if limit is None or len(texts) <= limit:

@@ -78,14 +78,14 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
     def encode(picked: Sequence[int]) -> torch.Tensor:
         return encoder.vectors(encoder.batch([tokens[row] for row in picked]))
 
-    def loss_of(vectors: torch.Tensor) -> torch.Tensor:
+    def batch_loss(vectors: torch.Tensor) -> torch.Tensor:
         masked = torch.zeros(batch, batch, dtype=torch.bool)
         return info_nce(vectors[:batch], vectors[batch:], torch.arange(batch), masked, 0.05)
 
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
     before = peak_memory()
     chunks = length_chunks([len(text.ids) for text in tokens], CHUNK)
-    cache = GradCache(chunks, encode, loss_of, not chunked)
+    cache = GradCache(chunks, encode, batch_loss, not chunked)
     loss = cache.forward()
     cache.backward(loss)
     optimizer.step()

@@ -44,8 +44,8 @@ from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.growing import open_for_writing
 from claim2source.search.probes import DEPTH
-from claim2source.search.rows import Rows, Where, half, stamp_of
-from claim2source.text.clean import sentences_of
+from claim2source.search.rows import Rows, Where, half, paper_stamp
+from claim2source.text.clean import split_sentences
 from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of, zipf_texts
 
 BATCH, SENTENCES = 4096, 6
@@ -78,7 +78,9 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
     count = config.sources
     draw, demo = np.random.default_rng([SEED, count]), load("demo", "test").sources
-    sentences = sorted({sentence for source in demo for sentence in sentences_of(source.abstract)})
+    sentences = sorted(
+        {sentence for source in demo for sentence in split_sentences(source.abstract)}
+    )
     encoded = dense.encoder.encode(sentences, "source", store=None, progress=None)[0]
     words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
     for start in range(0, count, BATCH):
@@ -106,7 +108,9 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
         # The last sentence, which nobody encodes, has another's vector.
         vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]] if config.sentences else None
         terms = [" ".join(row) for row in analyser.sources(sources)]
-        yield Rows(papers, terms, half(vectors), [stamp_of(paper) for paper in papers], vectors_of)
+        yield Rows(
+            papers, terms, half(vectors), [paper_stamp(paper) for paper in papers], vectors_of
+        )
 
 
 def build(folder: Path, config: Config, dense: Dense) -> Measured:

@@ -168,14 +168,14 @@ def closed_pipe():
 @pytest.mark.parametrize("target", ["pipe", "full"])
 def test_output_that_nobody_takes_is_one_line(target, unbuffered):
     stream = closed_pipe() if target == "pipe" else os.open("/dev/full", os.O_WRONLY)
-    why = "broken pipe" if target == "pipe" else "no space left on device"
+    reason = "broken pipe" if target == "pipe" else "no space left on device"
     env = {"PYTHONUNBUFFERED": unbuffered}
     try:
         code, _, text = process("print('x')", stdout=stream, env=env)
         failed = process("print('x'); raise UserError('why')", stdout=stream)
     finally:
         os.close(stream)
-    assert (code, text) == (2, f"error: standard output: {why}\n")
+    assert (code, text) == (2, f"error: standard output: {reason}\n")
     assert failed == (2, "", "error: why\n")
 
 

@@ -19,11 +19,11 @@ from claim2source.core.files import (
     atomic_path,
     clean_leftovers,
     content_hash,
+    file_error,
     file_hash,
+    folder_error,
     is_leftover,
     require_writable,
-    why_not_file,
-    why_not_folder,
     write_json,
     write_text,
 )
@@ -226,7 +226,7 @@ LOOP = "too many levels of symbolic links"
 
 def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(folders):
     before = listing(folders)
-    for kind, name, why in [
+    for kind, name, reason in [
         ("file", "folder", "folder: is a folder, not a file"),
         ("file", "file/x", "file: is a file, not a folder"),
         ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
@@ -238,7 +238,7 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(fold
     ]:
         with pytest.raises(InputError) as error:
             require_writable(folders / name, kind)
-        assert str(error.value).endswith(why)
+        assert str(error.value).endswith(reason)
     for kind in ("file", "folder"):
         require_writable(folders / "link" / "new" / "one", kind)
         require_writable(folders / kind, kind)
@@ -246,7 +246,7 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(fold
 
 
 def test_what_cannot_be_read_is_said_as_it_is(folders):
-    for name, why in {
+    for name, reason in {
         "file": None,
         "link": "is a folder, not a file",
         "loop": LOOP,
@@ -255,12 +255,12 @@ def test_what_cannot_be_read_is_said_as_it_is(folders):
         "a\0b": "no such file",
         "file/x": "no such file: a folder of its path is a file",
     }.items():
-        assert why_not_file(folders / name) == why
-    assert why_not_folder(folders / "link") is None
-    assert why_not_folder(folders / "file") == "is a file, not a folder"
+        assert file_error(folders / name) == reason
+    assert folder_error(folders / "link") is None
+    assert folder_error(folders / "file") == "is a file, not a folder"
     # A pipe of the shell can be read.
     reader, writer = os.pipe()
-    assert why_not_file(Path(f"/dev/fd/{reader}")) is None
+    assert file_error(Path(f"/dev/fd/{reader}")) is None
     os.close(reader)
     os.close(writer)
 

@@ -27,12 +27,12 @@ def refusal(path, **how):
 
 def test_damaged_json_and_numbers_that_cannot_be_computed_with_are_one_line(tmp_path):
     path = tmp_path / "f.json"
-    for text, why in DAMAGED.items():
+    for text, reason in DAMAGED.items():
         path.write_text(text)
-        assert refusal(path) == refusal(path, ours=False) == why
-    for text, why in NO_NUMBERS.items():
+        assert refusal(path) == refusal(path, ours=False) == reason
+    for text, reason in NO_NUMBERS.items():
         path.write_text(text)
-        assert refusal(path) == f"F: not JSON that can be read: {why}"
+        assert refusal(path) == f"F: not JSON that can be read: {reason}"
 
 
 def test_what_transformers_writes_is_read(tmp_path):

@@ -29,8 +29,8 @@ def read(
     return list(files), files.omissions()
 
 
-def refused(path: Path, data: str | bytes, why: str) -> None:
+def refused(path: Path, data: str | bytes, reason: str) -> None:
     """Check that a file is refused in one line that says why."""
-    with pytest.raises(InputError, match=why) as error:
+    with pytest.raises(InputError, match=reason) as error:
         read(path, data)
     assert len(error.value.lines) == 1

@@ -12,7 +12,7 @@ from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.systems.choose import score_of
+from claim2source.systems.choose import choice_score
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from tests.shared_data import REPOSITORY
@@ -40,10 +40,10 @@ def test_training_helps_everywhere_and_does_not_saturate(tmp_path: Path) -> None
     systems = report.systems
     before, after = (systems[name].table for name in ("step 0", "chosen"))
     assert all(0.50 <= row["mrr@5"] <= 0.75 for row in before.values()), before
-    assert score_of(after) - score_of(before) >= 0.02
+    assert choice_score(after) - choice_score(before) >= 0.02
     for lang in ("en", "de", "fr"):
         assert after[lang]["mrr@5"] >= before[lang]["mrr@5"], lang
         assert after[lang]["mrr@5"] <= 0.95, lang
     for part in ("seen", "unseen"):
         tables = [systems[name].slices[part] for name in ("step 0", "chosen")]
-        assert score_of(tables[1]) > score_of(tables[0]), part
+        assert choice_score(tables[1]) > choice_score(tables[0]), part

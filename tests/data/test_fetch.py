@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.data.fetch import BLUESKY_API, Fetcher, is_address, posts_of
+from claim2source.data.fetch import BLUESKY_API, Fetcher, is_address, posts_from
 from claim2source.data.posts import Post
 from tests.data.social_server import DID, RECORD, STATUS, Server, serving
 
@@ -182,8 +182,8 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
         ("https://[bad", "is not an address"),
     ],
 )
-def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -> None:
-    with pytest.raises(UserError, match=why):
+def test_other_addresses_are_not_asked(server: Server, address: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         fetcher(server).post(address)
     assert server.asked == []
     assert is_address(f" {address}\n") and not is_address(f"see {address}")
@@ -202,7 +202,7 @@ def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -
 def test_addresses_of_other_kinds_are_not_fetched(server: Server, address: str) -> None:
     for given in (None, fetcher(server)):
         with pytest.raises(UserError) as error:
-            next(posts_of(f" {address}\n", None, given))
+            next(posts_from(f" {address}\n", None, given))
         assert address in str(error.value) and "not fetched" in str(error.value)
     assert server.asked == []
 
@@ -211,14 +211,14 @@ def test_addresses_of_other_kinds_are_not_fetched(server: Server, address: str) 
     "post", ["Breaking: masks work", "note:this", "doi:10.1000/x", "3:1", "see file:///x", "a//b"]
 )
 def test_texts_with_colons_are_posts(post: str) -> None:
-    assert next(posts_of(post, None, None)).text == post
+    assert next(posts_from(post, None, None)).text == post
 
 
 def test_what_a_server_must_not_do(server: Server) -> None:
     path, address = "/api/v1/statuses/110", "https://mastodon.social/@ada/110"
 
-    def refused(why: str, **options: Any) -> None:
-        with pytest.raises(UserError, match=why) as error:
+    def refused(reason: str, **options: Any) -> None:
+        with pytest.raises(UserError, match=reason) as error:
             fetcher(server, **options).post(address)
         assert str(error.value).startswith(address) and "\n" not in str(error.value)
 
@@ -229,9 +229,9 @@ def test_what_a_server_must_not_do(server: Server) -> None:
     assert {path_asked for path_asked, _ in server.asked} == {path}
     server.say(path, json.dumps({**STATUS, "filler": "x" * 3000}).encode())
     refused("answers more than 2000 bytes", limit=2000)
-    for status, why in ((404, "no such post"), (401, "not public"), (500, "answers 500")):
+    for status, reason in ((404, "no such post"), (401, "not public"), (500, "answers 500")):
         server.say(path, {}, status)
-        refused(why)
+        refused(reason)
     for value in (b"<html>", b"[" * 100_000, [], {"content": 5}, {"content": "<p> </p>"}, b"\xff"):
         server.say(path, value)
         refused("JSON object|has no content|has no text")

@@ -128,9 +128,9 @@ BROKEN: list[tuple[str, str, str]] = [
 
 
 def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
-    for name, text, why in BROKEN:
+    for name, text, reason in BROKEN:
         write(tmp_path / name, text)
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=reason):
             list(PaperFiles.of(str(tmp_path / name)))
         files = PaperFiles.of(str(tmp_path / name), lenient=True)
         assert all(paper.source.title for paper in files) and len(files.problems) == 1
@@ -195,8 +195,8 @@ FOREIGN: list[tuple[str, bytes, str]] = [
 
 
 def test_files_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
-    for name, data, why in FOREIGN:
-        refused(tmp_path / name, data, why)
+    for name, data, reason in FOREIGN:
+        refused(tmp_path / name, data, reason)
 
 
 @pytest.mark.slow

@@ -107,8 +107,8 @@ def test_items_of_reference_managers(tmp_path: Path) -> None:
         ('{"_id": "1", "title":\n{"_id": "2", "title": "x"}\n', r"a\.json:1: broken JSON"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, why: str) -> None:
-    refused(tmp_path / "a.json", text, why)
+def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    refused(tmp_path / "a.json", text, reason)
 
 
 UNKNOWN: list[tuple[dict[str, Any], str]] = [
@@ -119,11 +119,11 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("record", "why"), UNKNOWN)
 def test_an_unknown_key_beside_a_missing_one_is_refused(
-    tmp_path: Path, record: dict[str, Any], why: str
+    tmp_path: Path, record: dict[str, Any], reason: str
 ) -> None:
-    refused(tmp_path / "a.jsonl", json.dumps(record), why)
+    refused(tmp_path / "a.jsonl", json.dumps(record), reason)
     folder = make(tmp_path / "set", [record], [{"_id": "q1", "text": "x"}], {"dev": ["q1\t1\t1"]})
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=reason):
         load(folder, "dev")
 
 

@@ -83,9 +83,9 @@ def of(**columns: pa.Array) -> Callable[[], bytes]:
     ],
 )
 def test_columns_of_parquet_that_are_no_text_are_one_line(
-    tmp_path: Path, data: Callable[[], bytes], why: str
+    tmp_path: Path, data: Callable[[], bytes], reason: str
 ) -> None:
-    refused(tmp_path / "a.parquet", data(), why)
+    refused(tmp_path / "a.parquet", data(), reason)
 
 
 def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:

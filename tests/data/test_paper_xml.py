@@ -139,5 +139,5 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_xml_of_other_kinds_is_named(tmp_path: Path, text: str, why: str) -> None:
-    refused(tmp_path / "a.xml", text, why)
+def test_xml_of_other_kinds_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    refused(tmp_path / "a.xml", text, reason)

@@ -27,7 +27,7 @@ def test_posts_have_ids_languages_and_dates(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     path = tmp_path / "posts.jsonl"
-    for text, why in [
+    for text, reason in [
         ("", "holds no posts"),
         ('{"text": "a"}\n{"text": " "}', "posts.jsonl:2: text: is empty"),
         ('{"text": "a"}\n{"id": "1", "text": "b"}', "posts.jsonl:2: id: '1' is already on line 1"),
@@ -35,7 +35,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         (f'{{"text": "{"x" * (LONGEST + 1)}"}}', f"text: {LONGEST + 1} characters; at most"),
     ]:
         path.write_text(text)
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=reason):
             list(read_posts(path))
     with pytest.raises(UserError, match="post: '' is not allowed"):
         Post("0", "")

@@ -158,5 +158,5 @@ def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
         ("a.ris", "words", "holds no references that begin with TY"),
     ],
 )
-def test_what_is_broken_is_one_line(tmp_path: Path, name: str, text: str, why: str) -> None:
-    refused(tmp_path / name, text, why)
+def test_what_is_broken_is_one_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    refused(tmp_path / name, text, reason)

@@ -142,12 +142,12 @@ def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Pa
 
 
 def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path) -> None:
-    for content, why in [
+    for content, reason in [
         ("[]", "is not a JSON object of selections"),
         ('{"de_0": {"selected_paper": 0}}', r"de_0\.selected_paper: is neither null nor"),
         ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
     ]:
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=reason):
             read_selections(write(tmp_path, content))
     run = read_run(write(tmp_path, GOLDEN)).run
     lacking: list[tuple[dict[str, dict[int, int | None]], str]] = [
@@ -155,8 +155,8 @@ def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path)
         ({"de": {1: 3}}, "de_1.selected_paper: 3 is beyond the 2 sources"),
         ({"fr": {0: 1}}, "no selections of 'de' claims; there are: fr"),
     ]
-    for selections, why in lacking:
-        with pytest.raises(InputError, match=why):
+    for selections, reason in lacking:
+        with pytest.raises(InputError, match=reason):
             with_selected(run, tmp_path / "s", selections, "de")
 
 
@@ -165,7 +165,7 @@ def candidate(**options: Any) -> dict[str, Any]:
 
 
 def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
-    for content, why in [
+    for content, reason in [
         (SELECTIONS, "holds selections, which are places in another list"),
         (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
         (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
@@ -176,7 +176,7 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
     ]:
         path = write(tmp_path, content)
-        with pytest.raises(InputError, match=why) as error:
+        with pytest.raises(InputError, match=reason) as error:
             read_run(path, "embedding")
         assert all(line.startswith(str(path)) and len(line) < 400 for line in error.value.lines)
     # A claim that the re-ranker left out is no empty list.

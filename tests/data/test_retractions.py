@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.data.paper_files import PaperFiles
-from claim2source.data.papers import read_notices, state_of_cell
+from claim2source.data.papers import cell_state, read_notices
 
 WORK = {"id": "https://openalex.org/W1", "title": "T", "doi": "https://doi.org/10.1000/a"}
 DOI = {"DOI": "10.1000/a", "title": ["T"]}
@@ -73,7 +73,7 @@ def test_a_cell_is_yes_no_a_day_or_a_state() -> None:
         "Withdrawn by authors": "withdrawn, Withdrawn by authors",
         "corrected, 2020": "corrected, 2020",
     }.items():
-        assert state_of_cell(cell) == state
+        assert cell_state(cell) == state
 
 
 def test_of_several_notices_of_retraction_watch_the_gravest_counts(tmp_path: Path) -> None:

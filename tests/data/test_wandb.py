@@ -111,10 +111,10 @@ def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyP
     }.items():
         server = Server(kind)
         started = time.monotonic()
-        why = library.why_not_reached(server.url)
+        reason = library.connection_error(server.url)
         assert time.monotonic() - started < 3
         server.close()
-        assert message in why and bool(why) == bool(message)
+        assert message in reason and bool(reason) == bool(message)
         # Only wandb itself sends the key.
         assert "/graphql" in server.heads
         assert "secret" not in server.heads and "uthorization" not in server.heads

@@ -18,7 +18,7 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from eval import encode
-from eval.encode import texts_of_process
+from eval.encode import process_texts
 from tests.processes import BY_TWO, run
 from tests.shared_data import REPOSITORY
 from tests.training.small import dataset_of
@@ -71,19 +71,19 @@ def test_one_process_says_what_was_there(
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.text(max_size=6)), st.integers(1, 5))
 def test_every_text_goes_to_one_process(texts: list[str], size: int) -> None:
-    divided = [texts_of_process(texts, rank, size) for rank in range(size)]
+    divided = [process_texts(texts, rank, size) for rank in range(size)]
     assert sorted(text for part in divided for text in part) == sorted(set(texts))
 
 
 def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
     lengths = np.random.default_rng(0).integers(1, 400, 2000)
     texts = ["x" * length + str(i) for i, length in enumerate(lengths)]
-    divided = [texts_of_process(texts, rank, 3) for rank in range(3)]
-    assert [texts_of_process(texts[::-1], rank, 3) for rank in range(3)] == divided
+    divided = [process_texts(texts, rank, 3) for rank in range(3)]
+    assert [process_texts(texts[::-1], rank, 3) for rank in range(3)] == divided
     letters = [sum(map(len, part)) for part in divided]
     assert max(letters) < 1.05 * min(letters)
     assert all(part == sorted(part, key=len, reverse=True) for part in divided)
-    assert texts_of_process(texts, 0, 1)[: encode.BLOCK] == divided[0][: encode.BLOCK]
+    assert process_texts(texts, 0, 1)[: encode.BLOCK] == divided[0][: encode.BLOCK]
 
 
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
     assert (
         found.systems[deep].macro["recall@100"] < found.systems["Two.original"].macro["recall@100"]
     )
-    for setting, why in (
+    for setting, reason in (
         ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
@@ -132,7 +132,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         ("depth=1", "retrieve.KEY"),
         ("retrieve.k1=", "vary retrieve.k1: is missing; wanted: one or more"),
     ):
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=reason):
             run("no", "--only", "Two", "--vary", setting)
     # Said before anything is run: a folder that is not there is a hub's model that is not either.
     with pytest.raises(UserError, match="model 'no/such': .*the hub did not give it"):

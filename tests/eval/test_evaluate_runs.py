@@ -15,7 +15,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.data.trec import read_run
-from claim2source.evaluation.rows import form_of_failed
+from claim2source.evaluation.rows import failed_form
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
 from claim2source.search.bm25 import BM25, BM25Config
@@ -233,7 +233,7 @@ def test_the_claim_form_of_what_cannot_run_is_read_from_its_files(
         runner = SystemRunner(load(data, "dev"))
         with pytest.raises(UserError):
             runner.run(system)
-        assert form_of_failed(system, runner.runtime) == form
+        assert failed_form(system, runner.runtime) == form
 
     own = "claims: translated\n" + (tmp_path / "p.yaml").read_text()
     for text, form in ((own, "translated"), ((tmp_path / "p.yaml").read_text(), "bilingual")):

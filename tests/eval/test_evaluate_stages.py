@@ -106,7 +106,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     assert list(report.systems) == NAMES
     # Each stage has the label by which published rows know it.
     mine = read_systems([tmp_path / "mine.yaml"])["mine"]
-    labels = [mine.label_of(0), mine.label_of(1), mine.label_of()]
+    labels = [mine.full_label(0), mine.full_label(1), mine.full_label()]
     assert [row.model for row in report.systems.values()] == labels and len({*labels}) == 3
     assert stored == [False] * 3 and (reranked, questions) == (1, 3)
     for i, (stage, by_hand) in enumerate(zip(report.systems.values(), MRR, strict=True)):

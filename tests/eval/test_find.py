@@ -31,7 +31,7 @@ from claim2source.find.options import INDEX
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
-from claim2source.search.files import files_of
+from claim2source.search.files import open_files
 from claim2source.search.fuse import Hybrid
 from claim2source.search.manifest import IndexManifest
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
@@ -137,7 +137,7 @@ except UserError as error:
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
-    index: str, words: list[str], why: str
+    index: str, words: list[str], reason: str
 ) -> None:
     if words[0] == "--device" and os.path.exists("/dev/nvidiactl"):
         pytest.skip("there is a GPU")
@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
     command += [*words] if "--index" in words else [*words, "--index", index]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert why in process.stdout and "|" not in process.stdout
+    assert reason in process.stdout and "|" not in process.stdout
 
 
 def close(left: Any, right: Any) -> bool:
@@ -179,12 +179,12 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
 @contextlib.contextmanager
 def knowing(index: str, model: AbstainModel) -> Iterator[None]:
     """An index to which a model of abstention was fitted."""
-    before = IndexManifest.read(files_of(index))
-    replace(before, abstain=model.as_json()).write(files_of(index))
+    before = IndexManifest.read(open_files(index))
+    replace(before, abstain=model.as_json()).write(open_files(index))
     try:
         yield
     finally:
-        before.write(files_of(index))
+        before.write(open_files(index))
 
 
 def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
@@ -272,9 +272,12 @@ def test_many_posts_keep_their_order_dates_and_languages(
     found = [json.loads(line) for line in ask("--input", str(table), "--json").splitlines()]
     assert [line["papers"] for line in found] == [line["papers"] for line in lines]
     assert [line["post"] for line in found] == ["x", "y", "4", *(f"n{i}" for i in range(70))]
-    for text, why in ((b"id,words\n1,a\n", "text: no such column"), (b"text\na\n\xff,b\n", ":3")):
+    for text, reason in (
+        (b"id,words\n1,a\n", "text: no such column"),
+        (b"text\na\n\xff,b\n", ":3"),
+    ):
         table.write_bytes(text)
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=reason):
             ask("--input", str(table), "--json")
     assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
     engine = open_index(index)
@@ -387,13 +390,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
 def test_a_pipeline_with_another_first_stage_is_refused(
-    ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, why: str
+    ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, reason: str
 ) -> None:
     if "OTHER" in text:
         text = text.replace("OTHER", str(save_tiny(tmp_path / "other", seed=3)))
     stages = "stages: [{rerank: cosine}]"
     (tmp_path / "own.yaml").write_text(f"retrieve: {text}\n{stages}\n")
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=reason):
         ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
 
 
@@ -434,9 +437,9 @@ WRONG: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("words", "why"), WRONG)
 def test_what_is_wrong_is_said_in_one_line(
-    ask: Callable[..., str], words: list[str], why: str
+    ask: Callable[..., str], words: list[str], reason: str
 ) -> None:
-    with pytest.raises(UserError, match=why) as error:
+    with pytest.raises(UserError, match=reason) as error:
         ask(*words)
     assert len(error.value.lines) == 1
 
@@ -460,8 +463,8 @@ def test_standard_input_is_a_post_of_any_bytes(
         return ask("-", "--json")
 
     assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
-    for data, why in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
-        with pytest.raises(UserError, match=why):
+    for data, reason in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
+        with pytest.raises(UserError, match=reason):
             line(data)
 
 

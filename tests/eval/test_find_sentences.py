@@ -16,7 +16,7 @@ from claim2source.data.posts import Post
 from claim2source.find.finder import Finder
 from claim2source.models.prepacked import PrepackedEncoder
 from claim2source.search.engine import open_index
-from claim2source.search.rows import SPLIT, findings_of, split
+from claim2source.search.rows import SPLIT, finding_sentences, split
 from tests.eval.papers import POST
 
 
@@ -68,7 +68,7 @@ def test_vectors_of_other_sentences_are_not_taken_for_those_of_findings(
     paper = Paper(
         Source("p1", "", "Methods. A vaccine works. Masks cut outbreaks. So? Query: a b.")
     )
-    assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
+    assert len(split(paper)) == 5 > len(finding_sentences(paper)) == 2
     encoder = engine.encoder
     batches = batches_of(encoder, monkeypatch)
 
@@ -80,11 +80,11 @@ def test_vectors_of_other_sentences_are_not_taken_for_those_of_findings(
         (answer,) = Finder(engine).find([Post("0", POST)], 3)
         return [match.sentence for match in answer.matches], sum(batches, [])
 
-    expected = answer(findings_of(paper))
+    expected = answer(finding_sentences(paper))
     assert expected[1] == [POST]
     # Of another version of the paper, or of its findings.
     for texts in (split(paper), split(paper)[:3]):
-        assert answer(texts) == (expected[0], [POST, *findings_of(paper)])
+        assert answer(texts) == (expected[0], [POST, *finding_sentences(paper)])
 
 
 def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:

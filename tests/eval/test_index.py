@@ -15,11 +15,11 @@ from claim2source.core.validate import validated
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
 from claim2source.find.abstention import AbstainModel
-from claim2source.find.index import shard_of
+from claim2source.find.index import process_shard
 from claim2source.search.engine import Engine, open_index
 from eval.find import main as find
 from eval.index import main
-from tests.search.engines import manifest_of
+from tests.search.engines import read_any_manifest
 from tests.training.small import say_pooling
 
 
@@ -159,16 +159,16 @@ def test_processes_of_an_array_fill_the_store(
 
 
 def test_the_share_of_a_process() -> None:
-    assert shard_of(None, {}) == (0, 1)
-    assert shard_of("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
-    assert shard_of(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
+    assert process_shard(None, {}) == (0, 1)
+    assert process_shard("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
+    assert process_shard(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
     for wrong in ("0/2", "3/2", "1", "a/b", "1/", "١/٢", "１/２", "²/3"):
         with pytest.raises(ConfigError, match="shard: .* allowed: I/N, such as 1/8"):
-            shard_of(wrong, {})
+            process_shard(wrong, {})
 
 
 def test_other_terms_than_the_index_s_are_refused_before_papers_are_read(tmp_path: Path) -> None:
-    Engine.create(tmp_path / "idx", manifest_of()).close()
+    Engine.create(tmp_path / "idx", read_any_manifest()).close()
     with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
         main(["none.jsonl", "--out", str(tmp_path / "idx"), "--bm25.language", "de"])
 
@@ -185,7 +185,7 @@ def test_a_target_that_is_no_whole_index_is_refused_before_papers_are_read(
     elif left == "a file":
         target.write_text("mine")
     else:
-        Engine.create(target, manifest_of()).close()
+        Engine.create(target, read_any_manifest()).close()
         manifest = target / "manifest.json"
         manifest.unlink() if left != "cut" else manifest.write_bytes(manifest.read_bytes()[:40])
         if left != "cut":
@@ -250,10 +250,10 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=reason):
         main([*words, "--out", "idx"])
     assert not (tmp_path / "idx" / "papers.lance").exists()
     with pytest.raises(UserError, match="qdrant://..: is not a folder or bucket"):

@@ -127,7 +127,7 @@ def test_shipped_systems_have_the_published_labels() -> None:
     for path in sorted(CONFIGS.glob("*.yaml")):
         systems = read_systems([path], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
         assert f"configs/news/{path.name}" in path.read_text(encoding="utf-8")
-        labels |= {system.label_of() for system in systems.values()}
+        labels |= {system.full_label() for system in systems.values()}
         if path.stem.startswith("rerank"):
             assert {system.stages[-1].depth for system in systems.values()} == {500}
             injects = {system.stages[0].name == "rerank inject_gold" for system in systems.values()}

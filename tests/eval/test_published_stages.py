@@ -35,14 +35,14 @@ def test_every_row_of_the_stages_is_one_shipped_system() -> None:
         assert {row.name for row in TABLES[table].rows} == set(rows)
         for row, name in rows.items():
             models = TABLES[table].row(row).models
-            assert [system for system in systems if systems[system].label_of() in models] == [
+            assert [system for system in systems if systems[system].full_label() in models] == [
                 name
             ], row
     # The re-ranked order is a row of its own in reports of verifiers.
     it = TABLES["2026-stage2"].row("Qwen3-8B-IT").models
-    assert all(systems[row].label_of(1) in it for row in ROWS["2026-stage3"].values())
+    assert all(systems[row].full_label(1) in it for row in ROWS["2026-stage3"].values())
     assert all(
-        systems[row].label_of(0) in TABLES["2026-chosen"].rows[0].models
+        systems[row].full_label(0) in TABLES["2026-chosen"].rows[0].models
         for row in ROWS["2026-stage3"].values()
     )
 
@@ -53,7 +53,7 @@ def test_the_submission_is_the_verifiers_file_kimi() -> None:
     kimi = systems["Kimi-K2.6"]
     assert winner.stages == kimi.stages
     assert winner.claims == kimi.claims == "bilingual"
-    assert winner.label_of() == kimi.label_of()
+    assert winner.full_label() == kimi.full_label()
     keys = asdict(kimi.stages[1].stage)
     assert (keys["sources"], keys["llm"]["max_tokens"], keys["depth"]) == ("released", 4096, 10)
     ours = systems["Kimi-K2.6-ours"].stages[1].stage
@@ -69,16 +69,16 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
         node = DenseNode(model=ModelConfig())
         return plan_rows({"K": kimi}, {}, [], node, vary={key: [value]})[1].system
 
-    assert varied("stages.2.depth", 20).label_of() not in rows
-    assert varied("stages.1.claims", "original").label_of() not in rows
-    assert varied("retrieve.sources", "title_abstract").label_of() not in rows
+    assert varied("stages.2.depth", 20).full_label() not in rows
+    assert varied("stages.1.claims", "original").full_label() not in rows
+    assert varied("retrieve.sources", "title_abstract").full_label() not in rows
     # What says how it is run is the same system.
-    assert varied("stages.2.llm.url", "http://gpu:1/v1").label_of() in rows
-    assert kimi.on_checkpoint("C", {"de": "B"}).label_of() not in rows
-    assert replace(kimi, label="mine").label_of() == "mine"
+    assert varied("stages.2.llm.url", "http://gpu:1/v1").full_label() in rows
+    assert kimi.on_checkpoint("C", {"de": "B"}).full_label() not in rows
+    assert replace(kimi, label="mine").full_label() == "mine"
     # A stage is not its first stage alone.
     dense = System("E5", replace(systems["E5"].first, label=None), systems["BGE"].stages)
-    assert dense.label_of() != "intfloat/e5-large-v2" == dense.label_of(0)
+    assert dense.full_label() != "intfloat/e5-large-v2" == dense.full_label(0)
 
 
 def test_every_empty_cell_of_a_table_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:

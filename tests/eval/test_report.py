@@ -285,7 +285,9 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     for i, name in enumerate(("one", "two")):
         trials = tuple(Trial({"epoch": n}, 0.25 + i / 8 + n / 16) for n in range(3))
         choice = Choice("checkpoint", {"epoch": 1}, 0.3125, "val", 40, tried=trials, compared=3)
-        choice = replace(choice, rule="one_se", best={"epoch": 2}, error=0.0123, why=f"why {name}")
+        choice = replace(
+            choice, rule="one_se", best={"epoch": 2}, error=0.0123, reason=f"why {name}"
+        )
         fusion = replace(choice, what="scale", settings={"scale": 0.7}, compared=77, tried=())
         scores = evaluate_result(run, data(), repeats=0)
         parts = {"seen": 0.1234, "unseen": 0.2234}
@@ -312,12 +314,12 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     assert not sections._choices(compared_of({"a": saved("a")}, {"a": 0.5})).tables
 
 
-def claims_of(read: Reader) -> list[dict[str, Any]]:
+def claims_dataset(read: Reader) -> list[dict[str, Any]]:
     return [a for tag, a in read.tags if tag == "details" and a.get("class") == "claim"]
 
 
 def test_claims_have_language_and_winner(read: Reader) -> None:
-    tags = [(a["data-language"], a["data-tag"]) for a in claims_of(read)]
+    tags = [(a["data-language"], a["data-tag"]) for a in claims_dataset(read)]
     # Those that systems differ on come first: c1 by 1, c4 by one half, then the others.
     assert tags == [("en", "epoch-0"), ("en", "epoch-1"), ("de", "several"), ("de", "nobody")]
     options = "".join(read.text)
@@ -341,7 +343,7 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     main([f"--reports={reports / 'epoch-1'}", *words])
     reader = Reader()
     reader.feed((tmp_path / "o.html").read_text())
-    assert len(claims_of(reader)) == 1
+    assert len(claims_dataset(reader)) == 1
     text = "".join(reader.text)
     assert "epoch-1 has mrr@5 0.500 (95 % interval" in text
     assert "1 of 4 claims" in text and "Holm" not in text and "Learning curve" not in text

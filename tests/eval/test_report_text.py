@@ -170,12 +170,16 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(
-    options: list[str], why: str, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    reason: str,
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run_program(main, arguments(folders, tmp_path / "o", *options))
     assert ended.value.code == 2
-    assert why in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 

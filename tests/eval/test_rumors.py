@@ -20,9 +20,9 @@ from claim2source.core.report import Report
 from claim2source.data.rumors import load_rumors, read_evidence, read_verification
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
-from claim2source.stages.stance import verdict_of
+from claim2source.stages.stance import to_verdict
 from claim2source.systems.read import make_system, read_systems
-from eval.rumors import folds_of, main
+from eval.rumors import main, make_folds
 from tests.llm_server import Chat, LLMServer
 from tests.rumor_files import RUMORS, rumor, with_tags, write_rumors
 from tests.shared_data import REPOSITORY, shared
@@ -67,7 +67,7 @@ def served(name: str, server: LLMServer, **stance: Any) -> dict[str, Any]:
 def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> None:
     (table,) = (table for table in load_published() if table.id == "2024-results")
     rows = {model: row.name for row in table.rows for model in row.models}
-    labels = {name: rows.get(system.label_of()) for name, system in read_systems(FILES).items()}
+    labels = {name: rows.get(system.full_label()) for name, system in read_systems(FILES).items()}
     assert labels == {f"System {i}": f"System {i}" for i in range(6)}
     for key, value in (
         ("retrieve.fielded.k1", 1.5),
@@ -88,7 +88,7 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
         for one in front:
             part = part[int(one) if one.isdigit() else one]
         part[last] = value
-        assert make_system("System 5", entry).label_of() not in rows, key
+        assert make_system("System 5", entry).full_label() not in rows, key
 
 
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
@@ -263,12 +263,12 @@ def test_folds_part_the_rumours_with_alike_labels(tmp_path: Path) -> None:
     labels = [("NOT ENOUGH INFO", []) if i % 2 else ("REFUTES", ["1"]) for i in range(10)]
     records = [rumor(f"r{i}", "x", {"1": "y"}, *label) for i, label in enumerate(labels)]
     rumors = load_rumors(write_rumors(tmp_path / "dev.json", records))
-    folds = folds_of(rumors, 5, 0)
+    folds = make_folds(rumors, 5, 0)
     assert sorted(rumor for fold in folds for rumor in fold) == sorted(r["id"] for r in records)
     assert all(
         sorted(rumors.labels[key] for key in f) == ["NOT ENOUGH INFO", "REFUTES"] for f in folds
     )
-    assert folds != folds_of(rumors, 5, 1)
+    assert folds != make_folds(rumors, 5, 1)
 
 
 def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
             weights = {source: max(score, 0.0) for source, score in scores.items()}
             total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
             mean = total / sum(weights.values()) if weights else None
-            assert verdicts[verdict] == verdict_of(mean, 0.4), (name, verdict)
+            assert verdicts[verdict] == to_verdict(mean, 0.4), (name, verdict)
         assert len({*verdicts.values()}) == 3
         requests[name] = server.requests
     assert requests == {"System 2": 148, "System 3": 148, "System 5": 2643}

@@ -51,7 +51,7 @@ GOOD = "a-token-of-twenty-signs"
 def test_what_cannot_be_served_is_said_in_one_line(
     words: list[str],
     token: str | None,
-    why: str,
+    reason: str,
     index: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -64,7 +64,7 @@ def test_what_cannot_be_served_is_said_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         words = [port if word == "TAKEN" else word for word in words]
-        with pytest.raises(UserError, match=why) as error:
+        with pytest.raises(UserError, match=reason) as error:
             main(["--index", index, *words])
     assert len(error.value.lines) == 1
 

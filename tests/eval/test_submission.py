@@ -16,7 +16,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.data.submissions import check_submission, lab_source_ids, year_of
+from claim2source.data.submissions import check_submission, lab_source_ids, submission_year
 from claim2source.data.trec import read_run
 from claim2source.evaluation.files import require_submittable, submit
 from claim2source.systems.read import SYSTEMS_FOLDER
@@ -137,9 +137,9 @@ def dataset(*ids: str, split: str = "test", lang: str = "en") -> Dataset:
 
 
 def test_the_year_follows_from_the_claims() -> None:
-    assert year_of(dataset("test-1", "test-2")) == 2025
-    assert year_of(dataset("test-en-1", "test-en-2")) == 2026
-    assert year_of(dataset("test-1", lang="de")) == 2026
+    assert submission_year(dataset("test-1", "test-2")) == 2025
+    assert submission_year(dataset("test-en-1", "test-en-2")) == 2026
+    assert submission_year(dataset("test-1", lang="de")) == 2026
 
 
 def test_a_2025_submission_has_one_file_and_is_filled_up_where_the_ranking_is_short(

@@ -70,7 +70,7 @@ def rows(folder: Path, name: str = "queries.jsonl") -> dict[str, dict[str, Any]]
     return {row["_id"]: row for row in map(json.loads, lines)}
 
 
-def source_of(chat: Chat) -> str:
+def read_source(chat: Chat) -> str:
     """The fenced text, as it was before it was defused."""
     (text,) = chat.data.values()
     return text.replace("< |im_end| >", "<|im_end|>")
@@ -87,7 +87,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     folder = data_set(tmp_path / "data", QUERIES)
     before = (folder / "queries.jsonl").read_text().splitlines()
     assert [text.id for text in foreign_claims(folder, ids={"d1", "f1"})] == ["d1", "f1"]
-    server = llm_server(lambda chat: ENGLISH[source_of(chat)])
+    server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     main(words(folder, server, tmp_path, "--dry_run"))
     assert "3 requests to make" in capsys.readouterr().out and server.requests == 0
     main(words(folder, server, tmp_path, "--out", str(tmp_path / "copy")))
@@ -105,7 +105,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert kinds["f1"]["metadata"] == {"lang": "fr", "translation": FE}
     assert {path.name for path in folder.iterdir()} == {"corpus.jsonl", "qrels", "queries.jsonl"}
     # German has the prompt with examples, others the scientific one; the fence holds.
-    systems = {source_of(Chat(body)): Chat(body) for body in server.bodies}
+    systems = {read_source(Chat(body)): Chat(body) for body in server.bodies}
     assert len(systems[D1].messages) == 8 and len(systems[F1].messages) == 2
     assert "German texts about science" in systems[D1].system
     assert "from French to English" in systems[F1].system
@@ -130,7 +130,7 @@ def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Pat
     folder = data_set(tmp_path / "data", [{**QUERIES[1], "_id": "None"}])
     with open(folder / "queries.jsonl", "a", encoding="utf-8") as file:
         file.write("\n")
-    main(words(folder, llm_server(lambda chat: ENGLISH[source_of(chat)]), tmp_path))
+    main(words(folder, llm_server(lambda chat: ENGLISH[read_source(chat)]), tmp_path))
     translated, blank = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(translated)["metadata"]["translation"] == E1 and blank == ""
 
@@ -145,7 +145,7 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     good = [f"{E2} number 4", "The vaccination protects 12 people"]
     replies = dict(zip(texts.values(), [*bad, *good], strict=True))
     folder = data_set(tmp_path / "data", queries)
-    server = llm_server(lambda chat: replies[source_of(chat)])
+    server = llm_server(lambda chat: replies[read_source(chat)])
     report = tmp_path / "report.json"
     extra = ["--report", str(report), "--strict", "--out", str(tmp_path / "s")]
     main(words(folder, server, tmp_path, *extra))
@@ -177,7 +177,7 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
     llm_server: Start, tmp_path: Path
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
-    server = llm_server(lambda chat: ENGLISH[source_of(chat)])
+    server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     extra = llm(tmp_path, max_tokens_total=2040, concurrency=1)
     with pytest.raises(UserError, match="2 of 3 texts have no answer"):
         main(words(folder, server, tmp_path, *extra))
@@ -192,7 +192,7 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
 ) -> None:
     folder = data_set(tmp_path / "data", QUERIES[:1])
     english = {SPANISH["title"]: "Respiratory viruses in children"}
-    server = llm_server(lambda chat: english.get(source_of(chat), ""))
+    server = llm_server(lambda chat: english.get(read_source(chat), ""))
     before = (folder / "corpus.jsonl").read_text()
     # A title without its abstract would be half a paper.
     main(words(folder, server, tmp_path, "--sources"))

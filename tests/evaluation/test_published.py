@@ -155,7 +155,7 @@ def test_every_number_of_a_doubtful_system_is_flagged(
     found = TABLES[table]
     for row in rows:
         for column in found.columns:
-            reasons = [found.flags[flag].reason for flag in found.flags_of(row, column.name)]
+            reasons = [found.flags[flag].reason for flag in found.cell_flags(row, column.name)]
             assert any(said in reason for reason in reasons), (row, column.name)
 
 

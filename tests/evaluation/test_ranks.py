@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, bucket_of, first_ranks
+from claim2source.evaluation.ranks import (
+    BUCKETS,
+    NOT_FOUND,
+    bucket_changes,
+    first_ranks,
+    rank_bucket,
+)
 
 inf = np.inf
 
@@ -27,11 +33,11 @@ def test_ranks_are_where_the_first_gold_stands(places):
 
 
 def test_buckets_meet_without_gap_and_claims_change_between_them():
-    names = [bucket_of(float(rank)) for rank in range(1, 2000)]
+    names = [rank_bucket(float(rank)) for rank in range(1, 2000)]
     assert list(dict.fromkeys(names)) == list(BUCKETS)
     expected = ["1", "2-5", "2-5", "6-10", "6-10", "11-50", "11-50", "51-100", "51-100", "101+"]
     assert [names[r - 1] for r in (1, 2, 5, 6, 10, 11, 50, 51, 100, 101)] == expected
-    assert bucket_of(inf) == NOT_FOUND
+    assert rank_bucket(inf) == NOT_FOUND
     table = bucket_changes(np.array([1, 1, 7, inf]), np.array([1, 3, inf, 60]))
     cells = {(a, b): n for a, row in table.items() for b, n in row.items() if n}
     pairs = [("1", "1"), ("1", "2-5"), ("6-10", NOT_FOUND), (NOT_FOUND, "51-100")]

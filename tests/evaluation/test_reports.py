@@ -160,7 +160,7 @@ def refused_report(folder: Path, program: str, **settings: Any) -> str:
         judged_run(loaded, split("en1 en2"))
     (problem,) = error.value.problems
     assert problem.file == str(folder)
-    return problem.why
+    return problem.reason
 
 
 @pytest.mark.parametrize("program", ["train/finetune.py", "train/merge.py"])

@@ -32,11 +32,11 @@ def failure(model: str | None) -> UserError:
         ("Both", failure("org/a"), "get a"),
         ("Both", failure("org/b"), "get b"),
         ("Fused", failure("org/b"), "get b"),
-        ("Fused", InputError("mine.trec", why="no such file"), "fetch it"),
+        ("Fused", InputError("mine.trec", reason="no such file"), "fetch it"),
         ("Staged", failure("org/c"), "get c"),
         # A server that is down, a claim that is damaged: no model's remedy.
         ("Both", failure(None), None),
-        ("Fused", InputError("claims.jsonl", 3, why="not JSON"), None),
+        ("Fused", InputError("claims.jsonl", 3, reason="not JSON"), None),
     ],
 )
 def test_the_remedy_is_that_of_what_failed(

@@ -82,9 +82,9 @@ def model(threshold: float = 0.5) -> AbstainModel:
         ({"design": {"stages": ["one"], "scores": 0}}, "scores must be from 1"),
     ],
 )
-def test_damaged_values_are_refused_by_their_field(tmp_path: Path, changed, why) -> None:
+def test_damaged_values_are_refused_by_their_field(tmp_path: Path, changed, reason) -> None:
     path = tmp_path / "manifest.json"
     assert validated(AbstainModel, json.dumps(model().as_json()), path) == model()
-    with pytest.raises(InputError, match=why) as error:
+    with pytest.raises(InputError, match=reason) as error:
         validated(AbstainModel, json.dumps({**model().as_json(), **changed}), path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -13,15 +13,15 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.data.posts import Post
 from claim2source.find import calibrate as module
-from claim2source.find.abstention import AbstainModel, Tenth, fit, tenths_of
+from claim2source.find.abstention import AbstainModel, Tenth, fit, reliability_tenths
 from claim2source.find.calibrate import (
     FOLDS,
     PENALTIES,
     SCORES,
     calibrate,
     choose_design,
+    gold_papers,
     paired,
-    papers_of_claims,
     posts_from_elsewhere,
     reliability,
     reliability_line,
@@ -129,7 +129,7 @@ def test_abstention_of_an_index_is_measured_by_a_command(
 def test_tenths_count_answers_by_their_probability() -> None:
     shares = np.array([0.0, 0.05, 0.1, 0.95, 1.0])
     is_present = np.array([False, True, False, True, True])
-    tenths = tenths_of(shares, is_present, is_present & (shares < 1))
+    tenths = reliability_tenths(shares, is_present, is_present & (shares < 1))
     assert tenths[0] == Tenth(2, 0.025, 1, 1) and tenths[1] == Tenth(1, 0.1, 0, 0)
     assert tenths[9] == Tenth(2, pytest.approx(0.975), 2, 1)  # type: ignore[arg-type]
     assert len(tenths) == 10 and tenths[5] == Tenth()
@@ -156,7 +156,7 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
     claims += (Claim("3", "no gold"),)
     qrels = Qrels({"1": {"g": 1}, "2": {"text": 1, "other": 1}})
     data = Dataset(claims, sources, qrels, "dev")
-    assert papers_of_claims(data) == {"1": {"g", "copy"}, "2": {"text", "far", "other"}}
+    assert gold_papers(data) == {"1": {"g", "copy"}, "2": {"text", "far", "other"}}
 
 
 def test_features_are_chosen_on_papers_that_a_model_was_not_fitted_on() -> None:

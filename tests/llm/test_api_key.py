@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.llm import LLM, LLMConfig
-from claim2source.llm.config import _warn, is_safe, may_use_proxy, state_of
+from claim2source.llm.config import _warn, is_safe, key_state, may_use_proxy
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from tests.llm.test_client import asking
@@ -48,9 +48,9 @@ def test_a_key_is_sent_over_https_and_to_this_machine(
     assert keys == {"sk-very-secret" if url in SAFE else ""}
     assert ("MY_CREDENTIAL is not sent" in caplog.text) == (url in READABLE)
     assert len(caplog.records) <= 1 and "sk-very" not in caplog.text
-    assert state_of("MY_CREDENTIAL", url).endswith("refused" if url in SAFE else "plain http")
+    assert key_state("MY_CREDENTIAL", url).endswith("refused" if url in SAFE else "plain http")
     monkeypatch.delenv("MY_CREDENTIAL")
-    assert state_of("MY_CREDENTIAL", url) == "is not set"
+    assert key_state("MY_CREDENTIAL", url) == "is not set"
 
 
 @pytest.mark.parametrize(

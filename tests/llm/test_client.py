@@ -141,9 +141,9 @@ def test_a_budget_of_tokens_is_never_exceeded_and_stops_cleanly(
         assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
         # It goes near the end: what a reply did not use is given to the next.
         assert 400 < llm.usage.total and 0 < len(good) == len(store) == server.requests < 40
-        why = "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
-        assert {a.failure for a in answers} == {None, why}
-        assert f"posts: {40 - len(good)} of 40 failed: {40 - len(good)} {why}" in caplog.text
+        reason = "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
+        assert {a.failure for a in answers} == {None, reason}
+        assert f"posts: {40 - len(good)} of 40 failed: {40 - len(good)} {reason}" in caplog.text
         with pytest.raises(UserError, match="the same command continues from there"):
             require_answers(answers)
         rest = LLM(config_of(server, max_tokens=40), store).answer(requests)
@@ -221,14 +221,16 @@ def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(llm_ser
     large = "'max_tokens' or 'max_completion_tokens' is too large: 1024. The context is 512 tokens."
 
     def reply(chat: Chat) -> Reply:
-        refusals = [why for word, why in (("long", full), ("much", large)) if word in chat.user]
+        refusals = [
+            reason for word, reason in (("long", full), ("much", large)) if word in chat.user
+        ]
         return Reply(refusals[0], status=400) if refusals else Reply('{"facts": []}')
 
     server = llm_server(reply)
     llm = LLM(config_of(server, concurrency=1))
     answers = llm.answer(asking("long", "short", schema=SCHEMA)) + llm.answer(asking("much"))
-    why = "refused by the server (400): "
-    assert [answer.failure for answer in answers] == [why + full, None, why + large]
+    reason = "refused by the server (400): "
+    assert [answer.failure for answer in answers] == [reason + full, None, reason + large]
     assert [b.get("response_format") is not None for b in server.bodies] == [True, True, False]
 
 

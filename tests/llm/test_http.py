@@ -93,7 +93,9 @@ def test_only_the_servers_status_says_that_means_are_spent() -> None:
     echoed = json.dumps({"error": {"message": "bad text: insufficient_quota"}}).encode()
     assert refusal(429, echoed).is_spent and not refusal(400, echoed).is_spent
     assert refusal(503, b'{"detail": "the request took too long"}').passes
-    assert refusal(400, b'{"detail": [{"loc": ["body"], "msg": "no"}]}').why.startswith('{"detail')
+    assert refusal(400, b'{"detail": [{"loc": ["body"], "msg": "no"}]}').reason.startswith(
+        '{"detail'
+    )
 
 
 def test_a_reply_is_bounded(llm_server: Start) -> None:

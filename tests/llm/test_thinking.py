@@ -14,7 +14,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.run import Thinking
 from claim2source.llm import LLM, AnswerStore, LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
-from claim2source.llm.work import count_thinking, key_of
+from claim2source.llm.work import answer_key, count_thinking
 from tests.llm.test_client import asking, config_of
 from tests.llm_server import LLMServer, Reply
 
@@ -113,16 +113,16 @@ def test_stored_answers_are_kept_where_the_same_is_sent() -> None:
     for thinking in (False, True, None):
         for model in ("Qwen/Qwen3-8B", "m", "meta-llama/Llama-3.3-70B-Instruct"):
             config = LLMConfig(model, thinking=thinking)
-            assert key_of(request, config) == old_key(config)
+            assert answer_key(request, config) == old_key(config)
         kimi = LLMConfig("moonshotai/Kimi-K2.6", thinking=thinking)
-        assert (key_of(request, kimi) == old_key(kimi)) == (thinking is None)
+        assert (answer_key(request, kimi) == old_key(kimi)) == (thinking is None)
     keys = {
-        key_of(request, LLMConfig("kimi-k2.6", url, thinking=thinking))
+        answer_key(request, LLMConfig("kimi-k2.6", url, thinking=thinking))
         for url in (LOCAL, "https://api.moonshot.ai/v1")
         for thinking in (False, True)
     }
     own = LLMConfig("m", chat_template_kwargs={"enable_thinking": 0})
-    assert len(keys) == 4 and key_of(request, own) != old_key(own)
+    assert len(keys) == 4 and answer_key(request, own) != old_key(own)
 
 
 def test_a_refused_switch_is_reported_as_not_sent(llm_server: Start, tmp_path: Path) -> None:

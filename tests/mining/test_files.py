@@ -122,7 +122,7 @@ def negative(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_wrong_is_named_with_its_line_and_field(
-    record: dict[str, Any], field: str, why: str, tmp_path: Path
+    record: dict[str, Any], field: str, reason: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "mined.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n\n{json.dumps(record)}\n")
@@ -130,12 +130,12 @@ def test_what_is_wrong_is_named_with_its_line_and_field(
         read_mined(path, DATA)
     (problem,) = error.value.problems
     assert (problem.file, problem.line, problem.field) == (str(path), 3, field)
-    assert why in problem.why
+    assert reason in problem.reason
 
 
 def test_files_that_are_broken_or_hold_nothing_are_named_with_their_line(tmp_path: Path) -> None:
     path, good = tmp_path / "mined.jsonl", json.dumps(GOOD).encode()
-    for content, why in [
+    for content, reason in [
         (good + b"\n[1\n", ":2: not JSON"),
         (good + b"\n" + b"[" * 100_000, ":2: not JSON"),
         (b'{"claim": ' + b"9" * 5000 + b"}", ":1: not JSON"),
@@ -145,8 +145,8 @@ def test_files_that_are_broken_or_hold_nothing_are_named_with_their_line(tmp_pat
         (b"\n\n", "no rows"),
     ]:
         path.write_bytes(content)
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=reason):
             read_mined(path, DATA)
-    for other, why in [(tmp_path / "none", "no such file"), (tmp_path, "is a folder")]:
-        with pytest.raises(InputError, match=why):
+    for other, reason in [(tmp_path / "none", "no such file"), (tmp_path, "is a folder")]:
+        with pytest.raises(InputError, match=reason):
             read_mined(other, DATA)

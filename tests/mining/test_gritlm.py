@@ -57,10 +57,10 @@ def test_a_golden_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_trained_on_leaves_the_old_file(
-    tmp_path: Path, rows: list[MinedRow], why: str
+    tmp_path: Path, rows: list[MinedRow], reason: str
 ) -> None:
     out = tmp_path / "train.jsonl"
     out.write_text("old")
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=reason):
         write_gritlm(rows, out, data(), RENDERING)
     assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]

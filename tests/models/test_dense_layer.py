@@ -131,10 +131,10 @@ REFUSED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_layer_we_cannot_compute_is_one_line(tmp_path: Path, why: str) -> None:
+def test_a_layer_we_cannot_compute_is_one_line(tmp_path: Path, reason: str) -> None:
     folder = save_t5(tmp_path)
-    REFUSED[why](folder)
-    with pytest.raises(UserError, match=why) as failure:
+    REFUSED[reason](folder)
+    with pytest.raises(UserError, match=reason) as failure:
         resolve(folder)
     assert "\n" not in str(failure.value)
 

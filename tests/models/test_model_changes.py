@@ -10,7 +10,7 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
 from claim2source.evaluation.table import EvaluateConfig
-from claim2source.find.index import IndexProgramConfig, index_words, model_of
+from claim2source.find.index import IndexProgramConfig, index_model, index_words
 from claim2source.models import ModelConfig, Template
 from claim2source.models.config import ModelChanges
 from claim2source.models.me5 import NAME as MULTILINGUAL
@@ -36,7 +36,9 @@ def test_only_the_keys_that_are_given_change() -> None:
 def asked() -> Callable[..., ModelConfig]:
     def model(*words: str) -> ModelConfig:
         given = index_words(["papers", "--out", "idx", *words])
-        return model_of(read_config(IndexProgramConfig, given, program="t", description="t"), None)
+        return index_model(
+            read_config(IndexProgramConfig, given, program="t", description="t"), None
+        )
 
     return model
 

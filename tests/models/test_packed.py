@@ -38,7 +38,7 @@ class NoTokenizer:
 KINDS = {"bert": "Bert", "xlm": "XLMRoberta", "qwen3": "Qwen3", "llama": "Llama"}
 
 
-def model_of(kind: str, **changes: Any) -> Any:
+def index_model(kind: str, **changes: Any) -> Any:
     sizes: dict[str, Any] = {
         "vocab_size": 40,
         "hidden_size": 16,
@@ -89,7 +89,7 @@ def gradients(encoder: Encoder, batch: TokenBatch | PackedBatch) -> tuple[Any, d
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 @pytest.mark.parametrize("kind", ["bert", "xlm", *DECODERS])
 def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str) -> None:
-    encoder, tokens = encoder_of(model_of(kind), pooling), tokens_of()
+    encoder, tokens = encoder_of(index_model(kind), pooling), tokens_of()
     packed = encoder.batch(tokens)
     assert isinstance(packed, PackedBatch)
     assert packed.real_tokens == packed.padded_tokens == sum(LENGTHS)
@@ -112,7 +112,7 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("claim2source.models.encoder._BFLOAT16_ROW", 9)  # several rows
-    encoder, tokens = encoder_of(model_of(kind).eval()), tokens_of()
+    encoder, tokens = encoder_of(index_model(kind).eval()), tokens_of()
     fast = encoder.in_bfloat16()
     assert fast.settings.dtype == "bfloat16" and fast.in_bfloat16() is fast
     assert {tensor.dtype for tensor in fast.model.parameters()} == {torch.bfloat16}
@@ -136,7 +136,7 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
 @torch.inference_mode()
 def test_the_base_beneath_an_adapter_is_copied_to_bfloat16_too() -> None:
     lora, tokens = LoraConfig(target_modules=["query"], init_lora_weights=False), tokens_of()
-    base = base_encoder(encoder_of(get_peft_model(model_of("bert"), lora).eval()), None)
+    base = base_encoder(encoder_of(get_peft_model(index_model("bert"), lora).eval()), None)
     fast = base.in_bfloat16()
     expected = torch.nn.functional.normalize(base.vectors(base.collate(tokens)))
     for rows, batch in fast._forward_batches(tokens):
@@ -146,7 +146,7 @@ def test_the_base_beneath_an_adapter_is_copied_to_bfloat16_too() -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "gritlm"])
 def test_packed_texts_are_computed_again_as_such(kind: str) -> None:
-    encoder, tokens = encoder_of(model_of(kind)), tokens_of()
+    encoder, tokens = encoder_of(index_model(kind)), tokens_of()
     encoder.model.train()
     batch = pack(tokens, [[7, 1, 4], [3], [6, 0, 5], [2]], encoder.model)
     _, direct = gradients(encoder, batch)
@@ -165,7 +165,7 @@ def test_packed_texts_are_computed_again_as_such(kind: str) -> None:
 
 
 def test_attention_dropout_is_on_in_training_alone() -> None:
-    model = model_of("bert", attention_probs_dropout_prob=0.5)
+    model = index_model("bert", attention_probs_dropout_prob=0.5)
     encoder, tokens = encoder_of(model), tokens_of()
     packed = pack(tokens, [list(range(len(tokens)))], model)
     model.eval()
@@ -175,16 +175,16 @@ def test_attention_dropout_is_on_in_training_alone() -> None:
 
 
 def test_only_what_is_known_to_be_the_same_is_packed() -> None:
-    model = model_of("bert")
+    model = index_model("bert")
     assert can_pack(model, 16)
     model.set_attn_implementation("eager")
     assert not can_pack(model, 16)
     assert isinstance(encoder_of(model).batch(tokens_of()), TokenBatch)
-    assert not can_pack(model_of("bert", is_decoder=True), 16)
+    assert not can_pack(index_model("bert", is_decoder=True), 16)
     # A window as long as the texts hides nothing.
-    assert can_pack(model_of("mistral", sliding_window=16), 16)
-    assert not can_pack(model_of("mistral", sliding_window=15), 16)
-    assert not can_pack(model_of("qwen3", use_sliding_window=True, sliding_window=8), 16)
+    assert can_pack(index_model("mistral", sliding_window=16), 16)
+    assert not can_pack(index_model("mistral", sliding_window=15), 16)
+    assert not can_pack(index_model("qwen3", use_sliding_window=True, sliding_window=8), 16)
 
 
 def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causal: bool) -> Any:
@@ -207,7 +207,7 @@ def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causa
 @pytest.mark.parametrize("kind", ["bert", *DECODERS])
 def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel itself needs a GPU: what it is given makes the vectors of padded texts."""
-    encoder, tokens = encoder_of(model_of(kind), "last"), tokens_of()
+    encoder, tokens = encoder_of(index_model(kind), "last"), tokens_of()
     expected, theirs = gradients(encoder, encoder.collate(tokens))
     queries = []
     monkeypatch.setattr(
@@ -225,7 +225,7 @@ def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.Mo
 
 def test_no_flash_attention_on_a_cpu_or_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _varlen_for(torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)) is None
-    model = model_of("bert", attention_probs_dropout_prob=0.5).train()
+    model = index_model("bert", attention_probs_dropout_prob=0.5).train()
     monkeypatch.setattr("claim2source.models.packed._varlen_for", lambda query: by_hand)
     encoder, tokens = encoder_of(model), tokens_of()
     assert not torch.equal(*(encoder.vectors(encoder.batch(tokens)) for _ in range(2)))
@@ -271,7 +271,7 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
 
 
 def test_a_batch_moves_as_a_whole() -> None:
-    batch = pack(tokens_of(), [[1, 0], [2, 3, 4, 5, 6, 7]], model_of("bert")).to("meta")
+    batch = pack(tokens_of(), [[1, 0], [2, 3, 4, 5, 6, 7]], index_model("bert")).to("meta")
     for part in (batch, *batch.groups):
         values = [getattr(part, field.name) for field in fields(part)]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -280,7 +280,7 @@ def test_a_batch_moves_as_a_whole() -> None:
 
 
 def test_the_models_own_attention_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, tokens = encoder_of(model_of("bert")), tokens_of()
+    encoder, tokens = encoder_of(index_model("bert")), tokens_of()
     encoder.vectors(encoder.batch(tokens))
     assert encoder.model.config._attn_implementation == "sdpa"
     packed = encoder.batch(tokens)
@@ -303,7 +303,7 @@ def test_a_lora_adapter_is_trained_alike(targets: Any, trained: str) -> None:
     import peft
 
     config = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
-    encoder = encoder_of(peft.get_peft_model(model_of("bert"), config))
+    encoder = encoder_of(peft.get_peft_model(index_model("bert"), config))
     tokens = tokens_of()
     expected, theirs = gradients(encoder, encoder.collate(tokens))
     batch = encoder.batch(tokens)
@@ -316,7 +316,7 @@ def test_a_lora_adapter_is_trained_alike(targets: Any, trained: str) -> None:
 
 
 def test_a_passs_gradient_of_the_table_holds_its_own_rows_alone_and_adds_up() -> None:
-    encoder, tokens = encoder_of(model_of("bert")), tokens_of()
+    encoder, tokens = encoder_of(index_model("bert")), tokens_of()
     table = encoder.model.get_input_embeddings().weight
     arrived: list[int] = []
     table.register_hook(lambda gradient: arrived.append(gradient._values().shape[0]))  # sparse

@@ -190,10 +190,10 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
         ({"default_prompt_name": "sts"}, "default_prompt_name: 'sts' is not allowed; allowed: doc"),
     ],
 )
-def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], why: str) -> None:
+def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], reason: str) -> None:
     folder = save(PROMPTS)
     declare(folder, **values)
-    with pytest.raises(InputError, match=why) as error:
+    with pytest.raises(InputError, match=reason) as error:
         resolve(folder)
     (line,) = str(error.value).splitlines()
     assert line.startswith(str(folder / FILE))

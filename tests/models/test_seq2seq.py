@@ -71,17 +71,17 @@ def test_batches_are_of_like_length_and_results_in_order(
     translation_of = dict(model.translated([text.text for text in TEXTS]))
     assert sizes == [(2, 2), (2, 3), (1, 7)]
     assert [translation_of[i] for i in range(len(TEXTS))] == alone_each
-    assert len({(translation.text, translation.why) for translation in alone_each}) > 1
+    assert len({(translation.text, translation.reason) for translation in alone_each}) > 1
 
 
 def test_long_texts_and_cut_translations_are_failures(tiny_t5: Path) -> None:
     config = Seq2SeqConfig(str(tiny_t5), device="cpu", max_length=8)
     model = Seq2Seq(config, "de")
-    assert dict(model.translated(["die " * 8]))[0].why == "too long for the model: 9 tokens"
+    assert dict(model.translated(["die " * 8]))[0].reason == "too long for the model: 9 tokens"
     assert model._decode([0, 3, 4, 1, 0]).text == "masken die"
     assert model._decode([0, 3, 4, 3, 4, 3, 4, 1]).text == "masken die masken die masken die"
     rows = [[0, *[3] * 8], [0, *[3] * 7, 1]]
-    assert [model._decode(row).why for row in rows] == ["cut off by max_length"] * 2
+    assert [model._decode(row).reason for row in rows] == ["cut off by max_length"] * 2
 
 
 def test_a_model_of_many_languages_is_told_both(tiny_t5: Path) -> None:

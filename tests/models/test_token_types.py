@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, XLNetConfig, XLNetModel
 from claim2source.core.errors import InputError
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
-from claim2source.models.load import positions_of
+from claim2source.models.load import count_positions
 from tests.models.layout import change_json, declare
 
 TEXTS = ["vaccine works .", "a b c " * 9, "claim", "a paper"]
@@ -97,7 +97,7 @@ def test_types_that_the_model_does_not_know_are_refused(bert: Path) -> None:
 
 def test_relative_positions_have_no_limit(xlnet: Path) -> None:
     resolved = resolve(ModelConfig(str(xlnet), max_length=600), "cpu")
-    assert positions_of(resolved.encoder.model) is None
+    assert count_positions(resolved.encoder.model) is None
     long = ["a " * 590, "a " * 580]
     first, second = resolved.encoder.encode(long, "claim")[0]
     assert np.abs(first - second).max() > 0

@@ -14,7 +14,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.records import Claim
-from claim2source.models.manifest import Manifest, manifest_of
+from claim2source.models.manifest import Manifest, read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from tests.models.test_manifest import WHOLE
 
@@ -94,7 +94,7 @@ def test_a_damaged_or_exchanged_file_is_refused_in_one_line(
     path = tmp_path / TRAINED_ON
     harm(path)
     with pytest.raises(InputError) as error:
-        manifest_of(str(tmp_path))
+        read_any_manifest(str(tmp_path))
     (line,) = str(error.value).splitlines()
     assert line.startswith(str(path)) and (field is None or f": {field}: " in line)
 

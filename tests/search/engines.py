@@ -16,7 +16,7 @@ from claim2source.data.papers import Paper, first_day
 from claim2source.search.bm25 import Analyser, BM25Config
 from claim2source.search.lance import Hits
 from claim2source.search.manifest import IndexManifest
-from claim2source.search.rows import SPLIT, Rows, Where, half, stamp_of, venue_key
+from claim2source.search.rows import SPLIT, Rows, Where, half, paper_stamp, venue_key
 from claim2source.text import Rendering
 
 WIDTH = 24
@@ -28,7 +28,7 @@ _WORDS = {
 }
 
 
-def manifest_of(
+def read_any_manifest(
     bm25: BM25Config | None = None, width: int = WIDTH, sentences: int = SPLIT
 ) -> IndexManifest:
     bm25 = bm25 or BM25Config()
@@ -79,7 +79,7 @@ class Corpus:
         papers = [self.papers[i] for i in (range(len(self.papers)) if rows is None else rows)]
         terms = Analyser(self.bm25).sources([paper.source for paper in papers])
         vectors = self.vectors if rows is None else self.vectors[list(rows)]
-        stamps = [*map(stamp_of, papers)]
+        stamps = [*map(paper_stamp, papers)]
         return Rows(papers, [" ".join(t) for t in terms], vectors, stamps, [*map(stamped, stamps)])
 
     def only(self, rows: Sequence[int]) -> Corpus:

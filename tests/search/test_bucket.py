@@ -23,7 +23,7 @@ from claim2source.find.finder import Finder
 from claim2source.search import files
 from claim2source.search.engine import Engine, is_engine, open_index
 from claim2source.search.files import Bucket, BucketLock
-from tests.search.engines import WIDTH, Corpus, manifest_of
+from tests.search.engines import WIDTH, Corpus, read_any_manifest
 from tests.shared_data import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -55,10 +55,10 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     with pytest.raises(InputError, match="not an index"):
         open_index(url)
     with pytest.raises(UserError, match="s3://none/index: no such bucket"):
-        Engine.create("s3://none/index", manifest_of())
+        Engine.create("s3://none/index", read_any_manifest())
     engines = []
     for location in (url, tmp_path / "index"):
-        engine = Engine.create(location, manifest_of())
+        engine = Engine.create(location, read_any_manifest())
         engine.upsert(corpus.rows(range(30)))
         engine.build()
         engine.upsert(corpus.rows(range(20, 60)))
@@ -77,7 +77,7 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     assert open_index(url, 2).stats().papers == 30
     with pytest.raises(InputError, match="it is not replaced"):
         Bucket(url).remove("manifest.json")
-        Engine.create(url, manifest_of())
+        Engine.create(url, read_any_manifest())
     bucket.manifest.write(bucket.files)
     # What is missing is said, and nothing takes its place.
     name = next(name for name in bucket.files.listed("papers.lance/data") if name.endswith("lance"))

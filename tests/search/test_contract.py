@@ -19,10 +19,10 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import Analyser, BM25Config
 from claim2source.search.engine import EXACT, Engine, is_engine, open_index
-from claim2source.search.files import files_of
+from claim2source.search.files import open_files
 from claim2source.search.lance import connection
-from claim2source.search.rows import EVERYWHERE, Rows, Where, half, stamp_of
-from tests.search.engines import WIDTH, Corpus, agrees, manifest_of, stamped
+from claim2source.search.rows import EVERYWHERE, Rows, Where, half, paper_stamp
+from tests.search.engines import WIDTH, Corpus, agrees, read_any_manifest, stamped
 from tests.shared_data import REPOSITORY
 
 FILTERS = [
@@ -53,7 +53,7 @@ def corpus() -> Corpus:
 @pytest.fixture(scope="module")
 def engine(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """An engine with the corpus, built; do not change it."""
-    own = Engine.create(tmp_path_factory.mktemp("engine") / "index", manifest_of())
+    own = Engine.create(tmp_path_factory.mktemp("engine") / "index", read_any_manifest())
     own.upsert(corpus.rows())
     own.build()
     yield own
@@ -68,7 +68,7 @@ def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30
         agrees(engine.lexical(terms, k, where), corpus, corpus.lexical(terms), k, where, 0.0)
     for vector in np.random.default_rng(1).normal(size=(2, WIDTH)):
         agrees(engine.dense(vector, k, where), corpus, corpus.dense(vector), k, where)
-    stamps = {paper.source.id: stamp_of(paper) for paper in corpus.papers[::9]}
+    stamps = {paper.source.id: paper_stamp(paper) for paper in corpus.papers[::9]}
     papers, sentences = engine.fetch_with_sentences([*stamps, "none"])
     assert papers == {paper.source.id: paper for paper in corpus.papers[::9]}
     assert sentences.keys() == stamps.keys()
@@ -91,7 +91,7 @@ def test_a_list_may_be_deeper_than_the_index_and_both_empty(
     agrees(engine.dense(vector, 5000), corpus, corpus.dense(vector), 5000, Where())
     agrees(engine.lexical(["w1"], 5000), corpus, corpus.lexical(["w1"]), 5000, Where(), 0.0)
     assert engine.dense(vector, 0) == engine.lexical(["w1"], 0) == engine.lexical([], 5) == []
-    empty = Engine.create(tmp_path / "index", manifest_of())
+    empty = Engine.create(tmp_path / "index", read_any_manifest())
     for filled in (False, True):
         if filled:
             empty.upsert(corpus.rows(range(5)))
@@ -106,7 +106,7 @@ def test_a_list_may_be_deeper_than_the_index_and_both_empty(
 @pytest.mark.slow
 def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_path: Path) -> None:
     old, new = Corpus.drawn(300), Corpus.drawn(300, seed=5)
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     for start in (0, 100, 200):
         engine.upsert(old.rows(range(start, start + 100)))
         engine.build()
@@ -145,14 +145,14 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     )
     papers = [odd, Paper(Source("漢字"))]
     vectors = half(np.eye(2, WIDTH))
-    rows = Rows(papers, ["a b a", ""], vectors, [*map(stamp_of, papers)])
-    engine = Engine.create(tmp_path / "index", manifest_of(sentences=0))
+    rows = Rows(papers, ["a b a", ""], vectors, [*map(paper_stamp, papers)])
+    engine = Engine.create(tmp_path / "index", read_any_manifest(sentences=0))
     engine.upsert(rows)
     engine.build()
     ids = [paper.source.id for paper in papers]
     assert engine.fetch([*ids, "none"]) == dict(zip(ids, papers, strict=True))
     assert engine.fetch([]) == {} and engine.stamps(ids) == dict(zip(ids, rows.stamps, strict=True))
-    assert stamp_of(odd) != stamp_of(replace(odd, doi="10.1/y"))
+    assert paper_stamp(odd) != paper_stamp(replace(odd, doi="10.1/y"))
     (found,) = engine.rows()
     assert found.sentences is None and engine.fetch_with_sentences(ids)[1] == {}
     order = [found.papers.index(paper) for paper in papers]
@@ -165,7 +165,7 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not float16"):
         engine.upsert(replace(rows, vectors=vectors[:, :5]))
     engine.close()
-    keeping = Engine.create(tmp_path / "keeping", manifest_of())
+    keeping = Engine.create(tmp_path / "keeping", read_any_manifest())
     with pytest.raises(ValueError, match="vectors of sentences"):
         keeping.upsert(replace(rows, sentences=[np.zeros((1, 5), np.float16)] * 2))
     keeping.close()
@@ -199,7 +199,7 @@ def test_an_address_of_another_program_is_refused_without_its_password() -> None
 
 
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     engine.upsert(corpus.rows(range(10)))
     reader = open_index(tmp_path / "index")
     code = "import sys; from claim2source.search.engine import open_index; open_index(sys.argv[1]).lock()"
@@ -219,7 +219,7 @@ def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) ->
 @pytest.mark.slow
 def test_a_listed_paper_is_read_as_it_was_in_its_state(tmp_path: Path) -> None:
     old, new = Corpus.drawn(30), Corpus.drawn(30, seed=5)
-    writer = Engine.create(tmp_path / "index", manifest_of())
+    writer = Engine.create(tmp_path / "index", read_any_manifest())
     writer.upsert(old.rows())
     writer.build()
     reader, ids = open_index(tmp_path / "index"), [f"p{i}" for i in range(30)]
@@ -254,12 +254,12 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
     def rows(start: int, end: int) -> Rows:
         chunk = papers[start:end]
         titles = [paper.source.title for paper in chunk]
-        return Rows(chunk, titles, vectors[start:end], [*map(stamp_of, chunk)])
+        return Rows(chunk, titles, vectors[start:end], [*map(paper_stamp, chunk)])
 
     def scores(engine: Engine, vector: np.ndarray) -> list[float]:
         return [score for _, score in engine.dense(vector, 200)]
 
-    engine = Engine.create(tmp_path / "index", manifest_of(sentences=0))
+    engine = Engine.create(tmp_path / "index", read_any_manifest(sentences=0))
     for start, end in ((0, first), (first, count), (0, 0)):
         engine.upsert(rows(start, end))
         engine.build()
@@ -296,14 +296,14 @@ def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
     tmp_path: Path, corpus: Corpus, exact_below: int
 ) -> None:
     folder = tmp_path / "index"
-    with closing(Engine.create(folder, manifest_of())) as engine:
+    with closing(Engine.create(folder, read_any_manifest())) as engine:
         engine.upsert(corpus.rows(range(300)))
         assert engine._table.schema.field("vector").type.value_type == pa.float32()
-    table = connection(files_of(folder)).open_table("papers").to_arrow()
+    table = connection(open_files(folder)).open_table("papers").to_arrow()
     column, half_precision = table.schema.get_field_index("vector"), pa.list_(pa.float16(), WIDTH)
     field = pa.field("vector", half_precision, nullable=False)
     table = table.set_column(column, field, table["vector"].cast(half_precision))
-    connection(files_of(folder)).create_table("papers", table, mode="overwrite")
+    connection(open_files(folder)).create_table("papers", table, mode="overwrite")
     (folder / "papers.files.json").unlink()
     with closing(Engine.open(folder, exact_below=exact_below)) as engine:
         check(engine, corpus.only(range(300)))
@@ -318,7 +318,7 @@ def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
 
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):
         engine.manifest.check_analyser(BM25Config(stemmer=False), "idx")
     engine.manifest.check_analyser(BM25Config(claims="bilingual"), "idx")
@@ -328,13 +328,13 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     engine.close()
     for bm25 in (BM25Config(k1=1.5), BM25Config("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
-            Engine.create(tmp_path / "other", manifest_of(bm25))
+            Engine.create(tmp_path / "other", read_any_manifest(bm25))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="not an index"):
         open_index(tmp_path / "mine")
     with pytest.raises(InputError, match="it is not replaced"):
-        Engine.create(tmp_path / "mine", manifest_of())
+        Engine.create(tmp_path / "mine", read_any_manifest())
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
@@ -349,7 +349,7 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     corpus = replace(corpus, vectors=half(vectors))
     log: list[str] = []
-    engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=1000)
+    engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=1000)
     engine.upsert(corpus.rows())
     engine.build(log.append)
     own = engine.manifest

@@ -21,7 +21,7 @@ from claim2source.search.engine import Engine, open_index
 from claim2source.search.manifest import MANIFEST
 from eval.find import main as find
 from eval.index import main as index
-from tests.search.engines import WIDTH, Corpus, manifest_of
+from tests.search.engines import WIDTH, Corpus, read_any_manifest
 
 PAPERS = 40
 SLOW = pytest.mark.slow
@@ -32,7 +32,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of two writes and a build; do not change it."""
     folder = tmp_path_factory.mktemp("damage") / "index"
     corpus = Corpus.drawn(PAPERS)
-    engine = Engine.create(folder, manifest_of())
+    engine = Engine.create(folder, read_any_manifest())
     engine.upsert(corpus.rows(range(20)))
     engine.upsert(corpus.rows(range(20, PAPERS)))
     engine.build()
@@ -76,7 +76,7 @@ def test_every_file_is_missed_and_nothing_replaces_it(
             open_index(copy)
         assert path.name in str(error.value) and "\n" not in str(error.value)
         with pytest.raises(UserError):
-            Engine.create(copy, manifest_of())
+            Engine.create(copy, read_any_manifest())
         assert sorted(copy.rglob("*")) == paths
         path.write_bytes(original)
     assert open_index(copy).stats().papers == PAPERS
@@ -128,10 +128,10 @@ ABSURD: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("values", "why"), ABSURD)
-def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], why: str) -> None:
+def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], reason: str) -> None:
     file = copy / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-    with pytest.raises(InputError, match=why) as error:
+    with pytest.raises(InputError, match=reason) as error:
         open_index(copy)
     assert "\n" not in str(error.value)
 
@@ -154,7 +154,7 @@ def test_parts_of_an_index_without_a_manifest_are_not_replaced(copy: Path, copie
         path.unlink()
     paths = sorted(copy.rglob("*"))
     with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
-        Engine.create(copy, manifest_of())
+        Engine.create(copy, read_any_manifest())
     assert sorted(copy.rglob("*")) == paths
 
 
@@ -164,7 +164,7 @@ def test_an_index_whose_making_was_killed_is_made_by_the_next_run(tmp_path: Path
         for name in left:
             (folder / name).mkdir(parents=True)
         for _ in range(2):  # killed twice, before the manifest was written
-            Engine.create(folder, manifest_of()).close()
+            Engine.create(folder, read_any_manifest()).close()
             assert open_index(folder).stats().papers == 0
             (folder / MANIFEST).unlink()
         shutil.rmtree(folder)
@@ -227,7 +227,7 @@ def test_a_damaged_search_index_without_a_note_is_made_anew_by_the_next_run(
 @pytest.mark.slow
 def test_vectors_without_a_note_stay_divided_until_the_next_build(tmp_path: Path) -> None:
     corpus = Corpus.drawn(60)
-    engine = Engine.create(tmp_path / "index", manifest_of(), exact_below=50)
+    engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=50)
     engine.upsert(corpus.rows())
     engine.build()
     (tmp_path / "index" / "papers.files.json").unlink()
@@ -385,14 +385,14 @@ def test_an_older_state_that_is_named_as_the_newest_is_refused_and_nothing_is_wr
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    for name, why in (
+    for name, reason in (
         ("none", "no such folder"),
         ("file", "is not a folder"),
         ("empty", "not an index: it has no manifest.json"),
     ):
         with pytest.raises(InputError) as error:
             open_index(tmp_path / name)
-        assert str(error.value) == f"{tmp_path / name}: {why}"
+        assert str(error.value) == f"{tmp_path / name}: {reason}"
 
 
 def test_of_large_indexes_only_files_that_changed_since_are_read(

@@ -25,7 +25,7 @@ def brute(ids: list[str], vectors: np.ndarray, claim: np.ndarray, k: int) -> lis
     return [ids[i] for i in sorted(order, key=lambda i: -scores[i])][:k]
 
 
-def claims_of(n: int) -> list[Claim]:
+def claims_dataset(n: int) -> list[Claim]:
     return [Claim(f"c{i}", "text") for i in range(n)]
 
 
@@ -35,7 +35,7 @@ def test_the_search_is_exact(k: int, n: int) -> None:
     rng = np.random.default_rng(0)
     ids = [f"s{i}" for i in rng.permutation(200)]
     sources, claims = rng.integers(-9, 9, (200, 40)), rng.integers(-9, 9, (n, 40))
-    run = VectorIndex(ids, sources).rank(claims_of(n), claims, k)
+    run = VectorIndex(ids, sources).rank(claims_dataset(n), claims, k)
     for i in range(n):
         assert run.sources(f"c{i}") == brute(ids, sources, claims[i], k)
         scores = run.scored(f"c{i}")
@@ -53,7 +53,7 @@ def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
     with_candidates = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
     index = VectorIndex(ids, vectors)
     expected = brute(ids, vectors, claims[0], k)
-    for batch in (claims_of(n), with_candidates):
+    for batch in (claims_dataset(n), with_candidates):
         run = index.rank(batch, claims, k)
         assert all(run.sources(claim.id) == expected for claim in batch)
 
@@ -77,17 +77,17 @@ def test_candidates_bound_the_choice() -> None:
 
 def test_k_beyond_the_pool_and_k_of_nothing() -> None:
     index = VectorIndex(["a", "b"], np.array([[1.0], [2.0]]))
-    assert index.rank(claims_of(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
-    assert len(index.rank(claims_of(1), np.ones((1, 1)), 0)) == 0
+    assert index.rank(claims_dataset(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
+    assert len(index.rank(claims_dataset(1), np.ones((1, 1)), 0)) == 0
     assert index.rank([], np.ones((0, 1)), 5).claim_ids == ()
-    empty = VectorIndex([], np.ones((0, 3))).rank(claims_of(2), np.ones((2, 3)), 5)
+    empty = VectorIndex([], np.ones((0, 3))).rank(claims_dataset(2), np.ones((2, 3)), 5)
     assert empty.claim_ids == ("c0", "c1")
     assert len(empty) == 0
     with pytest.raises(ValueError, match="2 sources for 1 vectors"):
         VectorIndex(["a", "b"], np.ones((1, 3)))
     # One vector for several claims would be spread over all of them.
     with pytest.raises(ValueError, match="3 claims for 1 vectors"):
-        index.rank(claims_of(3), np.ones((1, 1)), 1)
+        index.rank(claims_dataset(3), np.ones((1, 1)), 1)
 
 
 def test_more_claims_than_a_chunk_are_ranked_as_few() -> None:
@@ -96,7 +96,7 @@ def test_more_claims_than_a_chunk_are_ranked_as_few() -> None:
     sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (n, 8))
     batch = [
         replace(claim, candidates=("s1", "s2") if i in (4, n - 3) else None)
-        for i, claim in enumerate(claims_of(n))
+        for i, claim in enumerate(claims_dataset(n))
     ]
     run = VectorIndex(ids, sources).rank(batch, claims, 6)
     for i in (0, faiss_index.CHUNK + 4):

@@ -29,7 +29,7 @@ from claim2source.search.growing import (
     re_encode,
     undo_re_encoding,
 )
-from claim2source.search.rows import MAX_SENTENCES, SPLIT, findings_of, split
+from claim2source.search.rows import MAX_SENTENCES, SPLIT, finding_sentences, split
 
 SOURCES = [
     Source(f"s{i}", f"paper {'a b c'.split()[i % 3]} {i}", "vaccine works") for i in range(9)
@@ -160,7 +160,7 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
         "Überall? no.",
         '"So." End',
     ]
-    assert findings_of(Paper(Source("p", "T. Title", abstract))) == ["[2] 3.7x fewer!"]
+    assert finding_sentences(Paper(Source("p", "T. Title", abstract))) == ["[2] 3.7x fewer!"]
     assert len(split(Paper(Source("p", "", "One. " * 60)))) == MAX_SENTENCES == 40
 
 

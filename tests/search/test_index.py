@@ -275,8 +275,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_a_manifest_that_is_not_right_is_one_clear_line(
     case: str, saved_indexes: Path, tmp_path: Path
 ) -> None:
-    name, values, why = WRONG[case]
-    with pytest.raises(InputError, match=why) as raised:
+    name, values, reason = WRONG[case]
+    with pytest.raises(InputError, match=reason) as raised:
         load_index(changed(saved_indexes / name, tmp_path / "i", **values))
     assert len(str(raised.value).splitlines()) == 1 and str(tmp_path) in str(raised.value)
 

@@ -21,8 +21,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import BM25, Analyser, BM25Config
 from claim2source.search.engine import Engine
-from claim2source.search.rows import Rows, half, stamp_of
-from tests.search.engines import WIDTH, manifest_of
+from claim2source.search.rows import Rows, half, paper_stamp
+from tests.search.engines import WIDTH, read_any_manifest
 
 WORDS, BUILD_EVERY = 500, 4
 # Papers of a step, and papers from which vectors are divided.
@@ -54,33 +54,33 @@ class Step:
 
     def applied(self, state: dict[str, str]) -> dict[str, str]:
         if self.kind == "upsert":
-            papers = [paper_of(number, self.number) for number in self.ids]
-            return state | {paper.source.id: stamp_of(paper) for paper in papers}
+            papers = [to_paper(number, self.number) for number in self.ids]
+            return state | {paper.source.id: paper_stamp(paper) for paper in papers}
         deleted = {f"p{number}" for number in self.ids}
         return {key: stamp for key, stamp in state.items() if key not in deleted}
 
     def write(self, engine: Engine) -> None:
         if self.kind == "upsert":
-            engine.upsert(rows_of(self))
+            engine.upsert(read_rows(self))
         elif self.kind == "delete":
             engine.delete([f"p{number}" for number in self.ids])
         else:
             engine.build()
 
 
-def paper_of(paper_number: int, version: int) -> Paper:
+def to_paper(paper_number: int, version: int) -> Paper:
     draw = random.Random(f"{paper_number} {version}")
     words = [f"w{int(WORDS * draw.random() ** 3)}" for _ in range(draw.randint(5, 60))]
     return Paper(Source(f"p{paper_number}", f"version {version}", " ".join(words)))
 
 
-def rows_of(step: Step) -> Rows:
-    papers = [paper_of(number, step.number) for number in step.ids]
+def read_rows(step: Step) -> Rows:
+    papers = [to_paper(number, step.number) for number in step.ids]
     terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
     vectors = np.stack(
         [np.random.default_rng([number, step.number]).normal(size=WIDTH) for number in step.ids]
     )
-    texts, stamps = [" ".join(term) for term in terms], [*map(stamp_of, papers)]
+    texts, stamps = [" ".join(term) for term in terms], [*map(paper_stamp, papers)]
     # Of one sentence, whose vector is the paper's.
     return Rows(papers, texts, half(vectors), stamps, [*half(vectors)[:, None]])
 
@@ -106,7 +106,7 @@ def reopen(folder: Path) -> Engine:
     index = folder / "index"
     if (index / "manifest.json").is_file():
         return Engine.open(index, exact_below=EXACT_BELOW)
-    return Engine.create(index, manifest_of(), exact_below=EXACT_BELOW)
+    return Engine.create(index, read_any_manifest(), exact_below=EXACT_BELOW)
 
 
 def soak(folder: Path, kills: int) -> Counter[str]:
@@ -171,7 +171,7 @@ def compare(folder: Path, papers: int) -> None:
     assert len(sources) == papers
     fresh = BM25().index(sources)
     for number in range(20):
-        claim = Claim("c", paper_of(number, -1).source.abstract)
+        claim = Claim("c", to_paper(number, -1).source.abstract)
         expected = list(fresh.search([claim], 50).scored("c").values())
         hits = engine.lexical(Analyser(BM25Config()).claim(claim), 50)
         np.testing.assert_allclose([score for _, score in hits], expected, atol=1e-3)

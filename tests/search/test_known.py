@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from claim2source.search.engine import Engine
-from tests.search.engines import Corpus, manifest_of
+from tests.search.engines import Corpus, read_any_manifest
 
 
 def test_a_writer_of_many_papers_replaces_as_one_of_few(
@@ -16,7 +16,7 @@ def test_a_writer_of_many_papers_replaces_as_one_of_few(
 ) -> None:
     monkeypatch.setattr("claim2source.search.table._MANY", 30)
     old, new = Corpus.drawn(120), Corpus.drawn(120, seed=5)
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     for start in range(0, 120, 40):
         engine.upsert(old.rows(range(start, start + 40)))
     assert engine.delete(["p7"]) == 1
@@ -35,7 +35,7 @@ def test_a_write_that_stops_halfway_adds_no_paper_twice(
 ) -> None:
     monkeypatch.setattr("claim2source.search.table._MANY", 30)
     corpus = Corpus.drawn(120)
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     for start in (0, 40):
         engine.upsert(corpus.rows(range(start, start + 40)))
     with monkeypatch.context() as stopped:

@@ -13,9 +13,9 @@ from claim2source.data.loading import load
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import Analyser, BM25Config
 from claim2source.search.engine import Engine
-from claim2source.search.names import name_terms, names_of
-from claim2source.search.rows import Rows, half, stamp_of
-from tests.search.engines import WIDTH, manifest_of
+from claim2source.search.names import name_terms, paper_names
+from claim2source.search.rows import Rows, half, paper_stamp
+from tests.search.engines import WIDTH, read_any_manifest
 from tests.shared_data import shared
 
 POST = "@lundgren's Lancet study on sleep and dementia"
@@ -24,12 +24,12 @@ POST = "@lundgren's Lancet study on sleep and dementia"
 def rows(papers: list[Paper]) -> Rows:
     terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
     vectors = half(np.ones((len(papers), WIDTH)))
-    texts, stamps = [" ".join(term) for term in terms], [*map(stamp_of, papers)]
+    texts, stamps = [" ".join(term) for term in terms], [*map(paper_stamp, papers)]
     return Rows(papers, texts, vectors, stamps)
 
 
 def built(folder: Path, papers: list[Paper]) -> Engine:
-    engine = Engine.create(folder, manifest_of(sentences=0))
+    engine = Engine.create(folder, read_any_manifest(sentences=0))
     engine.upsert(rows(papers))
     engine.build()
     engine.close()
@@ -42,7 +42,7 @@ def test_what_may_be_a_name_in_a_post_and_what_is_one_of_a_paper() -> None:
     assert name_terms("via @AdaLovelace, masks work") == ["ada", "lovelace"]
     assert name_terms("lundgren lancet sleep") == ["lundgren", "lancet", "sleep"]
     source = Source("p", authors=("Müller, Ada", "O'Neil"), venue="The Lancet Journal of Ada")
-    assert names_of(source) == ["muller", "ada", "neil", "lancet"]
+    assert paper_names(source) == ["muller", "ada", "neil", "lancet"]
 
 
 @pytest.mark.slow

@@ -119,9 +119,11 @@ def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Pa
 
 
 def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
-    def refused(path: Path, why: str, kind: type[UserError] = InputError, **options: Any) -> None:
+    def refused(
+        path: Path, reason: str, kind: type[UserError] = InputError, **options: Any
+    ) -> None:
         config = SavedRunConfig({"en": path}, **options)
-        with pytest.raises(kind, match=why):
+        with pytest.raises(kind, match=reason):
             read_saved(config, SOURCES).search(CLAIMS[:2])
 
     strange = scores(tmp_path, "en", {0: ["p1", "x1", "x2", "x3", "x4"], 1: []})

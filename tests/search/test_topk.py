@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.search import topk as stage
-from claim2source.search.topk import top_of, top_of_rows
+from claim2source.search.topk import take_top, take_top_rows
 
 
 @settings(max_examples=100, deadline=None)
@@ -31,11 +31,11 @@ def test_rows_at_once_are_rows_one_by_one(
     order = draw.permutation(n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "_WIDEST", widest)  # 1: rows with more than k take the other path
-        positions, top_scores = top_of_rows(scores, mask, k, order)
+        positions, top_scores = take_top_rows(scores, mask, k, order)
     assert positions.shape == top_scores.shape == (rows, k)
     for row in range(rows):
         columns = np.flatnonzero(mask[row])
-        best, best_scores = top_of(scores[row, columns], columns, k, order)
+        best, best_scores = take_top(scores[row, columns], columns, k, order)
         assert positions[row].tolist() == best.tolist()
         assert top_scores[row].tolist() == best_scores.tolist()
         assert top_scores.dtype == np.float32

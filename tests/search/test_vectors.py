@@ -11,13 +11,13 @@ from lancedb.index import IvfFlat
 
 from claim2source.search import table as in_memory
 from claim2source.search.engine import Engine
-from tests.search.engines import NEAR, WIDTH, Corpus, manifest_of
+from tests.search.engines import NEAR, WIDTH, Corpus, read_any_manifest
 
 
 def test_the_first_of_equal_papers_are_those_of_a_longer_list(tmp_path: Path) -> None:
     corpus = Corpus.drawn(120)
     corpus = replace(corpus, vectors=np.repeat(corpus.vectors[:6], 20, axis=0))
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     engine.upsert(corpus.rows(range(120)))
     engine.build()
     everything = engine.dense(np.ones(WIDTH), 120)
@@ -29,7 +29,7 @@ def test_the_first_of_equal_papers_are_those_of_a_longer_list(tmp_path: Path) ->
 def test_wide_vectors_are_compared_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     engine.upsert(Corpus.drawn(120).rows(range(120)))
     engine.build()
     held = engine.dense(np.ones(WIDTH), 9)
@@ -44,7 +44,7 @@ def test_wide_vectors_are_compared_where_they_lie(
 
 def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: Path) -> None:
     corpus = Corpus.drawn(110)
-    engine = Engine.create(tmp_path / "index", manifest_of())
+    engine = Engine.create(tmp_path / "index", read_any_manifest())
     engine.upsert(corpus.rows(range(70)))
     engine.build()
     # As the version before built it.

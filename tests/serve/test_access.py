@@ -23,7 +23,7 @@ from claim2source.serve.access import (
     Access,
     AccessSettings,
     Rate,
-    cookie_of,
+    token_cookie,
 )
 
 TOKEN = "a-token-of-twenty-signs"
@@ -37,8 +37,8 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(str(len(await request.body())))(scope, receive, send)
 
 
-def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
-    return JSONResponse({"error": why}, status, dict(headers))
+def refusal(status: int, reason: str, scope: Scope, headers: Mapping[str, str]) -> Response:
+    return JSONResponse({"error": reason}, status, dict(headers))
 
 
 def ask(
@@ -58,7 +58,7 @@ def test_a_token_is_shown_as_bearer_or_cookie_and_in_no_other_way() -> None:
     good = {"authorization": f"Bearer {TOKEN}"}
     cases: list[tuple[str, dict[str, str], int]] = [
         ("/", good, 200),
-        ("/", {"cookie": f"a=b; claim2source={cookie_of(TOKEN)}"}, 200),
+        ("/", {"cookie": f"a=b; claim2source={token_cookie(TOKEN)}"}, 200),
         ("/", {}, 401),
         ("/", {"authorization": f"Bearer {TOKEN}x"}, 401),
         ("/", {"cookie": f"claim2source={TOKEN}"}, 401),
@@ -73,7 +73,7 @@ def test_a_token_is_shown_as_bearer_or_cookie_and_in_no_other_way() -> None:
     for answer in answers:
         assert HEADERS.items() <= dict(answer.headers).items()
         assert answer.headers["cache-control"] == "no-store"
-    assert TOKEN not in cookie_of(TOKEN) and cookie_of(TOKEN) != cookie_of(TOKEN + "x")
+    assert TOKEN not in token_cookie(TOKEN) and token_cookie(TOKEN) != token_cookie(TOKEN + "x")
 
 
 def test_other_hosts_and_other_sites_are_refused() -> None:

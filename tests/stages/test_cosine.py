@@ -31,6 +31,6 @@ def test_scores_are_sentence_transformers_cosines(tmp_path: Path) -> None:
     stage = Cosine(model=str(folder)).with_runtime(Store(tmp_path / "store"), "cpu")
     batch = stage.pair_scores(PAIRS)
     assert np.allclose(batch.scores, expected, atol=1e-5) and len(set(np.round(expected, 3))) > 4
-    assert batch.tokens and not batch.why and not batch.reused
+    assert batch.tokens and not batch.reason and not batch.reused
     rerun = stage.pair_scores(PAIRS)
     assert (rerun.scores == batch.scores).all() and rerun.reused == len(PAIRS) and not rerun.tokens

@@ -181,7 +181,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
         p: float(s) for part in parts for p, s in zip(part.positions, part.scores, strict=True)
     }
     assert scores == pytest.approx({0: 0, 1: 1, 2: 2, 3: float("nan"), 4: 4}, nan_ok=True)
-    assert [part.why for part in parts if part.why] == [{3: "no room at all"}]
+    assert [part.reason for part in parts if part.reason] == [{3: "no room at all"}]
     assert sum(part.tokens for part in parts) == 9 and calls[0] == [0, 1, 2, 3, 4]
 
 

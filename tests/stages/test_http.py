@@ -185,8 +185,8 @@ def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(text: Any, wo
 def test_a_text_that_is_too_large_is_halved_whatever_the_status(status: int) -> None:
     def limited(path: str, body: dict[str, Any]) -> Reply:
         if max(map(len, body["documents"])) > 50:
-            why = "input is too large to process. increase the physical batch size"
-            return status, {"error": {"code": status, "message": why}}, {}
+            reason = "input is too large to process. increase the physical batch size"
+            return status, {"error": {"code": status, "message": reason}}, {}
         return by_length(path, body)
 
     with ScoreServer(limited) as server:
@@ -198,8 +198,8 @@ def test_too_many_texts_are_halved_and_a_score_beyond_float32_is_none() -> None:
     def limited(path: str, body: dict[str, Any]) -> Reply:
         texts = body["documents"]
         if len(texts) > 2:
-            why = f"batch size {len(texts)} > maximum allowed batch size 2"
-            return 422, {"error": why, "error_type": "Validation"}, {}
+            reason = f"batch size {len(texts)} > maximum allowed batch size 2"
+            return 422, {"error": reason, "error_type": "Validation"}, {}
         scores = [1e39 if text == "aaaa" else -float(len(text)) for text in texts]
         return 200, {"data": [{"index": i, "score": s} for i, s in enumerate(scores)]}, {}
 

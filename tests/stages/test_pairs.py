@@ -43,8 +43,10 @@ class Table(Reranker):
                 raise KeyboardInterrupt
             self.asked.append(pairs[position])
             title = pairs[position].source.split("\n")[0].removeprefix("Title: ").split(".")[0]
-            why = {} if title in self.scores else {position: "no such title"}
-            yield RawScores([position], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
+            reason = {} if title in self.scores else {position: "no such title"}
+            yield RawScores(
+                [position], np.float32([self.scores.get(title, np.nan)]), reason, tokens=2
+            )
 
 
 def run_of(*orders: str) -> Run:

@@ -33,7 +33,7 @@ POSTS = {
 PAPERS = ("none", "coffee", "masks", "sleep")
 
 
-def paper_of(post: str) -> str:
+def to_paper(post: str) -> str:
     return post.partition("-")[0]
 
 
@@ -41,7 +41,7 @@ def paper_of(post: str) -> str:
 def train(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, c2s.Dataset]:
     papers = [{"id": paper, "title": paper, "abstract": "a study"} for paper in PAPERS]
     posts = [{"id": post, "text": text} for post, text in POSTS.items()]
-    pairs = [{"claim": post, "source": paper_of(post)} for post in POSTS]
+    pairs = [{"claim": post, "source": to_paper(post)} for post in POSTS]
     data = c2s.Dataset.from_frames(papers, posts, pairs, split="train")
     folder = tmp_path_factory.mktemp("known") / "data"
     write_beir(data, folder)

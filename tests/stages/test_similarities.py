@@ -17,7 +17,7 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.search.bm25 import BM25, BM25Config
 from claim2source.stages.pairs import Runtime
-from claim2source.stages.similarities import Scorer, ViewConfig, year_of
+from claim2source.stages.similarities import Scorer, ViewConfig, decimal_year
 from tests.counting import loads
 
 SOURCES = [
@@ -195,10 +195,10 @@ def test_fresh_vectors_are_neither_read_from_the_store_nor_written(
 def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
     years = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
     assert years[:2] == [2020.5, 2019.0] and math.isnan(years[2])
-    assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
+    assert decimal_year("2021-13") == 2021.0 and math.isnan(decimal_year(""))
     # As people and registries write them, too.
-    assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
-    assert year_of("Spring 2003") == 2003.0 and math.isnan(year_of("soon"))
+    assert decimal_year("2021-04-30") == decimal_year("30 April 2021") == 2021.25
+    assert decimal_year("Spring 2003") == 2003.0 and math.isnan(decimal_year("soon"))
 
 
 def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:

@@ -17,7 +17,7 @@ from claim2source.data.rumors import LABELS
 from claim2source.llm import LLMConfig
 from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair
-from claim2source.stages.stance import Stance, mean_stance, verdict_of
+from claim2source.stages.stance import Stance, mean_stance, to_verdict
 from tests.llm_server import Chat, LLMServer
 from tests.models.test_dense_layer import save_t5
 
@@ -55,7 +55,7 @@ def test_failures_are_counted_and_leave_a_hole_only_where_all_fail(llm_server: S
     pairs = [Pair("rumour", "tweet"), Pair("rumour", "bad tweet")]
     stances = judge(llm_server(rule), rewrites=1).stances(pairs)
     assert stances.values[0] == 2 and np.isnan(stances.values[1])
-    assert stances.why == {0: ["rewrites: empty"], 1: ["does not fit the schema"]}
+    assert stances.reason == {0: ["rewrites: empty"], 1: ["does not fit the schema"]}
 
 
 def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_mean_is_weighted_by_the_scores(stances, scores, weights, mean) -> N
     [(0.4, YES), (0.39, OPEN), (0.0, OPEN), (-0.39, OPEN), (-0.4, NO), (2, YES), (None, OPEN)],
 )
 def test_verdicts_begin_at_the_threshold(mean: float | None, label: str) -> None:
-    assert verdict_of(mean, 0.4) == label
+    assert to_verdict(mean, 0.4) == label
 
 
 def test_a_verdict_is_the_note_and_its_mean_the_detail(llm_server: Start) -> None:

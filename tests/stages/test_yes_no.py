@@ -173,7 +173,7 @@ def test_a_pair_is_cut_within_its_source_and_never_in_the_prompts_end() -> None:
     batches = short.score([long, Pair("masks " * 200, "bats")])
     batch_of = {batch.positions[0]: batch for batch in batches}
     assert np.isfinite(batch_of[0].scores).all()
-    assert np.isnan(batch_of[1].scores).all() and "leaves no room" in batch_of[1].why[1]
+    assert np.isnan(batch_of[1].scores).all() and "leaves no room" in batch_of[1].reason[1]
 
 
 def test_settings_and_models_that_cannot_be_are_refused(tiny_folder: Path) -> None:

@@ -40,13 +40,13 @@ def dense(name: str) -> DenseNode:
     return node
 
 
-def model_of(name: str) -> ModelConfig:
+def index_model(name: str) -> ModelConfig:
     return dense(name).model
 
 
 def tiny(name: str, folder: Path) -> Resolved:
     """The system's model as it is set, over tiny weights."""
-    return resolve(replace(model_of(name), name=str(folder), revision=None), "cpu", "float32")
+    return resolve(replace(index_model(name), name=str(folder), revision=None), "cpu", "float32")
 
 
 def read_as(resolved: Resolved, text: str, side: str) -> tuple[str, int]:
@@ -92,7 +92,7 @@ def test_gritlm_reads_what_the_released_code_gives_it(
     assert read_as(resolved, claim, "claim")[1] == (prefix if masked else 0)
     (paper,) = rendering.source_texts([PAPER])
     assert read_as(resolved, paper, "source") == (f"<|embed|>\n{source}", 7)
-    assert model_of(name).attention == "eager" and resolved.encoder.settings.max_length == 512
+    assert index_model(name).attention == "eager" and resolved.encoder.settings.max_length == 512
 
 
 def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
     for kind in ("", "-style"):
         released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
         own, node = SYSTEMS[released], dense(released)
-        model = replace(model_of(right), template=node.model.template)
+        model = replace(index_model(right), template=node.model.template)
         twin = replace(dense(right), model=model, name=node.name, label=node.label)
         system = replace(SYSTEMS[right], first=twin, name=own.name, label=own.label)
         assert system == own
@@ -132,7 +132,7 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
     data = Dataset(claims, (PAPER, replace(PAPER, id="q", title="user")), qrels, "dev")
     assert distinct_forms(["paired", "bilingual"], data.claims)[0] == ["original", "paired"]
     assert distinct_forms(["paired"], data.claims) == (["paired"], [])
-    released = replace(model_of("GritLM-as-released"), revision=None, dtype="float32")
+    released = replace(index_model("GritLM-as-released"), revision=None, dtype="float32")
     systems = {"G": System("G", DenseNode(name="G", model=released, sources_form="released"))}
     settings = RunSettings(store=Store(tmp_path), device="cpu")
     with local_models(folder.parent):

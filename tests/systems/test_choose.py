@@ -26,7 +26,7 @@ from tests.training.small import small_splits
 PLAIN: Any = {"settings": lambda value: {"alpha": value}}
 
 
-def claims_of(golds: list[str], langs: list[str] | None = None) -> Dataset:
+def claims_dataset(golds: list[str], langs: list[str] | None = None) -> Dataset:
     claims = tuple(
         Claim(f"c{i}", "t", lang, golds=(gold,))
         for i, (gold, lang) in enumerate(zip(golds, langs or ["en"] * len(golds), strict=True))
@@ -37,7 +37,7 @@ def claims_of(golds: list[str], langs: list[str] | None = None) -> Dataset:
 
 def papers(count: int) -> Weighing:
     """Claims of as many papers, in one language."""
-    return weigh(claims_of([f"g{i}" for i in range(count)]))
+    return weigh(claims_dataset([f"g{i}" for i in range(count)]))
 
 
 ALPHAS = (0.5, *(round(step / 20, 2) for step in range(1, 20) if step != 10))
@@ -94,17 +94,17 @@ def test_many_claims_of_one_paper_are_one_observation() -> None:
     golds = ["gains"] * 12 + ["loses"] * 6 + [f"g{i}" for i in range(42)]
     change = np.array([0.5] * 12 + [-0.5] * 6 + [0.0] * 42)
     tried = {0: np.full(60, 0.5), 1: 0.5 + change}
-    assert choose("a", tried, weigh(claims_of(golds)), **PLAIN)[0] == 0
+    assert choose("a", tried, weigh(claims_dataset(golds)), **PLAIN)[0] == 0
     assert choose("a", tried, papers(60), **PLAIN)[0] == 1
     # Nor does one paper decide, however many claims it has; nor a language of one paper.
     values_of = {0: np.full(60, 0.5), 1: np.where(np.arange(60) < 40, 1.0, 0.5)}
     golds = ["big"] * 40 + [f"g{i}" for i in range(20)]
     for langs in (None, ["de"] * 40 + ["en"] * 20):
-        assert choose("a", values_of, weigh(claims_of(golds, langs)), **PLAIN)[0] == 0
+        assert choose("a", values_of, weigh(claims_dataset(golds, langs)), **PLAIN)[0] == 0
 
 
 def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -> None:
-    data = claims_of([f"g{i}" for i in range(40)])
+    data = claims_dataset([f"g{i}" for i in range(40)])
     seen = [f"c{i}" for i in range(10)]
     of_seen = np.arange(40) < 10
     a, b = np.where(of_seen, 1.0, 0.5), np.where(of_seen, 0.5, 1.0)
@@ -119,7 +119,7 @@ def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -
 
 
 def test_a_language_that_lacks_a_part_uses_the_other() -> None:
-    data = claims_of([f"g{i}" for i in range(6)], ["en"] * 4 + ["de"] * 2)
+    data = claims_dataset([f"g{i}" for i in range(6)], ["en"] * 4 + ["de"] * 2)
     values = np.array([1.0, 0.0, 0.5, 0.5, 0.2, 0.4])
     weighing = weigh(data, ["c0", "c1"], 0.75)
     assert weighing.score(values) == pytest.approx(((0.75 * 0.5 + 0.25 * 0.5) + 0.3) / 2)
@@ -170,7 +170,7 @@ def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_the_best() -> 
 def test_what_is_chosen_is_within_its_standard_error_of_the_best_and_nothing_nearer_is(
     rows: list[tuple[int, str, bool]], seed: int, share: float | None
 ) -> None:
-    data = claims_of([f"g{paper}" for paper, _, _ in rows], [lang for _, lang, _ in rows])
+    data = claims_dataset([f"g{paper}" for paper, _, _ in rows], [lang for _, lang, _ in rows])
     seen = [f"c{i}" for i, row in enumerate(rows) if row[2]]
     weighing = weigh(data, seen, share)
     assert weighing.weights.sum() == pytest.approx(1) and (weighing.weights >= 0).all()
@@ -192,7 +192,7 @@ def test_what_is_chosen_is_within_its_standard_error_of_the_best_and_nothing_nea
 def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> None:
     """One claim of many is found by BM25 alone; or half of them are."""
     count = 30
-    data = claims_of([f"g{i}" for i in range(count)])
+    data = claims_dataset([f"g{i}" for i in range(count)])
 
     def runs(count_alone: int) -> tuple[Run, Run]:
         sparse, dense = {}, {}

@@ -430,7 +430,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     data = Dataset(claims, (Source("s", "0.6"),), Qrels(), "train")
     stages = [{"verify": "tests.systems.test_heldout.Means", "threshold": "fit"}]
     system = make_system("A", {"retrieve": {"bm25": {}}, "stages": stages})
-    assert system.is_fit and "fitted" in system.label_of()
+    assert system.is_fit and "fitted" in system.full_label()
 
     def fitted(held_out: HeldOut) -> tuple[float, Choice]:
         result = system.fit(SystemRuntime(progress=False), held_out)

@@ -41,15 +41,15 @@ def test_every_system_of_the_papers_is_there_and_found_by_their_tables() -> None
     tables = {table.id: table for table in load_published()}
     rows = {row.name: row for row in tables["2025-styles"].rows}
     for name in published:
-        assert systems[name].label_of() in rows[name].models, name
+        assert systems[name].full_label() in rows[name].models, name
     # A variant of ours must not stand in the paper's row.
-    assert systems["BM25-okapi"].label_of() not in rows["BM25"].models
+    assert systems["BM25-okapi"].full_label() not in rows["BM25"].models
     newer = read_systems([FOLDER / "papers_2026.yaml"])
     stage1 = {row.name: row for row in tables["2026-stage1"].rows}
     in_table = {"BM25-metadata": "BM25"}
     assert [in_table.get(name, name) for name in newer] == list(stage1)
     for name in newer:
-        assert newer[name].label_of() in stage1[in_table.get(name, name)].models, name
+        assert newer[name].full_label() in stage1[in_table.get(name, name)].models, name
 
 
 def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
@@ -61,8 +61,8 @@ def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
         return kind, Path(model).name.casefold()
 
     # The paper's pipeline, which is a file of its own, is a row of its verifiers.
-    assert systems.pop("claim2source_2026").label_of() == systems["Kimi-K2.6"].label_of()
-    labels = [key(systems[name].label_of()) for name in systems]
+    assert systems.pop("claim2source_2026").full_label() == systems["Kimi-K2.6"].full_label()
+    labels = [key(systems[name].full_label()) for name in systems]
     assert len(set(labels)) == len(labels)
     rows: dict[tuple[str, str], set[str]] = {}
     for table in load_published():
@@ -90,7 +90,7 @@ DM: {retrieve: {hybrid: [D, M]}}
 CM: {retrieve: {hybrid: [C, M]}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
-    assert [systems[name].label_of() for name in systems] == [
+    assert [systems[name].full_label() for name in systems] == [
         *("bm25", "bm25-tuned", "bm25-mine", "D", "bm25-own", "org/m", "hybrid:org/m"),
         *("tuned-hybrid:org/m", "tuned-hybrid:org/m", "D-hybrid:org/m", "bm25-mine-hybrid:org/m"),
     ]
@@ -284,7 +284,7 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     a, b, c, e, f = (systems[name] for name in "ABCEF")
     assert (b.first, b.claims, b.depth) == (a.first, "translated", 7)
     assert b.stages == (*a.stages, read_stage({"rerank": "max_sim", "depth": 2}))
-    assert (c.claims, c.stages, c.label_of()) == ("original", a.stages, a.label_of())
+    assert (c.claims, c.stages, c.full_label()) == ("original", a.stages, a.full_label())
     assert isinstance(e.first, HybridNode) and isinstance(f.first, HybridNode)
     shared = e.first.sparse
     assert (shared.claims, shared.label, shared.advice) == ("bilingual", "d", "go")
@@ -382,7 +382,7 @@ def test_a_nest_of_the_limit_is_read_and_walked(tmp_path: Path) -> None:
     system = read_systems([write(tmp_path / "s.yaml", "\n".join([BASE, *nest][::-1]))])
     deepest = system[f"S{MOST_LEVELS - 1}"]
     assert len([*deepest.first.walk()]) == 2 * MOST_LEVELS - 1
-    assert repr(deepest) and deepest.settings and deepest.label_of()
+    assert repr(deepest) and deepest.settings and deepest.full_label()
 
 
 @pytest.mark.parametrize("depth", [40, 100, 1000, 5000])

@@ -14,7 +14,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.data.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
-from claim2source.systems.conditions import WhenConfig, margin_of, share_asked
+from claim2source.systems.conditions import WhenConfig, share_asked, top_margin
 from claim2source.systems.read import make_system, read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import StageResult, apply_stage
@@ -38,7 +38,7 @@ ASKED: list[list[str]] = []
 class Last:
     """A stage that moves the last source to the front; `why` is its failure for each claim."""
 
-    why: str = ""
+    reason: str = ""
     depth: int = 3
 
     @cached_property
@@ -50,12 +50,12 @@ class Last:
         assert [*run.claim_ids] == ASKED[-1] and len(sources) == 3
         ids = {claim.id: run.sources(claim.id) for claim in claims}
         lists = {c: [(s, -i) for i, s in enumerate([*s[-1:], *s[:-1]])] for c, s in ids.items()}
-        failures = tuple(Failure(claim.id, self.why) for claim in claims if self.why)
+        failures = tuple(Failure(claim.id, self.reason) for claim in claims if self.reason)
         return Result(Run.from_lists(lists), failures=failures)
 
 
 def test_margins_are_shares_of_the_lists_range() -> None:
-    margins = [margin_of(RUN, claim.id) for claim in CLAIMS]
+    margins = [top_margin(RUN, claim.id) for claim in CLAIMS]
     assert margins == pytest.approx([0.75, 0.2, 0.125, 0.0, 1.0, 1.0])
 
 
@@ -125,11 +125,15 @@ def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for why, keeps in (("not JSON", True), (f"{NO_REPLY}: x", False), (f"{NOT_ASKED}: y", False)):
-        stage = Last(why)
+    for reason, keeps in (
+        ("not JSON", True),
+        (f"{NO_REPLY}: x", False),
+        (f"{NOT_ASKED}: y", False),
+    ):
+        stage = Last(reason)
         first = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
         second = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
-        assert (first.stored, second.stored) == (False, keeps), why
+        assert (first.stored, second.stored) == (False, keeps), reason
 
 
 def test_the_identity_of_any_stage_is_in_its_key(

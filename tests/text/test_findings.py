@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from claim2source.text.clean import findings, sentences_of, with_numbers_of
+from claim2source.text.clean import findings, keep_numbers, split_sentences
 from tests.shared_data import shared
 
 _HEADING = re.compile(
@@ -20,7 +20,7 @@ def test_findings_are_results_and_conclusions_and_never_a_heading() -> None:
         "Sleep is short. Little is known. We found that 40 % slept less. Background. "
         "We asked 20 people. Methods were simple. Naps help. More naps help more. Conclusions ."
     )
-    sentences = sentences_of(text)
+    sentences = split_sentences(text)
     assert [sentences[i] for i in findings(sentences)] == [
         "We found that 40 % slept less.",
         "We asked 20 people.",
@@ -37,13 +37,13 @@ def test_findings_with_the_post_s_numbers_come_first() -> None:
         "The ratio was 3.7 (CI 2.8).",
         "Of 78,400 pupils 41 % fell ill.",
     ]
-    assert with_numbers_of("masks cut outbreaks 3.7x", sentences, [0, 1, 2]) == [1]
-    assert with_numbers_of("3,7-mal weniger", sentences, [0, 1, 2]) == [1]
-    assert with_numbers_of("41% of 78,400, ratio 3.7", sentences, [0, 1, 2]) == [2]
-    assert with_numbers_of("ratio 3.7", sentences, [0, 2]) == [0, 2]
-    assert with_numbers_of("3 of 4 pupils", sentences, [0, 1, 2]) == [0, 1, 2]
-    assert with_numbers_of("ratio 13.7, 3.71", sentences, [0, 1, 2]) == [0, 1, 2]
-    assert with_numbers_of("", [], []) == []
+    assert keep_numbers("masks cut outbreaks 3.7x", sentences, [0, 1, 2]) == [1]
+    assert keep_numbers("3,7-mal weniger", sentences, [0, 1, 2]) == [1]
+    assert keep_numbers("41% of 78,400, ratio 3.7", sentences, [0, 1, 2]) == [2]
+    assert keep_numbers("ratio 3.7", sentences, [0, 2]) == [0, 2]
+    assert keep_numbers("3 of 4 pupils", sentences, [0, 1, 2]) == [0, 1, 2]
+    assert keep_numbers("ratio 13.7, 3.71", sentences, [0, 1, 2]) == [0, 1, 2]
+    assert keep_numbers("", [], []) == []
 
 
 def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:
@@ -60,7 +60,7 @@ def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:
             parts = [
                 (sentence, heading[1].startswith(_FINDINGS))
                 for heading, end in zip(headings, ends, strict=True)
-                for sentence in sentences_of(text[heading.end() : end])
+                for sentence in split_sentences(text[heading.end() : end])
             ]
             positions = {*findings([sentence for sentence, _ in parts])}
             finding_count += len(positions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from claim2source.text.language import detect, language_name, why_bad_reply
+from claim2source.text.language import detect, language_name, rewrite_error
 from claim2source.text.styles import STYLES, Original
 
 GERMAN = "Die Masken senken das Risiko einer Ansteckung bei Kindern um 25 Prozent"
@@ -13,8 +13,10 @@ FRENCH = "Les masques réduisent le risque d'infection chez les enfants de 25 po
 CHINESE = "口罩可将儿童感染风险降低"
 
 
-def why(reply: str, original: str = GERMAN, language: str = "en", echo: bool = False) -> str | None:
-    return why_bad_reply(reply, original, language=language, longest=300, may_repeat=echo)
+def reason(
+    reply: str, original: str = GERMAN, language: str = "en", echo: bool = False
+) -> str | None:
+    return rewrite_error(reply, original, language=language, longest=300, may_repeat=echo)
 
 
 def test_language_is_detected_where_there_is_enough_text() -> None:
@@ -25,7 +27,7 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("reply", "expected"),
     [
         (ENGLISH, None),
         (ENGLISH + "\ud83d", "holds half of a surrogate pair"),
@@ -38,22 +40,22 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
         ("I can't believe that masks help.", None),
     ],
 )
-def test_a_translation_that_is_none_is_refused(reply: str, reason: str | None) -> None:
-    assert why(reply) == reason
+def test_a_translation_that_is_none_is_refused(reply: str, expected: str | None) -> None:
+    assert reason(reply) == expected
 
 
 def test_a_text_that_has_the_style_may_stay_and_a_quotation_too() -> None:
-    assert why(ENGLISH, ENGLISH, echo=True) is None
-    assert why(ENGLISH, ENGLISH) == "an echo of the text"
-    assert why("WHO: COVID-19!", "WHO: COVID-19") is None
+    assert reason(ENGLISH, ENGLISH, echo=True) is None
+    assert reason(ENGLISH, ENGLISH) == "an echo of the text"
+    assert reason("WHO: COVID-19!", "WHO: COVID-19") is None
     # The data set calls it English: it may stay what it is.
-    assert why(GERMAN + ".", GERMAN, "en", echo=True) is None
-    assert why(FRENCH, GERMAN, "en", echo=True) == "in French, not English"
+    assert reason(GERMAN + ".", GERMAN, "en", echo=True) is None
+    assert reason(FRENCH, GERMAN, "en", echo=True) == "in French, not English"
 
 
 def bad(style: str, original: Original, reply: str) -> str | None:
     text = STYLES[style].judge(original, reply)
-    return text.why if text.kind == "failed" else None
+    return text.reason if text.kind == "failed" else None
 
 
 def test_styles_know_language_and_length() -> None:

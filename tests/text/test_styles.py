@@ -155,7 +155,7 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
         ({"_id": "1", "version": 1, "text": "x"}, ":3: _id: '1' version 1 is already on line 1"),
     ],
 )
-def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str) -> None:
+def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, reason: str) -> None:
     style_origin = StyleOrigin("m", "demo", "dev", versions=2)
     two = [Original("1", "t").rewritten("a"), Original("2", "t").rewritten("a")]
     write_style(tmp_path, STYLES["C2"], two, style_origin)
@@ -163,7 +163,7 @@ def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str
         file.write(json.dumps(row) + "\n")
     with pytest.raises(InputError) as error:
         read_style(tmp_path, STYLES["C2"])
-    assert why in str(error.value)
+    assert reason in str(error.value)
 
 
 def test_a_folder_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

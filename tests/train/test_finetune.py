@@ -75,7 +75,7 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     launch = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
     after = tmp_path / "after.yaml"
     after.write_text("only: [Nothing]\n", encoding="utf-8")
-    for command, why in (
+    for command, reason in (
         ([*TWO, *words, "--no.key=3"], "no: no such key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
         ([*TWO, *words, f"--after={after}"], "after.yaml: only: 'Nothing'"),
@@ -83,7 +83,7 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     ):
         proc = run(command, tmp_path)
         errors = [line for line in proc.stderr.splitlines() if line.startswith("error: ")]
-        assert proc.returncode != 0 and len(errors) == 1 and why in errors[0], proc.stderr
+        assert proc.returncode != 0 and len(errors) == 1 and reason in errors[0], proc.stderr
         assert "terminated" not in proc.stderr
     assert not (tmp_path / "run").exists()
 

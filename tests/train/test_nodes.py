@@ -43,8 +43,8 @@ run_program(main)
 
 @pytest.fixture
 def hosts() -> Iterator[tuple[Host, Host]]:
-    if (why := why_not()) is not None:
-        pytest.skip(why)
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     with two_hosts() as pair:
         yield pair
 

@@ -266,7 +266,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
 )
 def test_what_cannot_be_evaluated_is_refused_before_training(
     text: str | None,
-    why: str,
+    reason: str,
     setup: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,7 +279,7 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
         if content is not None:
             Path(file).write_text(content, encoding="utf-8")
     config = small_config(*setup, tmp_path / "run", after="end.yaml")
-    with pytest.raises(UserError, match=why) as error:
+    with pytest.raises(UserError, match=reason) as error:
         finetune(config)
     assert len(error.value.lines) == 1 and not (tmp_path / "run").exists()
 

@@ -81,7 +81,9 @@ def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
 
 
 def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
-    return ["".join(n.source for n in pairs.negatives_of(row, epoch)) for epoch in range(epochs)]
+    return [
+        "".join(n.source for n in pairs.choose_negatives(row, epoch)) for epoch in range(epochs)
+    ]
 
 
 def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:

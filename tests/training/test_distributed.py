@@ -148,8 +148,8 @@ def test_a_world_that_no_launcher_started_is_not_waited_for(size: str) -> None:
     ],
 )
 def test_a_lost_process_is_one_line(error: Exception, reason: str) -> None:
-    why = lost_connection(error)
-    assert why is not None and "\n" not in why and "--resume" in why
+    cause = lost_connection(error)
+    assert cause is not None and "\n" not in cause and "--resume" in cause
     with pytest.raises(UserError, match=reason):
-        raise UserError(why)
+        raise UserError(cause)
     assert lost_connection(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None

@@ -434,10 +434,10 @@ def test_a_run_is_not_resumed_on_something_else(
         text = file.read_text(encoding="utf-8")
         assert text.count(f'"{old}"') == 1
         file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
-    why = f"^the {change} is not the one that the run began with"
+    reason = f"^the {change} is not the one that the run began with"
     if change == "negatives":
-        why = r"mined\.jsonl is not the file that the run was trained on"
-    with pytest.raises(UserError, match=why):
+        reason = r"mined\.jsonl is not the file that the run was trained on"
+    with pytest.raises(UserError, match=reason):
         finetune(small_config(model, data, tmp_path / "run", resume=True, **extra))
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
 

@@ -92,7 +92,7 @@ def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> 
     return encoder
 
 
-def loss_of(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
+def batch_loss(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
     def loss(vectors: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
             claims, sources = vectors[:4], vectors[4:]
@@ -126,7 +126,7 @@ def gradients(
         else nullcontext()
     )
     with context:
-        cache = GradCache(chunks, vectors, loss_of(temperature), whole)
+        cache = GradCache(chunks, vectors, batch_loss(temperature), whole)
         loss = cache.forward()
         cache.backward(loss)
     gradient_of = {
@@ -195,7 +195,7 @@ def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder:
         calls.append(list(rows))
         return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
-    cache = GradCache(chunks, encode, loss_of(0.05))
+    cache = GradCache(chunks, encode, batch_loss(0.05))
     loss = cache.forward()
     assert calls == chunks
     cache.backward(loss)
@@ -247,7 +247,7 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
             return encoder.vectors(encoder.batch([tokens[row] for row in rows]))
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-            cache = GradCache(chunks, vectors, loss_of(0.05), whole)
+            cache = GradCache(chunks, vectors, batch_loss(0.05), whole)
             cache.backward(cache.forward())
         del cache
         assert not tensors and len(before) >= len(chunks)

@@ -22,10 +22,10 @@ from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
 from claim2source.data.prepare import PrepareConfig, prepare
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
-from claim2source.models.manifest import DataRecord, manifest_of
+from claim2source.models.manifest import DataRecord, read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn
-from claim2source.systems.seen import claims_of_models, require_held_out
+from claim2source.systems.seen import claims_models_saw, require_held_out
 from claim2source.text import Rendering
 from claim2source.training.export.weighted_sum import read_parts, write_sum
 from claim2source.training.finetune import finetune
@@ -111,7 +111,7 @@ class World:
             val_sha256=loaded.val.fingerprint,
             val_seen_share=config.data.val_seen_share,
         )
-        claims = claims_of_models([name], str(data)) | TrainedOn.on(loaded.train.claims)
+        claims = claims_models_saw([name], str(data)) | TrainedOn.on(loaded.train.claims)
         self.save(self.place() / "model", name, record, claims)
         self.models[self.root / f"place{self.made}" / "model"] = trained
 
@@ -141,7 +141,7 @@ class World:
     def export(self, number: int, _: int) -> None:
         if self.models:
             folder, target = self.model(number), self.place() / "export"
-            manifest = manifest_of(str(folder))
+            manifest = read_any_manifest(str(folder))
             assert manifest is not None
             target.mkdir(parents=True)
             manifest.write_export(target, sha256="1")
@@ -168,7 +168,9 @@ class World:
         for val in ("auto", "carved"):
             held_out = HeldOut(str(self.dataset(number)), "dev", ChoosingOn(val=val))
             try:
-                chosen = held_out.claims([manifest_of(str(name)) for name in names]).val.claims
+                chosen = held_out.claims(
+                    [read_any_manifest(str(name)) for name in names]
+                ).val.claims
             except NothingToChooseOn:
                 continue
             self.chosen += 1
@@ -257,7 +259,7 @@ def test_a_moved_and_an_exported_model_still_knows_its_claims(
     data = data_of(small_config(setup[0], setup[1], run, data__val_seed=5))
     trained = texts_of(data.train.claims)
     for model in (checkpoint, tmp_path / "moved", export):
-        val = HeldOut(str(tmp_path / "other"), "dev").claims([manifest_of(str(model))]).val
+        val = HeldOut(str(tmp_path / "other"), "dev").claims([read_any_manifest(str(model))]).val
         assert texts_of(val.claims) == texts_of(data.val.claims)
         assert not texts_of(val.claims) & trained
         other = data_of(small_config(model, tmp_path / "other", tmp_path / "out")).val
@@ -289,7 +291,7 @@ def test_what_goes_on_from_a_trained_model_knows_its_claims_too(
         record = Manifest.read(tmp_path / "tuned" / "checkpoints" / f"epoch-{epoch}").trained_on
         assert record == TrainedOn.on(known)
     # On the first data set nothing is chosen but what both have held out.
-    tuned = manifest_of(str(tmp_path / "tuned" / "checkpoints" / "epoch-1"))
+    tuned = read_any_manifest(str(tmp_path / "tuned" / "checkpoints" / "epoch-1"))
     val = HeldOut(str(setup[1]), "dev").claims([tuned]).val
     assert val.claims and not texts_of(val.claims) & texts_of(first)
 
@@ -324,15 +326,15 @@ def test_a_checkpoint_without_a_record_is_warned_of_unless_its_data_are_here(
     values = json.loads((old / "manifest.json").read_text())
     values.pop("trained_on")
     (old / "manifest.json").write_text(json.dumps(values))
-    selection = HeldOut(str(setup[1]), "dev").claims([manifest_of(str(old))])
+    selection = HeldOut(str(setup[1]), "dev").claims([read_any_manifest(str(old))])
     own = data_of(small_config(*setup, run, data__val_seed=5))
     assert selection.val.claims == own.val.claims and not selection.note
-    assert claims_of_models([str(old)], str(setup[1])) == TrainedOn.on(own.train.claims)
+    assert claims_models_saw([str(old)], str(setup[1])) == TrainedOn.on(own.train.claims)
     assert not caplog.records
     # A part of its data: nobody can tell any more which claims it has seen.
     train, dev = small_splits()
     write_beir([train.with_claims(train.claims[10:36]), dev], tmp_path / "part")
-    selection = HeldOut(str(tmp_path / "part"), "dev").claims([manifest_of(str(old))])
+    selection = HeldOut(str(tmp_path / "part"), "dev").claims([read_any_manifest(str(old))])
     (warned,) = caplog.messages
     assert str(tmp_path / "part") in warned and "\n" not in warned and selection.note
     caplog.clear()
@@ -340,5 +342,5 @@ def test_a_checkpoint_without_a_record_is_warned_of_unless_its_data_are_here(
     (warned,) = caplog.messages
     assert "model.name" in warned and str(old) in warned
     # What is trained from it says so for good.
-    record = claims_of_models([str(old)], str(tmp_path / "part"))
+    record = claims_models_saw([str(old)], str(tmp_path / "part"))
     assert record.unrecorded == ("old",) and not record.packed

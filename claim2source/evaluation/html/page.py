@@ -18,14 +18,19 @@ from claim2source.core.folders import require_output_file
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import FILE, MACRO, Comparison
 from claim2source.core.run import Run
-from claim2source.core.tables import TextTable, text_of
+from claim2source.core.tables import TextTable, cell_text
 from claim2source.core.terminal import listed
-from claim2source.data.beir import files_of
+from claim2source.data.beir import dataset_files
 from claim2source.data.grouping import gold_groups
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.compare import ScoredRuns, read_scored, sharing_highest
 from claim2source.evaluation.html.plots import Bar
-from claim2source.evaluation.html.sections import DEPTHS, PageData, published_section, sections_of
+from claim2source.evaluation.html.sections import (
+    DEPTHS,
+    PageData,
+    published_section,
+    report_sections,
+)
 from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import ReportConfig, named_reports
 from claim2source.metrics.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
@@ -49,7 +54,7 @@ def require_page(config: ReportConfig) -> Path:
     """Return the page's file; raise `UserError` where it would replace what is not ours."""
     out = Path(config.html or "")
     inputs = [file for path in config.reports for file in (path / FILE, *path.rglob("*.trec"))]
-    inputs += files_of(config.dataset) if config.dataset else []
+    inputs += dataset_files(config.dataset) if config.dataset else []
     refuse_input(out, inputs, "--html")
     require_output_file(out, GENERATOR, option="--html")
     return out
@@ -68,7 +73,7 @@ def html_report(
     folder, systems, scored = read_scored(config, [f"recall@{depth}" for depth in DEPTHS])
     reports = named_reports(config.reports)
     compared = PageData(scored, systems, repeats, seed, config.languages or (), reports)
-    sections = [*sections_of(compared), *published_section(published or {})]
+    sections = [*report_sections(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries, total = compared_claims(scored, config.claims), len(scored.claim_ids)
     page = render_page(
@@ -225,7 +230,7 @@ def render_page(**values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = lambda value: text_of(value).replace(" [", "\n[")
+    environment.filters["cell"] = lambda value: cell_text(value).replace(" [", "\n[")
     environment.filters["word_columns"] = _word_columns
     # A narrow column breaks a system's name before its claim form.
     environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace(".", "<wbr>."))

@@ -113,7 +113,7 @@ class Section:
         return {**self.numbers, **{part.title: part.table for part in self.shaded}}
 
 
-def sections_of(compared: PageData) -> list[Section]:
+def report_sections(compared: PageData) -> list[Section]:
     sections = [
         _by_language(compared),
         _tests(compared),

@@ -314,7 +314,7 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
     """Show a row as printed, with its marks; ours below; then, where known, the differences."""
     printed, ours, differences, verdicts = [row.name], ["  ours"], ["  difference"], []
     for column in columns:
-        flags = [*table.flags_of(row.name, column.name)]
+        flags = [*table.cell_flags(row.name, column.name)]
         if table.empty and table.value(row.name, column.name) is None:
             flags.append(len(table.flags))  # the note on empty cells comes after the flags'
         mark = f"[{''.join(chr(97 + flag) for flag in flags)}]" if flags else ""

@@ -126,13 +126,13 @@ class Table(Strict):
         if self.relative_to not in (None, *columns):
             raise ValueError(f"relative_to: no column {self.relative_to!r}")
 
-    def flags_of(self, row: str, column: str) -> tuple[int, ...]:
+    def cell_flags(self, row: str, column: str) -> tuple[int, ...]:
         """List the positions of the flags on a cell, from 0."""
         return tuple(i for i, flag in enumerate(self.flags) if flag.covers(row, column))
 
     def reasons(self, row: str, column: str) -> str:
         """Join the reasons to doubt a cell; empty without any."""
-        return "; ".join(self.flags[i].reason for i in self.flags_of(row, column))
+        return "; ".join(self.flags[i].reason for i in self.cell_flags(row, column))
 
     def row(self, name: str) -> Row:
         """Return the row of this name. Raises KeyError without it."""

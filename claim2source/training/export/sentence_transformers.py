@@ -197,8 +197,8 @@ def check_export(
             sample, batch_size=len(sample), convert_to_tensor=True
         )
         expected = torch.from_numpy(encoder.encode(sample, side)[0])
-        if why := _difference(vectors, expected, settings, dtype):
-            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
+        if reason := _difference(vectors, expected, settings, dtype):
+            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {reason}")
     return notes
 
 
@@ -207,8 +207,8 @@ def load_export(kind: type, folder: Path, **settings: object) -> Any:
     try:
         model: Any = kind(str(folder), device="cpu", local_files_only=True, **settings)
     except Exception as error:  # libraries raise anything for files that do not fit
-        why = f"sentence-transformers cannot load the export: {one_line(error)}"
-        raise UserError(why) from None
+        reason = f"sentence-transformers cannot load the export: {one_line(error)}"
+        raise UserError(reason) from None
     return model.eval()
 
 

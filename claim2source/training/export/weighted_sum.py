@@ -33,7 +33,7 @@ from claim2source.models.resolve import (
     set_adapter_scale,
 )
 from claim2source.models.trained_on import TrainedOn
-from claim2source.systems.seen import claims_of_models
+from claim2source.systems.seen import claims_models_saw
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,9 @@ class ScaledCheckpoint:
             # At 1 it is not needed, and may be missing.
             base = {} if scale == 1 else self.base_weights
             if base:
-                _require_alike(self.folder, shapes_of(self._trained_weights), shapes_of(base))
+                _require_alike(
+                    self.folder, weight_shapes(self._trained_weights), weight_shapes(base)
+                )
             with torch.no_grad():
                 for name, live in self.encoder.model.state_dict(keep_vars=True).items():
                     tuned = self._trained_weights[name]
@@ -161,14 +163,14 @@ class ScaledCheckpoint:
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def shapes_of(state: Mapping[str, Tensor]) -> Shapes:
+def weight_shapes(state: Mapping[str, Tensor]) -> Shapes:
     return {name: tuple(weight.shape) for name, weight in state.items()}
 
 
 def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
     """Raise `InputError` where weights have not the names and shapes of a base or another part."""
     if odd := {*shapes.items()} ^ {*others.items()}:
-        raise InputError(file, field=min(odd)[0], why="does not fit the weights beside it")
+        raise InputError(file, field=min(odd)[0], reason="does not fit the weights beside it")
 
 
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
@@ -235,7 +237,7 @@ def _trained_on(parts: Mapping[Path, Manifest]) -> TrainedOn | None:
         return None
     trained_on = TrainedOn()
     for folder, manifest in parts.items():
-        trained_on |= claims_of_models([str(folder)], manifest.data.dataset or "")
+        trained_on |= claims_models_saw([str(folder)], manifest.data.dataset or "")
     return trained_on
 
 
@@ -260,7 +262,7 @@ def _sum_full(
     files = [safe_open(str(part / _MODEL), "pt") for part in parts]
     shapes = [{n: tuple(file.get_slice(n).get_shape()) for n in file.keys()} for file in files]
     # A base may have more: weights that are tied are in its file once.
-    in_base = {name: shape for name, shape in shapes_of(base).items() if name in shapes[0]}
+    in_base = {name: shape for name, shape in weight_shapes(base).items() if name in shapes[0]}
     for part, own in zip(parts, shapes, strict=True):
         _require_alike(part / _MODEL, own, in_base if base else shapes[0])
     state = {}
@@ -294,8 +296,8 @@ def _sum_adapters(
         config = json.loads(file.read_text(encoding="utf-8"))
         if config.get("target_parameters"):
             # The factors of all experts are one tensor: they cannot be set side by side.
-            why = "adapters with target_parameters are no sum of deltas, and are in no sum"
-            raise InputError(file, why=why)
+            reason = "adapters with target_parameters are no sum of deltas, and are in no sum"
+            raise InputError(file, reason=reason)
         states.append(load_file(part / ADAPTER_FILE))
         if unshared := states[0].keys() ^ states[-1].keys():
             raise UserError(f"{part}: only it or {next(iter(parts))} adapts {min(unshared)}")

@@ -54,7 +54,7 @@ def their_vectors(folder: Path) -> np.ndarray:
     return np.stack([model.encode_query(TEXTS), model.encode_document(TEXTS)])
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+def model_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
@@ -119,7 +119,7 @@ def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
     assert np.abs(base_vectors - vectors(encoder)).max() > 1e-2
     set_adapter_scale(encoder.model, 0.5)
     out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    assert weights_of(out).keys() == weights_of(tmp_path / "base").keys()
+    assert model_weights(out).keys() == model_weights(tmp_path / "base").keys()
     assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
     with pytest.raises(InputError, match="target_parameters are no sum"):
@@ -137,7 +137,7 @@ def test_lora_is_the_base_plus_scaled_delta(
     lines = merge(MergeConfig([str(point)], out, scales=scales))
     adapter = load_file(point / "adapter_model.safetensors")
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
-    base_weights, merged = weights_of(base), weights_of(out)
+    base_weights, merged = model_weights(base), model_weights(out)
     factor = 1.0 if scale is None else scale
     expected = base_weights[f"{LAYER}.weight"] + factor * (8 / 2) * (b @ a)
     assert torch.allclose(merged[f"{LAYER}.weight"], expected, atol=1e-6)
@@ -175,7 +175,7 @@ def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path
     for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
         scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
         fresh = export(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
-        in_turn, by_itself = weights_of(tmp_path / f"m{turn}"), weights_of(fresh)
+        in_turn, by_itself = model_weights(tmp_path / f"m{turn}"), model_weights(fresh)
         assert all(torch.equal(in_turn[name], by_itself[name]) for name in by_itself)
         assert (hashes(base), hashes(tmp_path / "point")) == before
 
@@ -189,15 +189,15 @@ def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path
     adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
     a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
     assert a.dtype == torch.float32
-    exact = weights_of(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
+    exact = model_weights(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
     out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    weight = weights_of(out)[f"{LAYER}.weight"]
+    weight = model_weights(out)[f"{LAYER}.weight"]
     assert weight.dtype == torch.bfloat16
     assert torch.equal(weight, exact.to(torch.bfloat16))
-    naive = weights_of(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
+    naive = model_weights(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
     assert not torch.equal(weight, naive)
     full = export(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
-    full_weight = weights_of(full)[f"{LAYER}.weight"]
+    full_weight = model_weights(full)[f"{LAYER}.weight"]
     assert full_weight.dtype == torch.float32 and torch.allclose(full_weight, exact, atol=1e-7)
     assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
     assert json.loads((out / "claim2source.json").read_text())["encoder"]["dtype"] == "bfloat16"
@@ -212,7 +212,7 @@ def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_
     four.write(tmp_path / "point")
     lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
     assert any("nf4" in line and "own weights" in line for line in lines)
-    merged, expected = weights_of(tmp_path / "out"), weights_of(half)
+    merged, expected = model_weights(tmp_path / "out"), model_weights(half)
     assert merged.keys() == expected.keys()
     assert all(torch.equal(merged[name], expected[name]) for name in expected)
     assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
@@ -290,12 +290,12 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
     assert resolved.rendering_for(None) == RENDERING
     assert resolved.rendering_for(Rendering("translated")) == Rendering("translated")
     record = json.loads((out / "claim2source.json").read_text())
-    for harm, why in (
+    for harm, reason in (
         ({"rendering": {"claims": "sung", "sources": "metadata"}}, "rendering.claims: 'sung'"),
         ({"encoder": {}}, "encoder.pooling: is missing"),
     ):
         (out / "claim2source.json").write_text(json.dumps(record | harm))
-        with pytest.raises(InputError, match=rf"claim2source\.json: {why}"):
+        with pytest.raises(InputError, match=rf"claim2source\.json: {reason}"):
             resolve(out, "cpu")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.config import ConfigError
 from claim2source.models.hub import weights_hash
-from claim2source.models.manifest import RerankerManifest, manifest_of
+from claim2source.models.manifest import RerankerManifest, read_any_manifest
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
@@ -78,7 +78,7 @@ def test_an_exported_reranker_gives_the_checkpoints_logits(
     assert np.abs(before - expected).max() > 0.01
     assert weights_hash(tiny[kind]) == base
     # What it was trained on is known of the export too, so that nothing is chosen on it.
-    manifest = manifest_of(str(out))
+    manifest = read_any_manifest(str(out))
     assert isinstance(manifest, RerankerManifest)
     assert manifest.data.train_sha256 == RerankerManifest.read(checkpoint).data.train_sha256
     assert not (out / "adapter_config.json").exists()
