@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def abstain(config: AbstainConfig) -> str:
     """Measure an index's abstention, write it to `config.out`, and return the tables.
 
-    Raises `UserError` where none is fitted to the index.
+    Raises `UserError` if none is fitted to the index.
     """
     require_output(config.out)
     engine = open_index(config.index)

@@ -1,7 +1,7 @@
 """Encode a data set into the store: `accelerate launch eval/encode.py --model.name M --dataset D`.
 
 The processes divide the texts by length. Texts that the store holds are not encoded again, so that
-a stopped run goes on where it was. Evaluation with the same model, rendering and `vectors` then
+a stopped run goes on if it was. Evaluation with the same model, rendering and `vectors` then
 finds every vector there.
 """
 

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def rewrite(config: RewriteConfig) -> None:
-    """Rewrite the texts of every style and write them; raise `UserError` last where some are left.
+    """Rewrite the texts of every style and write them; raise `UserError` last if some are left.
 
     A style is written as soon as it is there.
     """

@@ -98,7 +98,7 @@ class RumorsConfig(ModelOptions):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold a system's evidence, verdicts and report."""
+    """System's evidence, verdicts and report."""
 
     report: SystemReport
     run: Run

@@ -70,7 +70,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class RunScores:
-    """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
+    """Run's scores, their coverage by judgements, and the count of repeated rows."""
 
     run: Run
     scores: Scores

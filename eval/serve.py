@@ -65,7 +65,7 @@ class ServeConfig(FinderOptions):
 
     @property
     def is_local(self) -> bool:
-        """Tell whether only this machine can ask."""
+        """Whether only this machine can ask."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

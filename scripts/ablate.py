@@ -108,7 +108,7 @@ class AblateConfig(Settings):
 
 
 class Outcome(NamedTuple):
-    """Hold a row's scores by target; `val` is the chosen checkpoint's on val, `note` names it."""
+    """Row's scores by target; `val` is the chosen checkpoint's on val, `note` names it."""
 
     val: float | None
     note: str
@@ -161,7 +161,7 @@ class Ablation:
         return Report.read(folder).training
 
     def run(self, row: str) -> Outcome | None:
-        """Score a row, after its training; None where that is not selected."""
+        """Score a row, after its training; None if that is not selected."""
         own, settings = self.table.rows[row], self.table.of(row)
         val, note = None, ""
         if own.scale is None:
@@ -231,7 +231,7 @@ class Ablation:
 
 
 def resumable(config: FinetuneConfig) -> bool:
-    """Tell whether `config.out` holds a run that was begun with these settings."""
+    """Whether `config.out` holds a run that was begun with these settings."""
     if not is_run(config.out):
         return False
     try:

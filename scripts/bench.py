@@ -1,4 +1,4 @@
-"""Measure one case, beside a peer where there is one: `python scripts/bench.py CASE`.
+"""Measure one case, beside a peer if there is one: `python scripts/bench.py CASE`.
 
 Both sides take turns, and `ratio` is the median of the peer's time divided by ours over the
 repeats: above 1, ours is faster. The last line is JSON, with `ratio` first, its `spread` (lowest

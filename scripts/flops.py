@@ -17,7 +17,7 @@ Tuning = Literal["full", "lora"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Hold the sizes of a transformer that determine its FLOPs.
+    """Sizes of a transformer that determine its FLOPs.
 
     Args:
         linear: weights of linear layers outside embeddings and pooler.

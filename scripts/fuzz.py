@@ -2,7 +2,7 @@
 
 Every case is a command over valid inputs of which some are spoilt. It must end with exit code 0, or
 2 and short printable lines, in time, with no input changed and nothing half-written. The first case
-of each way to fail is printed and written to a folder, where `running.json` is the case that the
+of each way to fail is printed and written to a folder, if `running.json` is the case that the
 process died in. `--case FILE` runs one again. Needs the extra `dev`.
 """
 

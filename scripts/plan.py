@@ -104,7 +104,7 @@ CT26 = Sizes(19_244, 4_993, 9_000, 10_000, 73.0, 420.0)
 
 @dataclass(frozen=True)
 class PlanConfig(FinetuneConfig):
-    """Hold the settings of a training and of the cards that it runs on.
+    """Settings of a training and of the cards that it runs on.
 
     Args:
         card: h200, h100, a100, l40s or rtx4090.
@@ -255,7 +255,7 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
 
 
 def peak_flops(card: str) -> float:
-    """Look up a card's dense bf16 peak; infinity where unknown, so that shares are 0."""
+    """Look up a card's dense bf16 peak; infinity if unknown, so that shares are 0."""
     words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
     # Other forms of a card are slower.
     cards = set() if words & {"laptop", "nvl", "pcie"} else words & CARDS.keys()

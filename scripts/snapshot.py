@@ -114,7 +114,7 @@ def take(arguments: argparse.Namespace) -> int:
 
 
 def program_command(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
-    """Return the words of a case; none where the repository lacks its program, or its data."""
+    """Return the words of a case; none if the repository lacks its program, or its data."""
     program, *words = fill(CASES[name], filled).split()
     # The program runs in `work`, where the slices lie.
     data = (str(filled["data"]), "slices/")
@@ -369,7 +369,7 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
 
 
 def same_weights(before: Path, after: Path, file: Path) -> bool:
-    """Tell whether two files hold the same tensors to 1e-6; not where one is no longer there."""
+    """Whether two files hold the same tensors to 1e-6; not if one is no longer there."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file

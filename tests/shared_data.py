@@ -17,13 +17,13 @@ def data_folder(name: str = "") -> Path:
 
 
 def set_data_folder() -> None:
-    """Set CLAIM2SOURCE_DATA for tests that load data sets by name, where the folder exists."""
+    """Set CLAIM2SOURCE_DATA for tests that load data sets by name, if the folder exists."""
     if data_folder().is_dir():
         os.environ["CLAIM2SOURCE_DATA"] = str(data_folder())
 
 
 def shared(name: str) -> Path:
-    """Give a folder or file of the real data; skip the test, naming it, where it is absent."""
+    """Give a folder or file of the real data; skip the test, naming it, if it is absent."""
     path = data_folder(name)
     if not path.exists():
         pytest.skip(f"no {path} (set CLAIM2SOURCE_DATA to the folder that holds {name})")

@@ -33,7 +33,7 @@ def is_config(kind: object) -> bool:
 
 
 def is_unbounded(hint: Any) -> bool:
-    """Tell whether a number may be of this type and has no bounds there."""
+    """Whether a number may be of this type and has no bounds there."""
     if hint in (int, float):
         return True
     if get_origin(hint) is Annotated and any(isinstance(m, Interval) for m in get_args(hint)):

@@ -37,7 +37,7 @@ GONE = (
 
 @pytest.fixture(scope="module")
 def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the runs, with the copy's path where they name their own."""
+    """Copy the runs, with the copy's path if they name their own."""
     folder = tmp_path_factory.mktemp("made") / "fixtures"
     shutil.copytree(MADE, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for path in folder.rglob("*"):

@@ -13,7 +13,7 @@ _HEAD, _BLOCK = 7, 2**15
 
 @dataclass
 class OfflineRun:
-    """Hold what a run file says."""
+    """What a run file says."""
 
     folder: Path  # that the run is of
     id: str = ""

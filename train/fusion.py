@@ -2,7 +2,7 @@
 
 The candidates are the first sources of a system; each is scored by several views (BM25 of parts,
 bigrams, cosines ..), and a linear listwise ranker learns their weights: on all of train, or on val
-where a model was trained. Views are chosen, and rankers compared, on papers that they were not
+if a model was trained. Views are chosen, and rankers compared, on papers that they were not
 fitted on; the split is looked at once, with what was chosen.
 `{rerank: learned, file: OUT/fusion.json}` is then a stage of any system.
 """
@@ -75,7 +75,7 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     Args:
         views: YAML of views by name; the first two are in every ranker.
         system: name of a system of the YAML files, whose first sources are re-ranked: those before
-            its stage `learned`, where it has one.
+            its stage `learned`, if it has one.
         out: folder for the fusion (`fusion.json`), the report and the runs.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
@@ -102,7 +102,7 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold a ranker's reciprocal ranks on papers it was not fitted on, [claims].
+    """Ranker's reciprocal ranks on papers it was not fitted on, [claims].
 
     `views` are those it reads; `seconds` is the CPU time of fitting it.
     """
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def train_fusion(config: LearnedFusionConfig) -> str:
     """Fit on train, report on the split, write `config.out`; return the tables.
 
-    Raises `UserError` where nothing can be fitted on claims that the encoders do not know.
+    Raises `UserError` if nothing can be fitted on claims that the encoders do not know.
     """
     require_output(config.out)
     require_output_file(config.out / FILE, '"views"')
@@ -222,13 +222,13 @@ def train_fusion(config: LearnedFusionConfig) -> str:
 
 
 def without_learned(system: System) -> System:
-    """Cut a system before its learned stage, where it has one."""
+    """Cut a system before its learned stage, if it has one."""
     stages = takewhile(lambda stage: stage.name != "rerank learned", system.stages)
     return replace(system, stages=tuple(stages))
 
 
 def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
-    """Read the views, with the program's encoder where they name none."""
+    """Read the views, with the program's encoder if they name none."""
     views = read_entries(ViewConfig, path, folder="fusion")
     require(len(views) > 1, "views", str(path), "a file with two views or more")
     model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)

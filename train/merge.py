@@ -70,15 +70,15 @@ class MergeConfig(StoreOptions):
 
     Args:
         checkpoints: a checkpoint, or the folder of a training run (its chosen epoch; for
-            `scales`, where the base was chosen, the best trained one), or several to sum.
+            `scales`, if the base was chosen, the best trained one), or several to sum.
         out: folder to write.
         dtype: type of the written weights; none: the checkpoint's. Sums are computed in float32.
-        dataset: folder in BEIR layout, or `demo`, to score on where there is something to
+        dataset: folder in BEIR layout, or `demo`, to score on if there is something to
             choose; none: what the first checkpoint was trained on.
         split: split that the report is of; nothing is chosen on it.
         rule: how val chooses: `one_se`, of what is within one standard error of the best, by
             paper, the scale nearest to 1, and the sum; or the plain `best`.
-        model: `allow_bin`, `allow_remote_code` and `attention`, where the base needs them; all
+        model: `allow_bin`, `allow_remote_code` and `attention`, if the base needs them; all
             else is the manifest's.
         wandb: log the tables to Weights & Biases.
         push_to_hub: name of a model repository that the folder is uploaded to, with
@@ -113,7 +113,7 @@ class MergeConfig(StoreOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Sum, score where there is a choice, write the folder, print its content."""
+    """Sum, score if there is a choice, write the folder, print its content."""
     config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
     for line in merge(config):
         say(line)
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def merge(config: MergeConfig) -> list[str]:
     """Write the export atomically; returns the scores, and a description of it, as lines.
 
-    Raises `UserError` where there is no sum, nothing to choose on, or where sentence-transformers
+    Raises `UserError` if there is no sum, nothing to choose on, or where sentence-transformers
     would not give the same vectors.
     """
     require_tracking(config.wandb)
@@ -152,7 +152,7 @@ def require_free(out: Path, overwrite: bool) -> None:
 
 
 def require_scalable(checkpoint: Path) -> None:
-    """Raise `UserError` where there is nothing to scale, or full weights were scaled before."""
+    """Raise `UserError` if there is nothing to scale, or full weights were scaled before."""
     weights = Manifest.read(checkpoint).weights
     if weights.kind == "base":
         raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
@@ -214,7 +214,7 @@ def _title(config: MergeConfig) -> str:
 
 
 def _run_report(checkpoint: Path) -> Report | None:
-    """Read the report of the run that chose a checkpoint; None where there is none."""
+    """Read the report of the run that chose a checkpoint; None if there is none."""
     run = checkpoint.parent.parent
     is_chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
     return Report.read(run) if is_chosen and (run / REPORT_FILE).is_file() else None
@@ -262,7 +262,7 @@ class Comparison:
         self.store = Store(config.store)
 
     def selection(self) -> SelectionData:
-        """Find the claims to choose on. Raises `NothingToChooseOn` where there are none."""
+        """Find the claims to choose on. Raises `NothingToChooseOn` if there are none."""
         on = ChoosingOn(val="carved", lenient=self.config.lenient)
         return HeldOut(self.dataset, self.config.split, on).claims([self.manifest])
 
@@ -316,7 +316,7 @@ class Comparison:
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float]:
     """Score every scale on val, choose one, and report it beside both ends.
 
-    The default is 1, and where 0 is among the scales none below it is chosen. By the rule `best`,
+    The default is 1, and if 0 is among the scales none below it is chosen. By the rule `best`,
     of equal scales the smallest is chosen.
     """
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)

@@ -60,7 +60,7 @@ class MineConfig(Settings):
         rendering: representation of claims and sources.
         mining: how negatives are chosen.
         store: folder of the embedding store; none: the user's cache.
-        device: none takes a GPU where the machine has one.
+        device: none takes a GPU if the machine has one.
     """
 
     out: Path

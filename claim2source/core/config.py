@@ -157,9 +157,9 @@ def read_config(
 
 
 def shipped(path: Path, program: str) -> Path:
-    """Return `path`, or the config of the package that `configs/...` names where it is absent.
+    """Return `path`, or the config of the package that `configs/...` names if it is absent.
 
-    Raises `InputError` that lists the configs of `program` where there is neither.
+    Raises `InputError` that lists the configs of `program` if there is neither.
     """
     path = Path(os.path.expanduser(path))
     if path.exists() or path.is_symlink():
@@ -445,7 +445,7 @@ def _adapter(hint: Any) -> Any:
 
 
 class YamlMapping(dict[str, Any]):
-    """Hold the values of a YAML mapping, and the place of each key; None where no file set it."""
+    """Values of a YAML mapping, and the place of each key; None if no file set it."""
 
     def __init__(self, values: Any = (), locations: Any = ()) -> None:
         super().__init__(values)
@@ -520,7 +520,7 @@ class _Reader:
 
 
 def read_yaml(source: Path | str) -> Any:
-    """Read a YAML file, or a text; None where it is empty. Raises `InputError`."""
+    """Read a YAML file, or a text; None if it is empty. Raises `InputError`."""
     line, name = None, str(source) if isinstance(source, Path) else ""
     try:
         if isinstance(source, Path):

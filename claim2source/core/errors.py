@@ -132,7 +132,7 @@ def value_text(value: object) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest the known names that are nearest, with a space after them; "" where none is near.
+    """Suggest the known names that are nearest, with a space after them; "" if none is near.
 
     `epochs` finds `optimisation.epochs`, `lr` the initials of `learning_rate`, `top_k` the key `k`.
     """
@@ -184,7 +184,7 @@ class Problems:
 
     @property
     def first(self) -> str:
-        """Write the first problem; "" where there is none."""
+        """Write the first problem; "" if there is none."""
         return str(self._shown_first[0]) if self._shown_first else ""
 
     def summary(self, names: Mapping[str, str] | None = None) -> str:

@@ -136,7 +136,7 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
 
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
-    """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
+    """Raise `InputError` if the file `target` is one of the `inputs` or lies in one."""
     output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
     if target.exists() and read & {output, *output.parents}:
@@ -149,7 +149,7 @@ def real_path(path: str | Path) -> Path:
 
 
 def file_error(path: Path) -> str | None:
-    """Explain why a path is no file that can be read to its end; None where it is."""
+    """Explain why a path is no file that can be read to its end; None if it is."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
@@ -167,7 +167,7 @@ def file_error(path: Path) -> str | None:
 
 
 def folder_error(path: Path) -> str | None:
-    """Explain why a path is no folder; None where it is."""
+    """Explain why a path is no folder; None if it is."""
     if path.is_dir():
         return None
     reason = file_error(path) or "is a file, not a folder"
@@ -175,7 +175,7 @@ def folder_error(path: Path) -> str | None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Tell whether a killed process left this path of `atomic_path` or `atomic_folder`."""
+    """Whether a killed process left this path of `atomic_path` or `atomic_folder`."""
     return _LEFTOVER.fullmatch(path.name) is not None
 
 

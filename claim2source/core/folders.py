@@ -43,7 +43,7 @@ _OURS = re.compile(
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder is a training run of ours that has begun: something was scored.
+    """Whether a folder is a training run of ours that has begun: something was scored.
 
     The one rule by which runs are recognised: the trainer's marker, or for a run of 0.1.0 its
     whole config beside a checkpoint or a history; a `config.yaml` alone is anybody's. A run that
@@ -53,7 +53,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_unbegun(folder: Path) -> bool:
-    """Tell whether the trainer made this folder, and was stopped before it scored anything."""
+    """Whether the trainer made this folder, and was stopped before it scored anything."""
     return not _has_progress(folder) and _is_ours(folder)
 
 
@@ -74,7 +74,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def run_settings(folder: Path) -> dict[str, object]:
-    """Read a run's config; nothing where there is none that can be read."""
+    """Read a run's config; nothing if there is none that can be read."""
     try:
         if (folder / CONFIG_FILE).stat().st_size > MOST_BYTES:
             return {}
@@ -112,7 +112,7 @@ def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
 
 
 def foreign_file(run: Path) -> str | None:
-    """Find something in a run's folder that no program of ours wrote; None where all is ours."""
+    """Find something in a run's folder that no program of ours wrote; None if all is ours."""
     return next((name for name in _files(run) if not _OURS.fullmatch(name)), None)
 
 
@@ -124,7 +124,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def kept_run_reason(folder: Path) -> str | None:
-    """Explain why an earlier run that was moved aside must not be removed; None where it may be."""
+    """Explain why an earlier run that was moved aside must not be removed; None if it may be."""
     if folder.is_symlink() or not is_run(folder):
         return "is not a training run of this program"
     name = foreign_file(folder)
@@ -136,7 +136,7 @@ def replaced_folder(folder: Path) -> Path:
 
 
 def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
-    """Raise `UserError` where `put_aside` would lose something, or cannot rename the folder.
+    """Raise `UserError` if `put_aside` would lose something, or cannot rename the folder.
 
     `why_kept` says why an earlier folder at that place must stay.
     """

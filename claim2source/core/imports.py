@@ -18,7 +18,7 @@ def chosen_paths() -> Iterator[None]:
     """Import from no folder while the body runs that is searched only since we are in it.
 
     `python -m`, `python -c` and an empty part of PYTHONPATH put the current folder before all
-    installed modules. It counts where PYTHONPATH names it, or where a package was installed
+    installed modules. It counts if PYTHONPATH names it, or if a package was installed
     from it to be edited.
     """
     before = list(sys.path)
@@ -33,7 +33,7 @@ def chosen_paths() -> Iterator[None]:
 def import_named(module: str) -> ModuleType:
     """Import a module that a config names, as `chosen_paths` allows.
 
-    Raises `ModuleNotFoundError`; where it lies in the current folder it says what to do.
+    Raises `ModuleNotFoundError`; if it lies in the current folder it says what to do.
     """
     with chosen_paths():
         try:

@@ -48,10 +48,10 @@ class Holder:
 
 
 class FolderLock:
-    """Hold a folder's lock until `release`; raise `UserError` where a living process has it.
+    """Folder's lock until `release`; raise `UserError` if a living process has it.
 
     The kernel drops a dead process's flock, so a number that another process got since is not
-    taken for it. Where flock does not reach (another host, some network file systems), a lock
+    taken for it. If flock does not reach (another host, some network file systems), a lock
     counts as held while it is touched. A stale lock is said and taken over.
     """
 
@@ -143,7 +143,7 @@ class FolderLock:
 
 
 def _flock(file: int) -> bool | None:
-    """Take the kernel's lock: False where another process has it, None where there is none."""
+    """Take the kernel's lock: False if another process has it, None if there is none."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

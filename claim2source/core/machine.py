@@ -25,7 +25,7 @@ _MMAP_THRESHOLD = -3
 def peak_memory(gpu: bool = True) -> int:
     """Measure the most memory held since `reset_peak_memory`, or the process's start, in bytes.
 
-    GPU memory where one is used, unless `gpu` is false: for a stage that runs on the CPU.
+    GPU memory if one is used, unless `gpu` is false: for a stage that runs on the CPU.
     """
     if gpu and "torch" in sys.modules:
         import torch
@@ -55,7 +55,7 @@ def reset_peak_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, where the C library holds it back and can be asked."""
+    """Return freed memory to the system, if the C library holds it back and can be asked."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

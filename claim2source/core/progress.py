@@ -29,7 +29,7 @@ class Progress(AbstractContextManager["Progress"]):
     """Count and show the items done; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none. Where `total` is not known, only what is done is counted; else the time
+    sooner prints none. If `total` is not known, only what is done is counted; else the time
     that is left is estimated.
     """
 

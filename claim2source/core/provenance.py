@@ -27,7 +27,7 @@ _PACKAGES = (
 def version(name: str) -> str:
     """Return the installed version of a package, read once a process: its file takes 20 ms.
 
-    Raises `PackageNotFoundError` where it is not installed.
+    Raises `PackageNotFoundError` if it is not installed.
     """
     return metadata.version(name)
 

@@ -39,12 +39,12 @@ def nfkc(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Hold a post that means a paper without naming it.
+    """Post that means a paper without naming it.
 
     `lang` is its language's primary subtag (ISO 639-1: de for de-AT, DE and ger), `tag` the
     language as the data name it, `translation` its English translation, `golds` the ids of the
-    sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
-    the whole pool), `excluded` ids that are never ranked for it: the claim itself, where the pool
+    sources it means (empty if unknown), `candidates` the ids a stage may choose from (None:
+    the whole pool), `excluded` ids that are never ranked for it: the claim itself, if the pool
     has it.
 
     Example:
@@ -85,7 +85,7 @@ def is_integer_text(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Hold a document that a claim may mean: a paper, an article, a post of an authority.
+    """Document that a claim may mean: a paper, an article, a post of an authority.
 
     Example:
         >>> import claim2source as c2s
@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Hold judgements of relevance: claim id -> source id -> grade (above 0 is relevant).
+    """Judgements of relevance: claim id -> source id -> grade (above 0 is relevant).
 
     Example:
         >>> import claim2source as c2s
@@ -218,7 +218,7 @@ class Dataset:
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
-        """Map sources to the first one with the same title and abstract, where there are several.
+        """Map sources to the first one with the same title and abstract, if there are several.
 
         Case, punctuation and Unicode form aside.
         """

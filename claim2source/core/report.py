@@ -1,4 +1,4 @@
-"""Hold an evaluation's results: systems, scores, intervals, tests, costs, provenance."""
+"""Evaluation's results: systems, scores, intervals, tests, costs, provenance."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def known_cost(
 
 
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
-    """Return the cells for `COST_COLUMNS`, None where a cost is not known.
+    """Return the cells for `COST_COLUMNS`, None if a cost is not known.
 
     ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
     """
@@ -100,7 +100,7 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Trial:
-    """Record one setting that was tried: its score, and its scores by language where kept."""
+    """Record one setting that was tried: its score, and its scores by language if kept."""
 
     settings: Settings
     score: float
@@ -113,7 +113,7 @@ class Trial:
 class Choice:
     """Record settings chosen by `metric` on `claims` claims of a split that is not reported.
 
-    `score` is the macro average; where `seen_share` is a number, each language's score is that
+    `score` is the macro average; if `seen_share` is a number, each language's score is that
     share of its mean over claims of seen papers, and the rest of that over the others. `rule`
     is how it was chosen: of the settings that are within one standard error of the best, the
     one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
@@ -140,7 +140,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Hold 95 % bootstrap intervals by gold paper: metric -> language or `macro` -> (low, high)."""
+    """95 % bootstrap intervals by gold paper: metric -> language or `macro` -> (low, high)."""
 
     values: Mapping[str, Mapping[str, tuple[float, float]]] = field(repr=False)
     repeats: int
@@ -169,10 +169,10 @@ class Twins:
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """Hold a published cell that our score stands beside, both in the paper's unit.
+    """Published cell that our score stands beside, both in the paper's unit.
 
     `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
-    our interval (`low`, `high`); where ours is over other claims there is no difference.
+    our interval (`low`, `high`); if ours is over other claims there is no difference.
     """
 
     table: str
@@ -191,7 +191,7 @@ class PublishedScore:
 
 @dataclass(frozen=True)
 class Place:
-    """Hold the place of a score on a leaderboard: from `best` to `worst`, as far as it is known.
+    """Place of a score on a leaderboard: from `best` to `worst`, as far as it is known.
 
     `lead` is over the next score if it is the first, else negative, behind the best.
     """
@@ -214,7 +214,7 @@ class SystemReport(Strict):
     """Describe a row: one system over one claim form, whole or up to one of its stages.
 
     `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
-    `bm25-tuned` and `tuned-hybrid:NAME` where settings were chosen); `system` is its name whatever
+    `bm25-tuned` and `tuned-hybrid:NAME` if settings were chosen); `system` is its name whatever
     the claim form, `stage` the last stage that the row has, "" for all of them; `parts` are the
     systems it fuses; `val` are the scores on val and its parts that
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
@@ -309,7 +309,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold the comparisons of one declared family of tests, and how they were made.
+    """Comparisons of one declared family of tests, and how they were made.
 
     `average` is `macro`, `micro` or a language; `repeats` the permutations used, `draws` the
     bootstrap's, both by `seed`; `least_p` the smallest p-value that these claims can give.
@@ -400,7 +400,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Report(Strict):
-    """Hold the results of one evaluation.
+    """Results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
     or the only one. `systems` are in the order of the tables. `headline` are scores that stand at
@@ -475,7 +475,7 @@ class Report(Strict):
 
     @property
     def twins_table(self) -> TextTable | None:
-        """Tabulate each system's ties with sources of a gold's text; None where there are none."""
+        """Tabulate each system's ties with sources of a gold's text; None if there are none."""
         columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin"]
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
@@ -528,7 +528,7 @@ class Report(Strict):
     def read(cls, folder: str | Path) -> Report:
         """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
-        Raises `InputError` naming the field where there is none, where it is of another version, or
+        Raises `InputError` naming the field if there is none, if it is of another version, or
         where anything in it is missing, unknown or of another type.
         """
         require_path(folder, "folder")

@@ -324,7 +324,7 @@ def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
 
 @dataclass(frozen=True)
 class Result:
-    """Hold a stage's run, notes by claim, failures and cost.
+    """Stage's run, notes by claim, failures and cost.
 
     `stored`: the run was read from the store, and the cost is what it took to make. `details` are
     a verifier's numbers by claim, such as `asks`, `tokens` and `none`. `settings` are those of the

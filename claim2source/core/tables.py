@@ -13,7 +13,7 @@ Cell = str | int | float | None
 
 
 class TextTable(NamedTuple):
-    """Hold a table before it is rendered; each row is as long as `columns`.
+    """Table before it is rendered; each row is as long as `columns`.
 
     `digits` are the decimals of floats; `numeric` tells which columns hold numbers, where their
     cells are already texts.

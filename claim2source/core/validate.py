@@ -28,7 +28,7 @@ class Strict:
 
 
 def read_json(path: Path, *, ours: bool = True) -> object:
-    """Read a JSON file. Raises `InputError` where there is none, or it is damaged.
+    """Read a JSON file. Raises `InputError` if there is none, or it is damaged.
 
     A file of `ours` holds numbers that can be computed with: finite, whole ones of 64 bits.
     """

@@ -192,7 +192,7 @@ def _write_name(entry: _Entry, turn: bool) -> str:
 
 
 def _is_turned(entry: _Entry) -> bool:
-    """Tell whether an entry is "Surname, Given", as "Doe, Jane" is and "Doe, 12" is not."""
+    """Whether an entry is "Surname, Given", as "Doe, Jane" is and "Doe, 12" is not."""
     if len(entry.name) != 2 or not entry.name[0] or not entry.name[1]:
         return False
     first, second = entry.name
@@ -203,7 +203,7 @@ def _is_turned(entry: _Entry) -> bool:
 
 
 def _is_surname(text: str) -> bool:
-    """Tell whether a text is one word, not counting particles ("van der") and suffixes."""
+    """Whether a text is one word, not counting particles ("van der") and suffixes."""
     words = [word for word in text.split() if not _SUFFIX.fullmatch(word)]
     while len(words) > 1 and words[0] in _PARTICLES:
         del words[0]

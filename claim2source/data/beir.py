@@ -46,7 +46,7 @@ _USUAL_SPLITS = ("train", "val", "dev", "test")
 
 
 class Judgement(NamedTuple):
-    """Hold one judgement and its line."""
+    """One judgement and its line."""
 
     line: int
     claim: str
@@ -55,7 +55,7 @@ class Judgement(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Hold a claim of queries.jsonl, its line, and the split that its metadata names."""
+    """Claim of queries.jsonl, its line, and the split that its metadata names."""
 
     line: int
     claim: Claim
@@ -65,7 +65,7 @@ class Query(NamedTuple):
 def dataset_folder(name: str | Path) -> Path:
     """Locate the folder of a data set given by path or name, as `load` does.
 
-    Raises `InputError` where a plain name is no folder, here or in CLAIM2SOURCE_DATA.
+    Raises `InputError` if a plain name is no folder, here or in CLAIM2SOURCE_DATA.
     """
     if str(name) == "demo":
         return DEMO
@@ -380,8 +380,8 @@ def write_beir(
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
-    moved to `NAME.replaced`. Raises `UserError` where `folder` holds anything else, ValueError
-    without a split, and where the name of one is no file name or a split or claim is there twice.
+    moved to `NAME.replaced`. Raises `UserError` if `folder` holds anything else, ValueError
+    without a split, and if the name of one is no file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
     if not splits:

@@ -34,7 +34,7 @@ COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time"
 
 
 class _Table(NamedTuple):
-    """Hold the entries of one file, or of one split of a hub configuration; `name` names it."""
+    """Entries of one file, or of one split of a hub configuration; `name` names it."""
 
     name: str
     entries: list[object]
@@ -94,7 +94,7 @@ def read_hub(
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
     (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
-    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `read_2026`.
+    the extra `hub`. Raises `UserError` if it cannot be loaded, else as `read_2026`.
     """
     tables = _load_hub(name, revision)
     if HUB_COLLECTION not in tables:
@@ -213,7 +213,7 @@ def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], froz
 
 
 def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
-    """Note golds that are texts where the collection has numbers, or the other way round.
+    """Note golds that are texts if the collection has numbers, or the other way round.
 
     Submissions write ids as the collection has them, and a scorer compares them with the golds.
     """
@@ -394,7 +394,7 @@ def _read_tweets(
     collection: str,
     problems: Problems,
 ) -> Dataset:
-    """Read one split; `source_ids` holds ids that golds may have, None where golds are unknown."""
+    """Read one split; `source_ids` holds ids that golds may have, None if golds are unknown."""
     before = len(problems)
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}

@@ -66,7 +66,7 @@ class Fetcher:
                 raise UserError(f"instances: {host!r} is not a host, such as mastodon.social")
 
     def post(self, address: str, id: str = "0") -> Post:
-        """Read the post at an address. Raises `UserError` where none can be read."""
+        """Read the post at an address. Raises `UserError` if none can be read."""
         try:
             parts = urlsplit(address.strip())
             host, port = (parts.hostname or "").removeprefix("www."), parts.port
@@ -94,7 +94,7 @@ class Fetcher:
             name = _text(self._json(f"{BLUESKY_API}/xrpc/{query}", address), "did", address)
 
         def fetch_post_view(uri: str) -> dict[str, Any] | None:
-            """Ask for the post at an AT address; None where it cannot be seen."""
+            """Ask for the post at an AT address; None if it cannot be seen."""
             query = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
             posts = objects(self._json(f"{BLUESKY_API}/xrpc/{query}", address).get("posts"))
             return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
@@ -145,7 +145,7 @@ class Fetcher:
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text is an address and nothing else."""
+    """Whether a text is an address and nothing else."""
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
@@ -173,7 +173,7 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
 
 
 def posts_from(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
-    """Read the posts of a file, else the one post, which is on standard input where it is `-`.
+    """Read the posts of a file, else the one post, which is on standard input if it is `-`.
 
     A fetcher reads those that are addresses of the web. Raises `UserError` for one without a
     fetcher, and for any other address.
@@ -208,7 +208,7 @@ def _standard_input() -> str:
 
 @dataclass
 class PostParts:
-    """Hold a post's paragraphs, links, language and time, and name its parts without text."""
+    """Paragraphs, links, language and time of a post, and its parts without text."""
 
     paragraphs: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -229,7 +229,7 @@ class PostParts:
             self.without_text.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} without text")
 
     def add_post(self, kind: str, post: PostParts | None) -> None:
-        """Add another post's text, marked; its language counts where this one has no words."""
+        """Add another post's text, marked; its language counts if this one has no words."""
         if post is None or not post.paragraphs:
             self.without_text.append(f"a {kind} that cannot be read")
             return
@@ -423,7 +423,7 @@ class _Html(HTMLParser):
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """List the objects of a list; nothing where it is none."""
+    """List the objects of a list; nothing if it is none."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

@@ -27,7 +27,7 @@ RankingRow = tuple[int | None, object, object, object]  # row, claim, source, sc
 
 
 def is_table(value: object) -> bool:
-    """Tell whether a value has columns, as frames and data sets of Hugging Face have."""
+    """Whether a value has columns, as frames and data sets of Hugging Face have."""
     names = getattr(value, "column_names", None) or getattr(value, "columns", None)
     return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
 
@@ -45,10 +45,10 @@ def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
 
 
 class Frame:
-    """Hold a table, or a list of dicts or texts, under the name that errors give it.
+    """Table, or a list of dicts or texts, under the name that errors give it.
 
     `columns` says which key a column of another name stands for. Raises `InputError` in one line
-    where it is no table, or has a column twice.
+    if it is no table, or has a column twice.
     """
 
     def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
@@ -82,7 +82,7 @@ class Frame:
         return InputError(self.name, reason=reason)
 
     def column(self, name: str) -> list[object]:
-        """Read a column as plain Python values, None where one is missing."""
+        """Read a column as plain Python values, None if one is missing."""
         values = self._table[self.names[self.columns.index(name)]]
         for method in ("to_list", "to_pylist"):
             values = getattr(values, method)() if hasattr(values, method) else values
@@ -98,7 +98,7 @@ class Frame:
 
 
 def plain_value(value: Any) -> object:
-    """Return a cell as a plain Python value: None where it is missing, dates as ISO text."""
+    """Return a cell as a plain Python value: None if it is missing, dates as ISO text."""
     if value is None or type(value).__name__ in _NA_TYPES:
         return None
     if isinstance(value, float):

@@ -122,7 +122,7 @@ def _is_object(text: str) -> bool:
 
 
 def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
-    """Parse JSON; where it is broken add a problem, at `line` or the error's own, and give None.
+    """Parse JSON; if it is broken add a problem, at `line` or the error's own, and give None.
 
     A key that an object has twice is a problem too: one of its values would be lost.
     """
@@ -156,7 +156,7 @@ Complain = Callable[..., None]
 
 
 class Row:
-    """Hold one record; a wrong field is reported through `complain` and read as an empty value."""
+    """One record; a wrong field is reported through `complain` and read as an empty value."""
 
     def __init__(
         self, record: Mapping[str, object], line: int, complain: Complain, name: str = ""
@@ -183,7 +183,7 @@ class Row:
         return None
 
     def text(self, field: str) -> str:
-        """Read the text of a field (`metadata.x`: of the metadata); "" where it is absent."""
+        """Read the text of a field (`metadata.x`: of the metadata); "" if it is absent."""
         name = field.removeprefix("metadata.")
         value = (self.record if name == field else self.meta).get(name)
         if name in ("date", "publish_time") and type(value) is int:
@@ -198,7 +198,7 @@ class Row:
         return "" if reason else str(value)
 
     def require_text(self, field: str) -> str:
-        """Read the text of a field of the record; complain where it is absent or blank."""
+        """Read the text of a field of the record; complain if it is absent or blank."""
         value = self.record.get(field)
         if value is None:
             self.complain(field, "is missing", EMPTY)
@@ -207,7 +207,7 @@ class Row:
         return self.text(field)
 
     def require_either(self, field: str, alternative: str) -> None:
-        """Complain where both fields are absent or blank."""
+        """Complain if both fields are absent or blank."""
         values = (self.record.get(field), self.record.get(alternative))
         if all(value is None or isinstance(value, str) and not value.strip() for value in values):
             self.complain(field, f"is empty, and so is {alternative}", EMPTY)
@@ -231,7 +231,7 @@ class Row:
             self.complain(", ".join(unexpected), reason, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:
-        """Read a list of the metadata; None where it is absent, or wrong, which is reported."""
+        """Read a list of the metadata; None if it is absent, or wrong, which is reported."""
         value = self.meta.get(field)
         if value is None or isinstance(value, list):
             return value

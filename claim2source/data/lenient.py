@@ -38,13 +38,13 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class DatasetFile:
-    """Hold the settings in a data set's own folder, `dataset.yaml`."""
+    """Settings in a data set's own folder, `dataset.yaml`."""
 
     lenient: bool = flag(LENIENT)
 
 
 def is_lenient(folder: Path, lenient: bool) -> bool:
-    """Tell whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
+    """Whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
 
     Raises `UserError` naming the key for anything else in that file.
     """
@@ -77,7 +77,7 @@ class Traits(Problems):
             super().add(file, line, field, reason)
 
     def raise_if_any(self) -> None:
-        """Raise `InputError` when anything was added; it names the flag where that would help."""
+        """Raise `InputError` when anything was added; it names the flag if that would help."""
         try:
             super().raise_if_any()
         except InputError as error:

@@ -61,7 +61,7 @@ def load(
 
     Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
     `golds` the sources graded above 0; sources are the whole corpus. Claims without any
-    judgement belong to a split by their `metadata.split`, or, where the split has no qrels
+    judgement belong to a split by their `metadata.split`, or, if the split has no qrels
     file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
     unless it is judged to be its gold, is the claim itself and never ranked for it.
 
@@ -107,7 +107,7 @@ def load(
 
 
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
-    """Raise `UserError` where no claim of a split has a gold; nothing but its judgements is read.
+    """Raise `UserError` if no claim of a split has a gold; nothing but its judgements is read.
 
     Where they hold none, the data set is loaded, whose own errors come first.
     """

@@ -21,7 +21,7 @@ RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quaranti
 
 
 def names_one(text: str, words: Iterable[str]) -> bool:
-    """Tell whether a text has one of some keywords as whole words, in any case."""
+    """Whether a text has one of some keywords as whole words, in any case."""
     pattern = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 

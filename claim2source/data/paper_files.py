@@ -118,7 +118,7 @@ class PaperFiles:
     ) -> PaperFiles:
         """Find the files of a source: a file, a folder of files, or a data set by its name.
 
-        Raises `UserError` where there are none, or a column belongs to no field.
+        Raises `UserError` if there are none, or a column belongs to no field.
         """
         for name in columns or {}:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
@@ -186,7 +186,7 @@ class PaperFiles:
         return True
 
     def omissions(self) -> str:
-        """Sum up omissions and changes in one line; "" where there were none."""
+        """Sum up omissions and changes in one line; "" if there were none."""
         parts = [self.problems.summary()]
         if self.left_out:
             reason = "papers without title and abstract, or without an id"

@@ -39,7 +39,7 @@ _REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
-    """Hold an article of a file; count the parts of it that are skipped."""
+    """Article of a file; count the parts of it that are skipped."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Problems) -> None:
         self.element, self.path, self.problems = element, path, problems
@@ -53,7 +53,7 @@ class _Record:
         self.problems.count(f"{reason}, left out", self.path, self.name)
 
     def title(self, element: Element | None, vernacular: Element | None) -> str:
-        """Read a title, or the one in the paper's own language where there is none."""
+        """Read a title, or the one in the paper's own language if there is none."""
         title, own = _text(element), _text(vernacular)
         if title.strip(" .[]").lower() in NO_TITLE:
             return own

@@ -1,4 +1,4 @@
-"""Hold a paper with its DOI, address and language, and what was published about it since."""
+"""Paper with its DOI, address and language, and what was published about it since."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ _WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """Hold a source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+    """Source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
 
     `retracted` says what was published about it since: "retracted", "corrected" or "expression of
-    concern", perhaps with the day and the notice's DOI; "" where nothing is known.
+    concern", perhaps with the day and the notice's DOI; "" if nothing is known.
     """
 
     source: Source
@@ -97,14 +97,14 @@ class Paper:
 
     @property
     def link(self) -> str:
-        """Return the DOI's address, or the paper's own where that is of the web, or ""."""
+        """Return the DOI's address, or the paper's own if that is of the web, or ""."""
         if self.doi:
             return f"https://doi.org/{self.doi}"
         return self.url if _WEB.match(self.url) else ""
 
     @property
     def is_retracted(self) -> bool:
-        """Tell whether it was withdrawn, not only corrected, and is not the notice of that."""
+        """Whether it was withdrawn, not only corrected, and is not the notice of that."""
         return self.retracted.partition(",")[0] in (RETRACTED, WITHDRAWN)
 
 
@@ -126,7 +126,7 @@ def make_paper(
 ) -> Paper | None:
     """Make a paper of the texts of a record; `location` is its line or name.
 
-    None where there is no id, which is reported, or no text.
+    None if there is no id, which is reported, or no text.
     """
     line, prefix = (location, "") if isinstance(location, int) else (None, f"{location}: ")
     if not f"{title}{abstract}".strip():
@@ -172,7 +172,7 @@ def _replaced(tag: re.Match[str]) -> str:
 
 
 def plain_doi(text: str) -> str:
-    """Return the DOI in a text, in small letters; "" where there is none."""
+    """Return the DOI in a text, in small letters; "" if there is none."""
     match = _DOI.search(text)
     return match[0].lower() if match else ""
 
@@ -199,7 +199,7 @@ def last_day(date: str) -> int:
 
 
 def _meanings(date: str) -> list[tuple[int, int, int]]:
-    """List the possible readings of a date: year, month and day, 0 where unknown.
+    """List the possible readings of a date: year, month and day, 0 if unknown.
 
     "05/12/2020" is two days, but "05.12.2020" is one in December.
     """
@@ -248,7 +248,7 @@ def notice_state(kind: str, *details: str) -> str:
 
 
 def worst(states: Iterable[str]) -> str:
-    """Choose the gravest of several states; "" where there is none."""
+    """Choose the gravest of several states; "" if there is none."""
     non_empty = [state for state in states if state]
     grades = {state: [not state.startswith(name) for name in _STATES] for state in non_empty}
     return min(non_empty, key=grades.__getitem__, default="")
@@ -275,13 +275,13 @@ def cell_state(text: str) -> str:
 
 @dataclass(frozen=True)
 class Notices:
-    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
+    """States by DOI and by PubMed's id; "" if a paper was reinstated."""
 
     by_doi: Mapping[str, str]
     by_pmid: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
-        """Return the state of a paper; None where nothing is said about it."""
+        """Return the state of a paper; None if nothing is said about it."""
         notice = self.by_doi.get(doi) if doi else None
         notice = self.by_doi.get(id.lower()) if notice is None else notice
         return self.by_pmid.get(id) if notice is None else notice
@@ -290,7 +290,7 @@ class Notices:
 def read_notices(path: Path) -> Notices:
     """Read a CSV file of Retraction Watch: the gravest notice since a reinstatement counts.
 
-    Raises `InputError` where it lacks its columns.
+    Raises `InputError` if it lacks its columns.
     """
     problems = Problems()
     lines = (line for _, line in any_lines(path, problems))

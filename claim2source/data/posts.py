@@ -21,7 +21,7 @@ COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
 
 @dataclass(frozen=True)
 class Post(Settings):
-    """Hold a post: `lang` and `date` are "" where they are not known, `links` are its addresses."""
+    """Post: `lang` and `date` are "" if they are not known, `links` are its addresses."""
 
     id: str
     text: str

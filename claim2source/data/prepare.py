@@ -4,7 +4,7 @@ TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
 subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
 {en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
 train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates, and rss.jsonl,
-where there are any) or mixed, which joins data sets (`--sets`) into one to train on.
+if there are any) or mixed, which joins data sets (`--sets`) into one to train on.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PrepareConfig(Settings):
 def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
 
-    Raises `InputError` on bad input, a line per problem, and `UserError` where `output` holds
+    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` holds
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     folders = (

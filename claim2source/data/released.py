@@ -3,7 +3,7 @@
 Score JSON: [{"query_index", "query_text", "ground_truth_pubkey", "candidates": [{"rank", "pubkey",
 "embedding_score", "reranker_rank", "reranker_score", ..}]}], the claims in the order of the task's
 file. Selections: {"<language>_<place in the task's file, from 0>": {"selected_paper",
-"reasoning"}}, where `selected_paper` counts the candidates from 1; null where the LLM failed.
+"reasoning"}}, if `selected_paper` counts the candidates from 1; null if the LLM failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGEST = 1e37  # float32 has room above it for ties
 
 
 def is_json(lines: Sequence[str]) -> bool:
-    """Tell whether a file holds a JSON list or object; no line of a TREC run begins like one."""
+    """Whether a file holds a JSON list or object; no line of a TREC run begins like one."""
     first = next(line for line in lines if line.strip()).lstrip()
     rest = first[1:].lstrip()
     return (
@@ -47,9 +47,9 @@ def read_scores(
 ) -> Scores:
     """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
 
-    Returns the lists, the golds that the file names, and the count of repeated sources. Where no
+    Returns the lists, the golds that the file names, and the count of repeated sources. If no
     re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left out, as the
-    authors' own evaluation does. Scores are the file's, where it has them; tied ones are lowered
+    authors' own evaluation does. Scores are the file's, if it has them; tied ones are lowered
     by as little as float32 can hold, since the file's order counts.
     """
     content = parse_json("".join(lines), problems.file, problems.collected)
@@ -157,7 +157,7 @@ def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
-    """Keep the scores, each below the one before; n, n - 1, ..., 1 where one is not given."""
+    """Keep the scores, each below the one before; n, n - 1, ..., 1 if one is not given."""
     if None in scores.values():
         return {source: float(len(scores) - i) for i, source in enumerate(scores)}
     falling: dict[str, float] = {}

@@ -40,7 +40,7 @@ Verdicts = Mapping[str, Label | None]
 
 
 class Tweet(NamedTuple):
-    """Hold an authority's tweet: the account's address, the tweet's id and its text.
+    """Authority's tweet: the account's address, the tweet's id and its text.
 
     `numeric_id` says whether the organisers' file has the id as a number; outputs have it so too.
     """
@@ -58,9 +58,9 @@ class Tweet(NamedTuple):
 
 @dataclass(frozen=True)
 class Rumor:
-    """Hold a rumour and the only tweets that may be evidence for it.
+    """Rumour and the only tweets that may be evidence for it.
 
-    `evidence` are ids of the timeline, `label` the verdict; None where it is not known (a blind
+    `evidence` are ids of the timeline, `label` the verdict; None if it is not known (a blind
     test set), and then `evidence` is empty. `numeric_id` is as of a tweet.
     """
 
@@ -83,7 +83,7 @@ class Rumor:
 
 @dataclass(frozen=True)
 class Rumors:
-    """Hold the rumours of one file; `language` is that of most letters in it."""
+    """Rumours of one file; `language` is that of most letters in it."""
 
     rumors: tuple[Rumor, ...]
     name: str
@@ -302,7 +302,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
 
     A system without verdicts has null in all entries. Raises `InputError` with a line for each
     problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
-    or not there, another label, an id that is a text where the rumours have a number or the other
+    or not there, another label, an id that is a text if the rumours have a number or the other
     way round, evidence as for `read_evidence`.
     """
     path, problems = Path(path), Problems()

@@ -25,7 +25,7 @@ def carve_val(
 
     Claims of connected golds (`connected_groups`) stay together, so no gold of this part of
     `val` is a gold of the rest. It gets about `share` of the claims of each language, at least
-    one where the language has two or more groups. A paper with more than `most_claims` claims
+    one if the language has two or more groups. A paper with more than `most_claims` claims
     stays in train: it alone would be a large part of the mean over `val`.
 
     A second part of `val` has seen papers: it gets at most `seen_share` of the claims of each

@@ -63,7 +63,7 @@ def pair_key(claim: bytes, source: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Hold a stored run, with the JSON values that were stored about it."""
+    """Stored run, with the JSON values that were stored about it."""
 
     run: Run
     about: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -95,7 +95,7 @@ class Store:
         return self.space({"pairs": made_by}, model, 1)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
-        """Read the run made by exactly these inputs; None where it is absent or damaged."""
+        """Read the run made by exactly these inputs; None if it is absent or damaged."""
         path = self._run_path(made_by)
         with _dropping_damaged(path, "the run is"):
             with safe_open(path, framework="numpy") as file:
@@ -174,7 +174,7 @@ class KeyTable:
         self._keys, self._rows = keys[order], rows[order]
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
-        """Return the row of each key [keys] int64, -1 where there is none."""
+        """Return the row of each key [keys] int64, -1 if there is none."""
         searched = np.array(keys, _KEY)
         rows = np.full(len(searched), -1, np.int64)
         if len(self._keys):
@@ -188,7 +188,7 @@ class KeyTable:
 
 
 class EmbeddingSpace:
-    """Hold the vectors of one encoder; rows are added in shards and found by `text_key`.
+    """Vectors of one encoder; rows are added in shards and found by `text_key`.
 
     Shards of other `dimensions`, of another type or with a number that is not finite are made
     again. `model` is written beside them, for who looks into the store.

@@ -32,7 +32,7 @@ Ranked = tuple[dict[str, dict[str, float]], int]
 
 
 def is_submission(lines: Sequence[str]) -> bool:
-    """Tell whether a file has the header of a lab's TSV."""
+    """Whether a file has the header of a lab's TSV."""
     header = first_cells(lines)
     return PREDICTIONS_COLUMN in header or header[0] in CLAIM_COLUMNS
 
@@ -85,7 +85,7 @@ def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
 
 
 def submission_year(dataset: Dataset) -> Year:
-    """Tell whose files a split is submitted in: the lab of 2026 has several languages.
+    """Determine whose files a split is submitted in: the lab of 2026 has several languages.
 
     Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
     """
@@ -97,7 +97,7 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     """Map the claims of each of a lab's files to its own ids: "dev-16" -> "16", "dev-de-7" -> "7".
 
     2026 takes a file for each language, `predictions_<lang>.tsv`; of an id that does not name its
-    language only the split is dropped. Raises `InputError` where two claims of a file get one id.
+    language only the split is dropped. Raises `InputError` if two claims of a file get one id.
     """
     files: dict[str, dict[str, str]] = {}
     for language in dataset.languages if year == 2026 else ("",):
@@ -165,8 +165,8 @@ def check_submission(
 ) -> None:
     """Check a lab's TSV: every claim once, and for each `k` distinct sources, all of them known.
 
-    `claims` and `sources` are the lab's own ids, which are compared as they are: where the lab has
-    numbers a text is refused, and a number where it has texts. Raises `InputError`, with a line per
+    `claims` and `sources` are the lab's own ids, which are compared as they are: if the lab has
+    numbers a text is refused, and a number if it has texts. Raises `InputError`, with a line per
     problem.
     """
     problems, column = FileProblems(path), _COLUMN_OF[year]

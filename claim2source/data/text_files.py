@@ -96,7 +96,7 @@ def _other_kind(begin: bytes) -> str | None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read all lines of a UTF-8 file. Raises `InputError`, also where all are blank."""
+    """Read all lines of a UTF-8 file. Raises `InputError`, also if all are blank."""
     problems = Problems()
     lines = [text or "" for _, text in text_lines(path, problems)]
     for number, line in enumerate(lines, start=1):
@@ -125,7 +125,7 @@ def tsv_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line, cells of `columns`) for every row below the header of a TSV, or CSV.
 
-    Quoted cells may hold line breaks. `lines` are the file's where they are already read. With
+    Quoted cells may hold line breaks. `lines` are the file's if they are already read. With
     `only` the header must be exactly `columns`. A row that cannot be read is added to `problems`
     and left out.
     """
@@ -203,7 +203,7 @@ def open_spreadsheet(
 
 
 def text_error(value: str) -> str | None:
-    """Explain why a text cannot be stored; None where it can."""
+    """Explain why a text cannot be stored; None if it can."""
     if "\0" in value:
         return "holds a NUL character"
     try:
@@ -214,7 +214,7 @@ def text_error(value: str) -> str | None:
 
 
 def id_error(value: str) -> str | None:
-    """Explain why a text cannot be an id; None where it can."""
+    """Explain why a text cannot be an id; None if it can."""
     if not value.strip():
         return "is empty"
     if value.split() != [value]:

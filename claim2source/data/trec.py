@@ -40,7 +40,7 @@ _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 
 @dataclass(frozen=True)
 class RunFile:
-    """Hold a run read from a file; `repeated` counts the rows dropped as repeated sources.
+    """Run read from a file; `repeated` counts the rows dropped as repeated sources.
 
     `golds` are those that the file itself names, by claim; `complete`: it lists every claim, in
     the order of the task's file; `front` was put before its claims' ids (`named_as`).
@@ -56,7 +56,7 @@ class RunFile:
     def language_among(self, languages: Sequence[str]) -> str:
         """Choose the language of the run's claims: the only one, or the one that ids name.
 
-        Raises `InputError` where neither tells.
+        Raises `InputError` if neither tells.
         """
         matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
         candidates = languages if len(languages) == 1 else matching
@@ -105,10 +105,10 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
 def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     """Name a run's claims as they are known: the labs' "7" may be our "dev-de-7".
 
-    `golds` are those of the known claims. A front is taken where it is the only one under which
+    `golds` are those of the known claims. A front is taken if it is the only one under which
     most claims are known and no gold that the file names is another than theirs. A file that has
-    nothing in common with the claims stays as it is. Raises `InputError` where several fronts
-    fit, and where golds contradict: the file is of another language or split.
+    nothing in common with the claims stays as it is. Raises `InputError` if several fronts
+    fit, and if golds contradict: the file is of another language or split.
     """
     ids = file.run.claim_ids
     strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
@@ -184,7 +184,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def grade_error(text: str) -> str | None:
-    """Explain why a text is no grade of a judgement; None where it is."""
+    """Explain why a text is no grade of a judgement; None if it is."""
     if is_grade(text):
         return None
     reason = "too large: 9 digits at most" if _is_integer(text) else "not an integer"

@@ -1,4 +1,4 @@
-"""Log to Weights & Biases, online where it can be reached; never stop the work for it."""
+"""Log to Weights & Biases, online if it can be reached; never stop the work for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _failures: dict[str, str] = {}
 
 
 def wandb_mode(setting: str) -> Tracking:
-    """Resolve `auto`: WANDB_MODE where it is set, else online where there is a key."""
+    """Resolve `auto`: WANDB_MODE if it is set, else online if there is a key."""
     if setting != "auto":
         return cast(Tracking, setting)
     mode = os.environ.get("WANDB_MODE")
@@ -49,7 +49,7 @@ def wandb_mode(setting: str) -> Tracking:
 
 
 def has_key() -> bool:
-    """Tell whether a W&B key is in the environment or in netrc."""
+    """Whether a W&B key is in the environment or in netrc."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -60,7 +60,7 @@ def has_key() -> bool:
 
 
 def require_tracking(tracking: Tracking, option: str = "--wandb") -> None:
-    """Raise `UserError` where W&B is asked for but not possible; call it before the work."""
+    """Raise `UserError` if W&B is asked for but not possible; call it before the work."""
     if tracking == "off":
         return
     if importlib.util.find_spec("wandb") is None:
@@ -80,7 +80,7 @@ class TrainingPage:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingPage | None:
-        """Read the page of a training's folder; None where it was not logged."""
+        """Read the page of a training's folder; None if it was not logged."""
         try:
             values = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
             return cls(**{key: str(value) for key, value in values.items()})
@@ -189,7 +189,7 @@ class Tracker:
         return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
 
     def _try_twice(self, work: Callable[[Any], object]) -> None:
-        """Do something with the run; where that fails, once more with an offline one."""
+        """Do something with the run; if that fails, once more with an offline one."""
         if self._run is None:
             return
         try:
@@ -232,7 +232,7 @@ def _reason(error: Exception | str) -> str:
 
 
 def connection_error(host: str) -> str:
-    """Explain, within a few seconds, why a W&B server cannot be used; empty where it answers.
+    """Explain, within a few seconds, why a W&B server cannot be used; empty if it answers.
 
     The key is not sent.
     """

@@ -20,7 +20,7 @@ WORDS = "benchmarks.yaml"
 
 @dataclass(frozen=True)
 class Figure:
-    """Hold a system's score, its 95 % interval and its cost in words."""
+    """System's score, its 95 % interval and its cost in words."""
 
     score: float
     low: float | None = None
@@ -34,7 +34,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """Hold a paired test of two systems; `p` is a text, as older tables rounded it."""
+    """Paired test of two systems; `p` is a text, as older tables rounded it."""
 
     system: str
     baseline: str
@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Figures(Strict):
-    """Hold figures that no report has any more, and where they stood (`source`)."""
+    """Figures that no report has any more, and if they stood (`source`)."""
 
     source: str
     rows: Mapping[str, Figure] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Finding(Strict):
 
 @dataclass(frozen=True)
 class Words(Strict):
-    """Hold the words of the page."""
+    """Words of the page."""
 
     introduction: str
     sets: tuple[ResultSet, ...]

@@ -34,7 +34,7 @@ Row = list[Cell]
 
 
 class _Section(NamedTuple):
-    """Define a table: a report's rows, none where it does not apply, for which `none` says why.
+    """Define a table: a report's rows, none if it does not apply, for which `none` says why.
 
     A cell of None is what the report does not say; the first `labels` columns say what a row is of.
     """

@@ -45,7 +45,7 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 
 
 def tried_table(choice: Choice) -> TextTable | None:
-    """Tabulate a choice's alternatives with their scores; None where they were not recorded.
+    """Tabulate a choice's alternatives with their scores; None if they were not recorded.
 
     Of many settings the best ones and the chosen one are shown, best first. Scores by language
     stand before the one to choose by.

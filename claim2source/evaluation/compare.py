@@ -71,7 +71,7 @@ def highest_notes(metric: str, scores: Mapping[str, float]) -> list[str]:
 
 
 class Interval(NamedTuple):
-    """Hold a mean with its 95 % interval by gold paper."""
+    """Mean with its 95 % interval by gold paper."""
 
     value: float
     low: float
@@ -80,7 +80,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredRuns:
-    """Hold runs of several systems over one data set, scored on the same claims."""
+    """Runs of several systems over one data set, scored on the same claims."""
 
     dataset: Dataset
     metric: str
@@ -102,7 +102,7 @@ class ScoredRuns:
     ) -> ScoredRuns:
         """Score every run; without a baseline, the first system is it.
 
-        Raises `ConfigError` on an unknown metric or baseline, `UserError` where no claim has a
+        Raises `ConfigError` on an unknown metric or baseline, `UserError` if no claim has a
         gold.
         """
         first = next(iter(runs)) if baseline is None else baseline
@@ -202,7 +202,7 @@ def read_scored(
 
     Simulated systems are left out, and cells of a grid of text styles beside the systems that they
     are of. Without a data set, split or languages, these are what all the reports name. Raises
-    `UserError` where the reports differ, hold no scores, or have runs of other claims.
+    `UserError` if the reports differ, hold no scores, or have runs of other claims.
     """
     loaded = [system for system in read_reports(config.reports) if not system.report.simulated]
     names = {(system.report_folder, system.report.name) for system in loaded}
@@ -229,7 +229,7 @@ def read_scored(
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Hold the systems of reports with their bounds, and their tests against the baseline."""
+    """Systems of reports with their bounds, and their tests against the baseline."""
 
     folder: str
     systems: Mapping[str, LoadedSystem]
@@ -319,7 +319,7 @@ def _val_score(system: SystemReport, metric: str) -> float | None:
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """Hold systems side by side: scores with 95 % intervals, and tests against the baseline.
+    """Systems side by side: scores with 95 % intervals, and tests against the baseline.
 
     `scores` and `intervals` are by system, then by language and `macro`. Printed, it is a text of
     tables; in a notebook, HTML.

@@ -61,7 +61,7 @@ class Scoring:
 
 @dataclass(frozen=True, eq=False)
 class ScoredSystem:
-    """Hold a system's report beside the run and the scores by claim that it comes from."""
+    """System's report beside the run and the scores by claim that it comes from."""
 
     report: SystemReport
     run: Run
@@ -327,6 +327,6 @@ def unjudged(dataset: Dataset) -> list[str]:
 
 
 def require_golds(dataset: Dataset, name: str) -> None:
-    """Raise `UserError` where a split has no golds to report on."""
+    """Raise `UserError` if a split has no golds to report on."""
     if not dataset.golds:
         raise UserError(f"{name}: split {dataset.split!r} has no golds to report on")

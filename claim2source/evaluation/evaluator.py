@@ -40,14 +40,14 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     """Score a `SentenceTransformer` on a data set: the `evaluator` of its Trainer.
 
     The primary metric is `macro_mrr@5`, the mean over languages; every metric is there by language
-    too (`de_recall@100`), with `name` in front where one is given. Each call is a system, called
+    too (`de_recall@100`), with `name` in front if one is given. Each call is a system, called
     `step-20` where a Trainer calls: `systems` holds their runs and their scores by claim, `report`
     their intervals and the paired tests against the first call, or against `baseline`, a ranking
     as `evaluate` takes it. With an `output_path`, as a Trainer gives one, `report.json` and the
     runs are written there, which `eval/report.py` reads.
 
     `rendering` says how claims and sources are written; by default as posted, and title and
-    abstract. Raises `UserError` where no claim has a gold, or the baseline is of other claims.
+    abstract. Raises `UserError` if no claim has a gold, or the baseline is of other claims.
 
     Example:
         >>> from dataclasses import replace
@@ -135,7 +135,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return "Claim Source Retrieval"
 
     def _add(self, base_name: str, result: Run | Result) -> ScoredSystem:
-        """Score a system under this name, or the name with a number where it is in use."""
+        """Score a system under this name, or the name with a number if it is in use."""
         count = sum(name == base_name or name.startswith(f"{base_name} (") for name in self.systems)
         name = f"{base_name} ({count + 1})" if count else base_name
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)

@@ -35,7 +35,7 @@ def write_runs(
     """Write a TREC run for each language into a folder; earlier ones of others are removed.
 
     `trained_on` are the claims that the system was trained on: they are noted beside the runs, if
-    there are any, and nothing is chosen on them where the runs are a first stage.
+    there are any, and nothing is chosen on them if the runs are a first stage.
     """
     if trained_on:
         trained_on.write(folder)
@@ -76,7 +76,7 @@ def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str
 def require_submittable(
     file: Path | None, dataset: Dataset, rows: Sequence[str], how: str = ""
 ) -> None:
-    """Raise `UserError` where a submission could not be written, before anything is run.
+    """Raise `UserError` if a submission could not be written, before anything is run.
 
     `rows` are the systems and claim forms of the report, of which there must be one; `how` says
     how to choose one.
@@ -116,7 +116,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     """Write a ranking as a lab's files, check them, zip them; return notes on them.
 
     A claim with fewer sources than the lab wants gets further ones of the pool, behind its own.
-    Nothing is written where the files are not as the lab wants them.
+    Nothing is written if the files are not as the lab wants them.
     """
     if file is None:
         return []

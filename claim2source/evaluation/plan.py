@@ -67,7 +67,7 @@ class Checkpoint:
 
     @property
     def is_step_0(self) -> bool:
-        """Tell whether it is a training's model before the first step."""
+        """Whether it is a training's model before the first step."""
         return self.run is not None and Path(self.path).name == STEP_0
 
     @property
@@ -80,7 +80,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Hold a system to evaluate, and the claim form: a row; none is the system's own form.
+    """System to evaluate, and the claim form: a row; none is the system's own form.
 
     `varied` is the name of the system that it is a variation of.
     """
@@ -92,12 +92,12 @@ class RowPlan:
 
     @property
     def name(self) -> str:
-        """Name the row; without the form where that is the system's own."""
+        """Name the row; without the form if that is the system's own."""
         return row_name(self.system.name, self.form) if self.form else self.system.name
 
     @property
     def is_chosen(self) -> bool:
-        """Tell whether it stands on the checkpoint that a training chose."""
+        """Whether it stands on the checkpoint that a training chose."""
         return self.checkpoint is not None and self.checkpoint.chosen
 
     @property

@@ -74,7 +74,7 @@ def read_ranking(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Ru
 
 
 def _is_scores(mapping: Mapping[Any, Any]) -> bool:
-    """Tell whether a mapping is one run's scores by claim and source, not several runs by name."""
+    """Whether a mapping is one run's scores by claim and source, not several runs by name."""
     values = mapping.values()
     return all(
         isinstance(ranked, Mapping)

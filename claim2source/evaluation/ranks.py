@@ -74,7 +74,7 @@ class Moves:
 def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[str, Moves]:
     """Compare two rankings by language; `macro` has the mean ceiling and the sums.
 
-    Languages without a gold are left out; where no claim has one there is nothing.
+    Languages without a gold are left out; if no claim has one there is nothing.
     """
     judged = judged_claims(dataset.qrels)
     if not judged:

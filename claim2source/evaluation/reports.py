@@ -50,7 +50,7 @@ class ReportConfig(Settings):
         against: the system that every other is tested against; none: the first.
         metric: what is compared.
         alpha: level of the family of tests.
-        repeats: permutations and draws; permutations are raised where Holm needs more.
+        repeats: permutations and draws; permutations are raised if Holm needs more.
         seed: of permutations and draws.
         claims: most claims to list on the page, those that the systems differ on first.
         wandb: log the page's tables to Weights & Biases.
@@ -100,7 +100,7 @@ class ReportConfig(Settings):
 
 @dataclass(frozen=True)
 class LoadedSystem:
-    """Hold one system of a report, whose runs are TREC files in `report_folder`.
+    """One system of a report, whose runs are TREC files in `report_folder`.
 
     `alias` replaces its name where reports of several folders use the same one.
     """
@@ -119,7 +119,7 @@ class LoadedSystem:
     def runs(self) -> dict[str, Path]:
         """Find the runs that are there: language -> file.
 
-        Raises `InputError` where a link leads out of the report's folder.
+        Raises `InputError` if a link leads out of the report's folder.
         """
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.report.languages}
@@ -133,7 +133,7 @@ class LoadedSystem:
 def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
     """Read reports, under the shortest names that tell their folders apart.
 
-    Raises `InputError` where a folder has no report or one that cannot be read.
+    Raises `InputError` if a folder has no report or one that cannot be read.
     """
     distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
     return dict(zip(distinct_ends(distinct), map(Report.read, distinct), strict=True))
@@ -193,7 +193,7 @@ def common_data(
 ) -> tuple[str, str]:
     """Return the data set and split given, else those that all the reports name.
 
-    Raises `UserError` naming what differs where the reports are of several.
+    Raises `UserError` naming what differs if the reports are of several.
     """
     if dataset is None:
         dataset = _common("dataset", [(system.dataset, system.name) for system in systems])
@@ -203,7 +203,7 @@ def common_data(
 
 
 def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
-    """Return the languages that all were scored on. Raises `UserError` where these differ."""
+    """Return the languages that all were scored on. Raises `UserError` if these differ."""
     languages = list(systems[0].report.languages)
     _common("languages", [(" ".join(sorted(s.report.languages)), s.name) for s in systems])
     return languages
@@ -264,7 +264,7 @@ def _evaluation_command(folder: Path, report: Report) -> str:
 def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """Return a system's run in the languages of `dataset`.
 
-    Raises `InputError` where a language's file is missing, and `UserError` where it is of another
+    Raises `InputError` if a language's file is missing, and `UserError` if it is of another
     split: it has claims that `dataset` does not have and lacks some that are judged.
     """
     languages = [

@@ -64,7 +64,7 @@ _ADVICE = "remedy the reason and run the same command again; finished rows are k
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold a system's scores over one claim form: a scored system for each stage, by row name.
+    """System's scores over one claim form: a scored system for each stage, by row name.
 
     The last one is the whole system and has the row's name; the others add the stage's. `notes`
     say what stages did; `parts` tabulate it, of a row that was read from its folder none.
@@ -231,7 +231,7 @@ def _versions(
 ) -> list[Part]:
     """Tabulate the scores of each version of stages that ask several times, mean and deviation.
 
-    Nothing is asked again: answers are in the store. Without one nothing is scored, nor where some
+    Nothing is asked again: answers are in the store. Without one nothing is scored, nor if some
     were not answered.
     """
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
@@ -317,7 +317,7 @@ def _write_row(
 def _read_row(
     plan: RowPlan, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
 ) -> Row | None:
-    """Read a finished row; None where its key differs or a file is missing."""
+    """Read a finished row; None if its key differs or a file is missing."""
     try:
         report = Report.read(folder)
         stages = {}

@@ -49,7 +49,7 @@ _Measure = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class RumorScores:
-    """Hold the scores of evidence and verdicts; those of verdicts are None where there are none.
+    """Scores of evidence and verdicts; those of verdicts are None if there are none.
 
     `average_precision` is by rumour, of those with evidence. `intervals` (95 %) are of samples of
     rumours.
@@ -71,9 +71,9 @@ def score_rumors(
     repeats: int = 0,
     seed: int = 0,
 ) -> RumorScores:
-    """Score the first five tweets of every rumour, and the verdicts, where there are any.
+    """Score the first five tweets of every rumour, and the verdicts, if there are any.
 
-    `repeats` is the number of draws of the intervals, 0 for none. Raises ValueError where the
+    `repeats` is the number of draws of the intervals, 0 for none. Raises ValueError if the
     rumours have no labels.
     """
     if not rumors.is_labelled:
@@ -134,7 +134,7 @@ def _intervals(
 
 @dataclass(frozen=True)
 class Effect:
-    """Hold one line of an ANOVA table; `f` and `p` are None if nothing is left as residual."""
+    """One line of an ANOVA table; `f` and `p` are None if nothing is left as residual."""
 
     squares: float
     freedom: int
@@ -144,7 +144,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Pair:
-    """Hold Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
+    """Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
 
     p is read from a table that ends at 0.001 and 0.9. Interval, p and `differs` are None if nothing
     is left as residual.
@@ -161,7 +161,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Anova:
-    """Hold an ANOVA of systems and claims without interaction; `pairs` is Tukey's HSD."""
+    """ANOVA of systems and claims without interaction; `pairs` is Tukey's HSD."""
 
     systems: Effect
     claims: Effect
@@ -175,7 +175,7 @@ def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
 
     The design is balanced, so the sums of squares are those of row and column means, as
     statsmodels' `anova_lm` gives for `score ~ C(system) + C(claim)`, at any number of claims.
-    Claims are taken as independent: where several share a gold paper, read the paired tests
+    Claims are taken as independent: if several share a gold paper, read the paired tests
     by paper instead. Without a residual (systems differ by one amount in every claim) there is
     nothing to test by. Raises ValueError on fewer than two systems or two claims.
     """

@@ -95,7 +95,7 @@ class StyleOptions(Settings):
 
 @dataclass(frozen=True)
 class StyleViews:
-    """Hold a split's claims and sources in every style: one set of them for each version."""
+    """Split's claims and sources in every style: one set of them for each version."""
 
     texts: Mapping[str, StyleTexts]
     claims: Mapping[str, Sequence[tuple[Claim, ...]]]
@@ -105,7 +105,7 @@ class StyleViews:
     def read(cls, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> StyleViews:
         """Read the styles' texts for claims of a form, or make them by rules. Raises `InputError`.
 
-        The 2026 companion paper's C0 is the translation: it is rewritten where the form reads it.
+        The 2026 companion paper's C0 is the translation: it is rewritten if the form reads it.
         """
         read: ClaimText = "original" if form == "original" else "translation"
         texts = {
@@ -212,7 +212,7 @@ def _has_grid(row: Row) -> bool:
 
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
-    """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
+    """Whether originals of foreign claims are rewritten; `UserError` if parts differ."""
     first, form = row.plan.system.first, row.plan.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
     if len({part.choose_form(form, runtime) == "original" for part in parts}) > 1:

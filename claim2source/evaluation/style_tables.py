@@ -41,9 +41,9 @@ def cell_name(retriever: str, claims: str, sources: str) -> str:
 
 @dataclass(frozen=True)
 class GridCell:
-    """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
+    """Cell's MRR@5 in a language or as macro average, and its difference to S0C0.
 
-    `test` is that of the difference, `published` the 2025 paper's cell; None where there is none.
+    `test` is that of the difference, `published` the 2025 paper's cell; None if there is none.
     """
 
     claims: str
@@ -65,7 +65,7 @@ class GridCell:
 
 @dataclass(frozen=True, eq=False)
 class StyleGrid:
-    """Hold a report whose systems are cells: every retriever over every pair of styles."""
+    """Report whose systems are cells: every retriever over every pair of styles."""
 
     report: Report
     retrievers: tuple[str, ...]
@@ -74,7 +74,7 @@ class StyleGrid:
 
     @classmethod
     def of(cls, report: Report, languages: Sequence[str] | None = None) -> StyleGrid | None:
-        """Read a grid back from the report that holds its cells; None where it holds none.
+        """Read a grid back from the report that holds its cells; None if it holds none.
 
         The texts as they are may stand there under the retriever's own name. `languages` limits
         the scores.
@@ -174,7 +174,7 @@ def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemRep
 def mean_scores(parts: Sequence[Scores]) -> Scores:
     """Average every claim's scores over the versions of its texts.
 
-    Raises ValueError without versions, and where their claims differ.
+    Raises ValueError without versions, and if their claims differ.
     """
     if len({part.claim_ids for part in parts}) != 1:
         raise ValueError("versions must have the same claims")

@@ -269,7 +269,7 @@ def _run_rows(
 ) -> tuple[list[Row], list[NotRun]]:
     """Run and score planned systems on one split; list those that fail as not run.
 
-    With `out` each row is written to a folder of it, and read from there where it was made alike.
+    With `out` each row is written to a folder of it, and read from there if it was made alike.
     """
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
@@ -367,7 +367,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     Over one claim form: first stages against BM25, hybrids against both of their parts, other
     BM25s against the papers', every epoch against step 0, each stage against the one before, and
     each variation against the system as it is. A system's other forms are tested against its
-    original claims, or against its own form where it has one. Simulated stages, and what follows
+    original claims, or against its own form if it has one. Simulated stages, and what follows
     them, are in no test.
     """
     rows = [row for row in rows if row.stages[row.name].report.macro]

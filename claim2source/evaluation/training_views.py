@@ -27,7 +27,7 @@ def scores_by_split(entry: Epoch) -> dict[str, Table]:
 def training_tables(report: Report, training: TrainingReport) -> dict[str, TextTable]:
     """Tabulate all scores on val after every epoch, and those on the report split, for W&B.
 
-    Each has a row for each language and `macro`, and all metrics. Where val has both parts, each
+    Each has a row for each language and `macro`, and all metrics. If val has both parts, each
     has a table like that of all of val.
     """
     metrics, tables = list(report.systems[STEP_0].macro), dict[str, TextTable]()

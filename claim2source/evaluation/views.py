@@ -52,7 +52,7 @@ def overview_table(report: Report) -> TextTable | None:
 
 
 def interval_parts(report: Report) -> list[Part]:
-    """State how intervals were drawn, with those by language where there are several."""
+    """State how intervals were drawn, with those by language if there are several."""
     scored = [system for system in report.scored if system.intervals is not None]
     if not scored or scored[0].intervals is None:
         return []

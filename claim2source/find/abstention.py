@@ -1,4 +1,4 @@
-"""Tell how probably a post's paper is in an index, by the scores of the index's lists.
+"""Determine how probably a post's paper is in an index, by the scores of the index's lists.
 
 A logistic model reads the sorted scores of every list (Gisserot-Boukhlef et al., 2024), the margin
 of its first paper, and whether two lists agree on it.
@@ -102,7 +102,7 @@ class Tenth:
 
 @dataclass(frozen=True)
 class AbstainModel:
-    """Hold a fitted logistic model; it is a small JSON file.
+    """Fitted logistic model; it is a small JSON file.
 
     `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A claim whose
     probability is below `threshold` is marked, and counts as found from `sure`. `fitted` says on
@@ -144,7 +144,7 @@ class AbstainModel:
     def shares(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Return the probability that each claim's paper is in the pool, [claims].
 
-        It is that of being of these topics at all, times that of the paper where it is.
+        It is that of being of these topics at all, times that of the paper if it is.
         """
         probabilities = self.probabilities(self.design.features(claim_ids, stages))
         return (
@@ -180,9 +180,9 @@ def candidate_languages(engine: Engine) -> tuple[str, ...]:
 
 
 def read_abstention(engine: Engine) -> AbstainModel | None:
-    """Read the model of abstention that is fitted to an index; None where there is none.
+    """Read the model of abstention that is fitted to an index; None if there is none.
 
-    Raises `InputError` where the manifest holds something else.
+    Raises `InputError` if the manifest holds something else.
     """
     values, path = engine.manifest.abstain, f"{engine.location}/{MANIFEST}"
     try:
@@ -199,7 +199,7 @@ def read_abstention(engine: Engine) -> AbstainModel | None:
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
     """Fit a logistic model with a ridge penalty to standardised features [claims, features].
 
-    `present` [claims] bool is what it predicts. Raises ValueError where it is all one.
+    `present` [claims] bool is what it predicts. Raises ValueError if it is all one.
     """
     from scipy.optimize import minimize
 

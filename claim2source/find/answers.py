@@ -49,7 +49,7 @@ _TEX = {
 
 
 def json_rows(answer: Answer) -> list[dict[str, object]]:
-    """Write an answer as JSON values: one object for each paper, also where it abstains."""
+    """Write an answer as JSON values: one object for each paper, also if it abstains."""
     return [
         {
             "rank": match.rank,
@@ -171,7 +171,7 @@ def about(paper: Paper) -> list[str]:
 
 
 def retraction(paper: Paper) -> str:
-    """Write a paper's retraction (in capitals) or correction; "" where it has none."""
+    """Write a paper's retraction (in capitals) or correction; "" if it has none."""
     state, comma, details = paper.retracted.partition(",")
     return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
 
@@ -214,7 +214,7 @@ def _percent(part: int, total: int) -> str:
 
 
 def matching_words(match: Match) -> str:
-    """Write the words of the post that match, and the paper's where they are others."""
+    """Write the words of the post that match, and the paper's if they are others."""
     post, paper = (", ".join(words) for words in match.words)
     if not post or {*map(str.casefold, match.words[0])} == {*map(str.casefold, match.words[1])}:
         return post and f"words in common: {post}"

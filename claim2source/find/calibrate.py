@@ -107,7 +107,7 @@ concours ! {} à gagner, {} | un téléphone; deux places | jusqu'à dimanche; s
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Hold an index's answers to claims with and without their papers, and to other posts.
+    """Index's answers to claims with and without their papers, and to other posts.
 
     `parts` are the ids and the results by stage of each of the three, the last of which may be
     absent. The arrays are of all of them: `right` tells where the last stage's first source is a
@@ -125,7 +125,7 @@ class Questions:
 
     @property
     def present(self) -> np.ndarray:
-        """Tell where the paper is in the index."""
+        """Locate the paper in the index."""
         return np.arange(len(self.right)) < len(self.parts[0][0])
 
     def features(self, design: Design) -> np.ndarray:
@@ -169,7 +169,7 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
 def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     """Ask an index the claims of a data set whose papers it has, without these, and other posts.
 
-    Raises `UserError` where it has the papers of none.
+    Raises `UserError` if it has the papers of none.
     """
     golds = sorted(dataset.golds)
     stamps = engine.stamps(golds)
@@ -248,7 +248,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     """Fit abstention on the claims of a data set whose papers are in the index, and measure it.
 
     It is measured on papers, and on kinds of other posts, that it was not fitted on. Raises
-    `UserError` where there are too few.
+    `UserError` if there are too few.
     """
     questions, papers = ask_index(engine, dataset, seed), engine.stats().papers
     design, penalty = choose_design(questions, seed)

@@ -66,11 +66,11 @@ Words = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Match:
-    """Hold a paper that a post may mean.
+    """Paper that a post may mean.
 
     `score` is the last stage's, `parts` are the scores of every stage that ranks it. `sentence` is
     the finding of its abstract that is nearest to the post, `post_sentence` the post's sentence
-    that is nearest to that one, "" where it has only one. `words` are words of the post, and those
+    that is nearest to that one, "" if it has only one. `words` are words of the post, and those
     of the paper that they match: of title, abstract, authors or venue.
     """
 
@@ -94,10 +94,10 @@ class IndexState:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold the papers for a post, and the verdict whether its own is among them.
+    """Papers for a post, and the verdict whether its own is among them.
 
-    `present` is the probability that its paper is in the index, None where nothing was fitted
-    to tell. `verdict` says "found", "uncertain" or "not here" by it, "" where nothing was fitted;
+    `present` is the probability that its paper is in the index, None if nothing was fitted
+    to tell. `verdict` says "found", "uncertain" or "not here" by it, "" if nothing was fitted;
     `abstained` is "not here". `measured` counts the held-out answers of that verdict, and
     `warnings` say why this one deserves less trust. `reasoning` is a verifier's.
     """
@@ -128,7 +128,7 @@ class Finder:
 
     `pipeline` is the system whose stages follow the index, which stands for its first stage.
     `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
-    part of the work when it begins. Raises `UserError` where the pipeline's first stage is not the
+    part of the work when it begins. Raises `UserError` if the pipeline's first stage is not the
     index's.
     """
 
@@ -335,7 +335,7 @@ class Finder:
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
-        Both by the index's model, of findings that hold the claim's numbers where some do; keys
+        Both by the index's model, of findings that hold the claim's numbers if some do; keys
         are claim and paper.
         """
         if not self.sentences:

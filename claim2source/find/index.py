@@ -64,8 +64,8 @@ class IndexProgramConfig(StoreOptions):
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
-            the packaged multilingual E5 or, where it is not installed, the packaged MiniLM. Its
-            other keys change that model where no name is given.
+            the packaged multilingual E5 or, if it is not installed, the packaged MiniLM. Its
+            other keys change that model if no name is given.
         sources: how papers are rendered for a model that is no checkpoint of ours; none:
             title_abstract.
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
@@ -73,7 +73,7 @@ class IndexProgramConfig(StoreOptions):
         delete: file of ids, one a line, to remove.
         retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
         re_encode: model that encodes the papers anew, beside what is there; then it is swapped.
-        claims: data set whose training claims abstention is fitted on; none: SOURCE, where it has
+        claims: data set whose training claims abstention is fitted on; none: SOURCE, if it has
             such claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
             array or accelerate says.
@@ -328,7 +328,7 @@ def index_model(config: IndexProgramConfig, manifest: IndexManifest | None) -> M
 
 
 def load_model(model: ModelConfig, device: str | None) -> Resolved:
-    """Load the model that encodes papers, and say where it reads English only."""
+    """Load the model that encodes papers, and say if it reads English only."""
     if model.name in ENGLISH:
         say(f"{model.name} reads English: posts in other languages need a multilingual --model")
     return resolve(model, device)
@@ -364,7 +364,7 @@ def open_unharmed(config: IndexProgramConfig) -> Engine:
 def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
     """Fit abstention on claims that the model was not trained on; say on which, or why not.
 
-    Raises `UserError` where that cannot be done for the claims that were asked for.
+    Raises `UserError` if that cannot be done for the claims that were asked for.
     """
     claims = claims_dataset(config)
     if claims is None and engine.manifest.abstain is not None:

@@ -30,9 +30,9 @@ class FinderOptions(ModelOptions):
         system: which system of that file; none: the one that has stages.
         threshold: probability that the paper is there below which it is none of these; none: as
             it was fitted to the index.
-        model: the model that made the index, where it lies elsewhere now.
+        model: the model that made the index, if it lies elsewhere now.
         store: folder of the store, in which stages keep what they gave; none: the program's.
-        device: none takes a GPU if there is one, but for one post of `find` NumPy where it can.
+        device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
     """
 
     index: str | None = None
@@ -57,9 +57,9 @@ class FinderOptions(ModelOptions):
         sentences: bool = True,
         one_post: bool = False,
     ) -> Finder:
-        """Make a finder of an opened index. Raises `UserError` where something does not fit.
+        """Make a finder of an opened index. Raises `UserError` if something does not fit.
 
-        For `one_post` the model runs in NumPy where it can: PyTorch takes longer to import.
+        For `one_post` the model runs in NumPy if it can: PyTorch takes longer to import.
         """
         from claim2source.find.finder import Finder
 
@@ -85,7 +85,7 @@ class FinderOptions(ModelOptions):
 
 
 def with_index(words: Sequence[str]) -> list[str]:
-    """Name the index of the environment where the words name none."""
+    """Name the index of the environment if the words name none."""
     options = list(words)
     if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
         options += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []

@@ -26,7 +26,7 @@ _POOL = 50_000
 class PipelineStages:
     """Apply a system's stages; each loads its model when it is first applied, and keeps it.
 
-    The engine takes over the system's fusion. Raises `UserError` where the system's first stage
+    The engine takes over the system's fusion. Raises `UserError` if the system's first stage
     is not the index's: another BM25, model or kind.
     """
 
@@ -90,7 +90,7 @@ class PipelineStages:
         )
 
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
-        """Have stages count terms over all papers; `UserError` where these are too many."""
+        """Have stages count terms over all papers; `UserError` if these are too many."""
         counting = [stage.name for stage in self._stages if stage.counts_terms]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return

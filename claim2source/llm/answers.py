@@ -48,7 +48,7 @@ _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR
 
 @dataclass(frozen=True)
 class StoredReply:
-    """Hold a reply as it came, how often it was asked for, and why it was no good then."""
+    """Reply as it came, how often it was asked for, and why it was no good then."""
 
     raw: str
     finish: str | None
@@ -71,7 +71,7 @@ def default_answers() -> Path:
 class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
     """Store replies in a file, or, without one, as long as the object lives.
 
-    Raises `InputError` where the file is no store of answers or cannot be written.
+    Raises `InputError` if the file is no store of answers or cannot be written.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:

@@ -109,7 +109,7 @@ class LLM:
         """Answer all requests, in their order; each has an answer or a failure.
 
         An answer that `check` finds no good is asked for once more, and then kept with that
-        failure. Raises `UserError` where no request can succeed: no server, a wrong key or model.
+        failure. Raises `UserError` if no request can succeed: no server, a wrong key or model.
         """
         self._check, self._subject = check, subject
         keys = [answer_key(request, self.config) for request in requests]
@@ -150,7 +150,7 @@ class LLM:
         return answer
 
     def _is_done(self, job: _Job, check: Check | None) -> bool:
-        """Tell whether a reply settles a request: it is good, or failed often enough."""
+        """Whether a reply settles a request: it is good, or failed often enough."""
         if job.reply is None:
             return False
         is_tried = job.reply.tries >= TRIES and (job.sent or not self.config.retry_failed)
@@ -298,7 +298,7 @@ class LLM:
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run side by side; where one raises, the others are cancelled."""
+    """Run side by side; if one raises, the others are cancelled."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -68,7 +68,7 @@ class LLMConfig(Settings):
             Not the secret of another service (AWS_.., HF_..); sent over https and to this machine
         temperature: 0 is greedy: the most probable token each time
         top_p: sample from the most probable tokens that hold this share together
-        seed: of the sampling, where the server has one; a text's n-th version adds n
+        seed: of the sampling, if the server has one; a text's n-th version adds n
         max_tokens: the longest reply; a reply that is cut there is a failure
         thinking: whether a model that can think does, in its family's words (see
             docs/llm.md#thinking); null leaves it to the server
@@ -112,7 +112,7 @@ class LLMConfig(Settings):
 
     @property
     def key(self) -> str:
-        """Read the key from the environment; "" where there is none, or it must not be sent."""
+        """Read the key from the environment; "" if there is none, or it must not be sent."""
         return read_key(self.key_env, self.url)
 
 
@@ -153,7 +153,7 @@ def _is_no_key(name: str) -> bool:
 
 
 def read_key(name: str, url: str) -> str:
-    """Read the key for a server; "" where there is none, or where it would be sent readable.
+    """Read the key for a server; "" if there is none, or if it would be sent readable.
 
     A key is sent over https, and to this machine.
     """
@@ -165,7 +165,7 @@ def read_key(name: str, url: str) -> str:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether nobody between here and a server can read the requests."""
+    """Whether nobody between here and a server can read the requests."""
     parts = urlsplit(url.strip())
     host = (parts.hostname or "").removesuffix(".")
     if parts.scheme == "https" or host == "localhost" or host.endswith(".localhost"):
@@ -179,7 +179,7 @@ def is_safe(url: str) -> bool:
 
 
 def may_use_proxy(url: str) -> bool:
-    """Tell whether a proxy of the environment may carry requests; never those to this machine."""
+    """Whether a proxy of the environment may carry requests; never those to this machine."""
     return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
 
 

@@ -100,7 +100,7 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
 def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:
     """Explain why a reply did not end by itself; the next run asks anew for such a one.
 
-    A cut choice is whole where no other one begins with it: one token is all there is room for.
+    A cut choice is whole if no other one begins with it: one token is all there is room for.
     """
     if finish == "stop":
         return None
@@ -161,7 +161,7 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
 
 @dataclass(frozen=True)
 class _Covered:
-    """Hold a reply whose JSON objects are covered: `{` and their number in signs it has not."""
+    """Reply whose JSON objects are covered: `{` and their number in signs it has not."""
 
     text: str
     objects: tuple[dict[str, object], ...]

@@ -94,24 +94,24 @@ class Refusal(Exception):
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether the account has no means left: waiting does not help."""
+        """Whether the account has no means left: waiting does not help."""
         if self.status not in (402, 403, 429):
             return False
         return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.reason[:_READ]}"))
 
     @property
     def is_lasting(self) -> bool:
-        """Tell whether no other request can succeed either."""
+        """Whether no other request can succeed either."""
         return self.is_spent or self.status in _USELESS or 300 <= self.status < 400
 
     @property
     def is_too_large(self) -> bool:
-        """Tell whether a shorter text may be taken; some servers say so with status 500."""
+        """Whether a shorter text may be taken; some servers say so with status 500."""
         return self.status == 413 or bool(_TOO_LARGE.search(self.reason[:_READ]))
 
     @property
     def passes(self) -> bool:
-        """Tell whether the same request may succeed later."""
+        """Whether the same request may succeed later."""
         if self.is_spent or self.is_too_large:
             return False
         return self.status in _PASSING or (self.status >= 500 and self.status not in _LASTING)
@@ -193,7 +193,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
 
 
 def _is_cut(content: bytes) -> bool:
-    """Tell whether a reply ends within its object: the next one may be complete."""
+    """Whether a reply ends within its object: the next one may be complete."""
     try:
         json.loads(content)
     except RecursionError:
@@ -253,7 +253,7 @@ class Server:
         await self._client.close()
 
     async def models(self) -> list[str] | None:
-        """List the names of the server's models; None where it has no such list."""
+        """List the names of the server's models; None if it has no such list."""
         try:
             reply, _ = await self.send("/models")
             return [str(model["id"]) for model in reply["data"]]
@@ -272,7 +272,7 @@ class Server:
         retry: bool = False,
         left_out: Collection[str] = (),
     ) -> StoredReply:
-        """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` where none can succeed.
+        """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` if none can succeed.
 
         `strict` has the server keep to schema or choices. `retry` says that an earlier reply
         failed. `left_out` names those of `OPTIONAL` that the model refuses.

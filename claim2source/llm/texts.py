@@ -20,7 +20,7 @@ AUTO, SCIENTIFIC, GERMAN = "auto", "translate_scientific", "translate_german"
 
 @dataclass(frozen=True)
 class WritingTask:
-    """Hold a request for a text, and what judges the reply."""
+    """Request for a text, and what judges the reply."""
 
     request: Request
     judge: Judge
@@ -42,7 +42,7 @@ def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[Writing
 
 
 def style_prompt(style: Style, name: str | None = None) -> Prompt:
-    """Read a style's prompt, or another one; raise `UserError` where it needs other variables."""
+    """Read a style's prompt, or another one; raise `UserError` if it needs other variables."""
     prompt = read_prompt(name or str(style.prompt))
     prompt.check_variables(_style_values(style, Original("", "")))
     return prompt

@@ -24,7 +24,7 @@ _THOUGHT_PARTS = ("thinking", "reasoning", "reasoning_content", "redacted_thinki
 
 @dataclass(frozen=True)
 class _Family:
-    """Hold a chat template's key, and its values for off and on."""
+    """Chat template's key, and its values for off and on."""
 
     key: str
     off: object = False

@@ -47,7 +47,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Token:
-    """Hold one token of a reply, with the log-probabilities of the tokens likeliest there."""
+    """One token of a reply, with the log-probabilities of the tokens likeliest there."""
 
     text: str
     logprob: float
@@ -83,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold the answer to a request; `failure` says why it is no good, None that it is.
+    """Answer to a request; `failure` says why it is no good, None that it is.
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
     reply as it came. `stored` says that nothing was asked for it now. `reasoned` says
@@ -104,7 +104,7 @@ class Answer:
 
     @property
     def is_asked(self) -> bool:
-        """Tell whether the server has answered, well or not: the next run need not ask again."""
+        """Whether the server has answered, well or not: the next run need not ask again."""
         return self.failure is None or not is_unanswered(self.failure)
 
 
@@ -135,7 +135,7 @@ class Plan:
 
 
 def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
-    """Raise `UserError` where a request was not asked or got no reply: a next run goes on there.
+    """Raise `UserError` if a request was not asked or got no reply: a next run goes on there.
 
     A program calls it last, when what was answered is written. Replies that failed their checks
     are no reason: a next run would not ask for them.
@@ -157,7 +157,7 @@ def reasons(answers: Sequence[Answer]) -> str:
 
 
 def is_unanswered(failure: str) -> bool:
-    """Tell whether a failure is that of a server that was not asked or gave no reply."""
+    """Whether a failure is that of a server that was not asked or gave no reply."""
     return failure.startswith((NOT_ASKED, NO_REPLY))
 
 

@@ -137,7 +137,7 @@ def compare_family(
 
     `groups` are the claims' gold papers (`gold_groups`); with `strata` (languages) the means
     are macro averages. `repeats` are the draws of the bootstrap, and the permutations, which are
-    raised where they could not show a difference after Holm (`enough_repeats`). Raises ValueError
+    raised if they could not show a difference after Holm (`enough_repeats`). Raises ValueError
     on a system without scores.
     """
     pairs = family.pairs

@@ -31,7 +31,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Hold metrics by claim: name -> float64 array, in the order of `claim_ids`."""
+    """Metrics by claim: name -> float64 array, in the order of `claim_ids`."""
 
     claim_ids: tuple[str, ...]
     values: Mapping[str, np.ndarray]
@@ -234,7 +234,7 @@ def score_languages(
 
 
 def twins_in(run: Run, dataset: Dataset) -> Twins | None:
-    """Count the golds that tie with a source of the same text; None where no gold has one."""
+    """Count the golds that tie with a source of the same text; None if no gold has one."""
     first, judged = dataset.twins, judged_claims(dataset.qrels)
     golds = [(claim, gold) for claim in judged for gold in dataset.qrels.golds(claim)]
     having = [(claim, gold) for claim, gold in golds if gold in first]

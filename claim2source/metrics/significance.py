@@ -23,7 +23,7 @@ _SHAPES = "scores and groups must be arrays [claims] of one length, not empty"
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Hold a paired randomisation test: mean(a) - mean(b), two-sided p, and how it was made."""
+    """Paired randomisation test: mean(a) - mean(b), two-sided p, and how it was made."""
 
     difference: float
     p_value: float
@@ -33,7 +33,7 @@ class PairedTest:
 
 @dataclass(frozen=True, slots=True)
 class PairedTests:
-    """Hold paired randomisation tests of many differences by the same flips.
+    """Paired randomisation tests of many differences by the same flips.
 
     `differences`, `p_values` and `least_p` are [systems] float64. `least_p` is the smallest p
     possible: the larger of 1 / (repeats + 1) and 2 / 2^n for n groups that differ at all.

@@ -33,7 +33,7 @@ _FAR_ABOVE_CHANCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RandomBaseline:
-    """Hold the mean of random pairs' dense scores, their deviation within a claim, their number."""
+    """Mean of random pairs' dense scores, their deviation within a claim, their number."""
 
     mean: float
     deviation: float
@@ -43,7 +43,7 @@ class RandomBaseline:
         """Warn in a line where a claim's softmax over random sources is too flat or too sharp.
 
         Normally distributed scores spread it over exp(-(deviation / temperature)^2 / 2) of them,
-        the perplexity's share. Nothing is said where all scores are alike.
+        the perplexity's share. Nothing is said if all scores are alike.
         """
         ratio = self.deviation / temperature
         if not ratio or FLATTEST <= ratio <= SHARPEST:

@@ -29,7 +29,7 @@ PIECE = 2**21
 
 @dataclass(frozen=True)
 class Window:
-    """Hold the fused lists of a block of claims, best source first.
+    """Fused lists of a block of claims, best source first.
 
     `positions` in the sources (-1: the list has ended), `scores` float32, `in_dense` and
     `in_sparse`, [claims, depth] each; `similarities` [claims, sources] are all dense scores, until
@@ -72,7 +72,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Lists:
-    """Hold one retriever's lists, in any order: positions (-1: none), scores, [claims, depth]."""
+    """One retriever's lists, in any order: positions (-1: none), scores, [claims, depth]."""
 
     positions: np.ndarray
     scores: np.ndarray

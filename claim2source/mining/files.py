@@ -1,7 +1,7 @@
 """Read and write mined negatives as JSONL, one training pair a line: ids, or texts for GritLM.
 
 {"claim", "positive", "negatives": [{"source", "score", "origin", "dense", "lexical"}]}: `score` is
-what a negative was ranked by, `dense` and `lexical` are the model's score and BM25's, where they
+what a negative was ranked by, `dense` and `lexical` are the model's score and BM25's, if they
 are known. As texts, as GritLM and the 2026 paper's script train on, {"query": [instruction,
 claim], "pos": [["", gold]], "neg": [..]}.
 """
@@ -135,7 +135,7 @@ def write_gritlm(
     """Write the texts of mined rows one by one, atomically.
 
     A pair without negatives is left out: their trainer divides by the number of negatives.
-    Raises `InputError` for a claim or source whose text is blank, which it cannot embed, and where
+    Raises `InputError` for a claim or source whose text is blank, which it cannot embed, and if
     no pair is left.
     """
     claims = {claim.id: claim for claim in dataset.claims}

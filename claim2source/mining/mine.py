@@ -129,7 +129,7 @@ class MiningConfig(Settings):
 
 
 class Negative(NamedTuple):
-    """Hold a source, no gold of a claim, with the score that it was ranked by and its origin.
+    """Source, no gold of a claim, with the score that it was ranked by and its origin.
 
     That is the fused score; of random ones the dense score, of a first stage or a teacher its own.
     `dense` and `lexical` are the scores of the model and of BM25 that were fused, in their own
@@ -146,7 +146,7 @@ class Negative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MinedRow:
-    """Hold a training pair with its negatives, hardest first, random ones last."""
+    """Training pair with its negatives, hardest first, random ones last."""
 
     claim: str
     positive: str
@@ -218,7 +218,7 @@ class MiningCounts:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Hold a claim by its row in the block, one of its golds, and sources that are no negatives."""
+    """Claim by its row in the block, one of its golds, and sources that are no negatives."""
 
     row: int
     claim: Claim
@@ -414,7 +414,7 @@ def negative_limits(
 ) -> np.ndarray:
     """Compute the highest score of a negative for each gold's score, float64 [golds].
 
-    `last` [golds] are the last scores of the claims' lists, where `share_of` counts from there.
+    `last` [golds] are the last scores of the claims' lists, if `share_of` counts from there.
     """
     limits, share = np.full(len(golds), np.inf), config.max_share
     if share is not None and baseline is not None:
@@ -432,7 +432,7 @@ def negative_limits(
 
 
 def _known(scores: np.ndarray) -> list[float | None]:
-    """List scores, None where there is none."""
+    """List scores, None if there is none."""
     values: list[float | None] = scores.tolist()
     for place in np.flatnonzero(np.isnan(scores)).tolist():
         values[place] = None

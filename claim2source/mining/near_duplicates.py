@@ -25,7 +25,7 @@ def distinct_words(text: str) -> frozenset[str]:
 
 
 def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
-    """Compute the share of two texts' words that both have; 0 where one has none."""
+    """Compute the share of two texts' words that both have; 0 if one has none."""
     shared = len(words & other_words)
     return shared / (len(words) + len(other_words) - shared) if shared else 0.0
 
@@ -110,7 +110,7 @@ class GoldDuplicates:
         ]
 
     def __bool__(self) -> bool:
-        """Tell whether a source can be a near-duplicate: a gold has words to compare."""
+        """Whether a source can be a near-duplicate: a gold has words to compare."""
         return any(golds for _, _, golds in self._compared)
 
     def __contains__(self, position: int) -> bool:

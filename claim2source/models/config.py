@@ -48,13 +48,13 @@ class Template:
         return self.claim if side == "claim" else self.source
 
     def pools_prefix(self, side: Side) -> bool:
-        """Tell whether the prefix of a side is pooled with its texts."""
+        """Whether the prefix of a side is pooled with its texts."""
         return self.pool_prefix is True or self.pool_prefix == side
 
 
 @dataclass(frozen=True)
 class EncoderSettings(Settings):
-    """Hold all but the weights that turns text into a vector; stored in every manifest.
+    """All but the weights that turns text into a vector; stored in every manifest.
 
     The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
     and sources, in mining, training and evaluation. With `own_code` the model runs with the code
@@ -87,13 +87,13 @@ class ModelConfig(Settings):
             model's sentence-transformers files say.
         normalize: vectors of length 1; none: as those files say, else true.
         max_length: tokens per text, special tokens included; none: as those files say.
-        template: prefixes of claims and sources, and the token at the end; where none is
+        template: prefixes of claims and sources, and the token at the end; if none is
             given, the prompts that those files declare are the prefixes.
         prompts: whether those declared prompts are applied.
         dtype: weights' type: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
             the model's config says.
-        attention: sdpa or eager; none: sdpa where the model has it. It does not change the
+        attention: sdpa or eager; none: sdpa if the model has it. It does not change the
             vectors beyond rounding.
         quantization: nf4 loads linear layers in 4 bits (bitsandbytes, on a GPU); none does not.
         allow_remote_code: names of models whose own code may run here; on the hub such a

@@ -46,7 +46,7 @@ class Encoder:
     """Encode texts with a transformer, its tokenizer and settings.
 
     `weights` identifies the weights in the store: hashes of base and adapter, and the adapter's
-    scale; None while weights are trained, and then nothing is stored. Where only the claims' side
+    scale; None while weights are trained, and then nothing is stored. If only the claims' side
     was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
     `dense` is a Dense layer behind the pooling: one that sentence-transformers declares (GTR's),
     or the projection into the teacher's space. `own_modules` are all modules behind the transformer
@@ -78,7 +78,7 @@ class Encoder:
 
     @property
     def packs(self) -> bool:
-        """Tell whether `batch` packs texts without padding."""
+        """Whether `batch` packs texts without padding."""
         if self.own_modules is not None or self.reads_types:
             return False
         return can_pack(self.model, self.settings.max_length)
@@ -104,7 +104,7 @@ class Encoder:
     def tokenize(self, texts: Sequence[str], side: Side, length: int | None = None) -> list[Tokens]:
         """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
 
-        A special token's name in a text is plain text. Raises `ConfigError` where the tokenizer
+        A special token's name in a text is plain text. Raises `ConfigError` if the tokenizer
         cannot apply the template, or the template leaves no room for a text.
         """
         if not texts:
@@ -150,9 +150,9 @@ class Encoder:
         return [Tokens(row, min(skip, len(row) - 1), kinds) for row, skip, kinds in rows]
 
     def reads_plainly(self, prefix: str) -> bool:
-        """Tell whether special tokens' names are plain text: a post must not end itself with one.
+        """Whether special tokens' names are plain text: a post must not end itself with one.
 
-        Not where the prefix holds special tokens.
+        Not if the prefix holds special tokens.
         """
         return not any(token in prefix for token in self.tokenizer.all_special_tokens)
 
@@ -189,14 +189,14 @@ class Encoder:
         return output
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:
-        """Pack texts without padding where the model allows it, else pad them."""
+        """Pack texts without padding if the model allows it, else pad them."""
         if not self.packs:
             return self.collate(tokens)
         extra = _EXTRA_ATTENTION if self.device.type == "cpu" else _EXTRA_GPU
         return pack(tokens, list(grouped(tokens, self._token_budget(), extra)), self.model)
 
     def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
-        """Compute vectors [n, dimensions] in float32, with gradient where it is enabled."""
+        """Compute vectors [n, dimensions] in float32, with gradient if it is enabled."""
         if isinstance(batch, PackedBatch):
             pooled = self._pool_packed(packed_hidden(self.model, batch), batch)
         else:
@@ -244,7 +244,7 @@ class Encoder:
         return vector_key(self.weights, self.settings, self.config_hash())
 
     def config_hash(self) -> str:
-        """Hash the model's config, without where it comes from."""
+        """Hash the model's config, without if it comes from."""
         return config_hash(json.loads(self.model.config.to_json_string()))
 
     def encode(
@@ -301,7 +301,7 @@ class Encoder:
         return count, Cost(time.perf_counter() - started, count, peak_memory(), tokens)
 
     def in_bfloat16(self) -> Encoder:
-        """Copy an encoder to bfloat16 where its processor computes faster in it, else return it.
+        """Copy an encoder to bfloat16 if its processor computes faster in it, else return it.
 
         Inner products differ in the fourth digit; its vectors are stored apart.
         """
@@ -465,7 +465,7 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
 
 
 def computes_fast() -> bool:
-    """Tell whether this processor has instructions for bfloat16: elsewhere it is emulated."""
+    """Whether this processor has instructions for bfloat16: elsewhere it is emulated."""
     capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16", False))
 
@@ -509,6 +509,6 @@ def _fuse(model: Module) -> None:
 
 
 def _is_gelu(part: Module, model: Module) -> bool:
-    """Tell whether the layers of BERT and its kin apply the exact GELU behind `dense`."""
+    """Whether the layers of BERT and its kin apply the exact GELU behind `dense`."""
     exact = getattr(getattr(model, "config", None), "hidden_act", None) == "gelu"
     return exact and isinstance(getattr(part, "intermediate_act_fn", None), Module)

@@ -26,7 +26,7 @@ _MLPS = {f"{family}MLP" for family in _FAMILIES}
 
 @dataclass(frozen=True)
 class Kernels:
-    """Hold kernels: gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key."""
+    """Kernels: gate, up -> SiLU(gate) * up; query, key, cosines, sines -> query, key."""
 
     gate: Callable[[Tensor, Tensor], Tensor]
     rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -76,7 +76,7 @@ def fuse_adapters(model: Any) -> None:
 
 
 def runs_fused(values: Tensor, weight: Tensor) -> bool:
-    """Tell whether a GPU computes with this weight in 16 bits."""
+    """Whether a GPU computes with this weight in 16 bits."""
     return values.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
 
 
@@ -108,7 +108,7 @@ def _rotated(
 
 
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
-    """Compute W x + B (s A x): the sum within the last product, the scale where it is narrow."""
+    """Compute W x + B (s A x): the sum within the last product, the scale if it is narrow."""
     base, kind, names = module.base_layer, values.device.type, module.active_adapters
     if not (
         len(names) == 1

@@ -52,7 +52,7 @@ _Permission = Literal["allow_remote_code", "allow_bin"]
 def base_files(config: ModelConfig) -> tuple[Path, Base]:
     """Find a model's files; returns their folder and the base record with the weights' hash.
 
-    Raises `UserError` where there is no such model, or where it needs code of its own or .bin
+    Raises `UserError` if there is no such model, or if it needs code of its own or .bin
     weights that the config does not allow by name.
     """
     config = local_model(config)
@@ -84,7 +84,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
 
 
 def require_model(config: ModelConfig) -> None:
-    """Raise `UserError` where no model has this name; of a hub's only its config is read."""
+    """Raise `UserError` if no model has this name; of a hub's only its config is read."""
     name = packaged_name(local_model(config).name)
     if not Path(name).is_dir() and name not in (*PACKAGED, *_COPIES):
         _download(replace(config, name=name), ["config.json"])
@@ -116,7 +116,7 @@ def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
 
 
 def packaged_files(name: str) -> tuple[Path, Base] | None:
-    """Find a packaged model's files and verify their hash; None where it is not installed."""
+    """Find a packaged model's files and verify their hash; None if it is not installed."""
     if name not in PACKAGED:
         return None
     module, _, expected = PACKAGED[name]
@@ -185,7 +185,7 @@ def require_files(folder: Path) -> None:
 
 
 def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
-    """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
+    """Whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
         return real_path(config.name) in set(map(real_path, names))
@@ -203,7 +203,7 @@ def _how_to_allow(config: ModelConfig, key: _Permission) -> str:
 
 
 def check_code(config: ModelConfig, folder: Path) -> bool:
-    """Tell whether the model's own code runs when it is loaded; `UserError` if it must not.
+    """Whether the model's own code runs when it is loaded; `UserError` if it must not.
 
     Where transformers has the model's type, that type is loaded and the model's code ignored, if
     the config says which attention to use: some models ship code for nothing else.

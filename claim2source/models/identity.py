@@ -36,7 +36,7 @@ def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dic
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """Hash a model's config as transformers writes it, without where it comes from."""
+    """Hash a model's config as transformers writes it, without if it comes from."""
     # The same weights under another config (activation, rotary base) are another model.
     return content_hash({key: value for key, value in config.items() if key not in _ORIGIN})
 

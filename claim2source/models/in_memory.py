@@ -35,7 +35,7 @@ _warned: WeakSet[SentenceTransformer] = WeakSet()
 
 
 def is_sentence_transformer(value: object) -> TypeGuard[SentenceTransformer]:
-    """Tell whether a value is a `SentenceTransformer`, without importing the library."""
+    """Whether a value is a `SentenceTransformer`, without importing the library."""
     library = sys.modules.get("sentence_transformers")
     return library is not None and isinstance(value, library.SentenceTransformer)
 

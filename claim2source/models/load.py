@@ -44,7 +44,7 @@ def load(
 ) -> Encoder:
     """Load a model and its tokenizer.
 
-    With `shorten`, texts are cut to what the model has positions for, where settings allow more.
+    With `shorten`, texts are cut to what the model has positions for, if settings allow more.
 
     The caller has checked that the model's own code may run (`settings.own_code`). Raises
     `UserError` for files that are no model, and for settings this model or machine cannot have.

@@ -83,7 +83,7 @@ class Weights(Settings):
 
 @dataclass(frozen=True)
 class SourceModel:
-    """Record the model that encodes the sources, where it is another than the claims'.
+    """Record the model that encodes the sources, if it is another than the claims'.
 
     `weights` and `config` identify it as in the store, `encoder` are its settings: vectors that
     the store has are read without loading it.
@@ -103,7 +103,7 @@ class SourceModel:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """Record the data a checkpoint was trained on; None where its manifest does not say.
+    """Record the data a checkpoint was trained on; None if its manifest does not say.
 
     `val_seen_share` of each language's claims were held out though their papers were trained
     on; `seen_share_expected` is the share of such claims that was chosen for. `languages` are those
@@ -196,7 +196,7 @@ class Manifest(TrainingRecord):
     """Record a retriever's checkpoint.
 
     `soup` has the sha256 of the weights that were averaged. `source_model` encodes the sources
-    where that is neither these weights nor the base.
+    if that is neither these weights nor the base.
     """
 
     encoder: EncoderSettings
@@ -322,7 +322,7 @@ def _note(sha256: str) -> Path:
 
 
 def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") -> str:
-    """Find the folder of a recorded base; return the record itself where there is none.
+    """Find the folder of a recorded base; return the record itself if there is none.
 
     Its run's config names it as `name` of this group, or the user's cache, or it lies among the
     user's models, beside the checkpoint or in the current folder. Whoever loads it compares its
@@ -415,7 +415,7 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
 def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
     """Read the manifest of the checkpoint that another was trained from.
 
-    None where that is no checkpoint, or not to be found any more.
+    None if that is no checkpoint, or not to be found any more.
     """
     base, folder = read_any_manifest(manifest.base.name), checkpoint_folder(manifest.base.name)
     if base is None:

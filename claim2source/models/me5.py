@@ -68,7 +68,7 @@ length 1. The original was trained at a temperature of 0.01.
 
 
 def packaged_file() -> Path | None:
-    """Find the package's file; None where the package is not installed."""
+    """Find the package's file; None if the package is not installed."""
     spec = find_spec(_PACKAGE)
     folders = (spec.submodule_search_locations or ()) if spec is not None else ()
     return next(

@@ -209,7 +209,7 @@ def load_numpy(
     shorten: bool,
     kind: type[NumpyEncoder] = NumpyEncoder,
 ) -> NumpyEncoder | None:
-    """Load a folder of model files; None where `load` alone reads it, or says what is wrong.
+    """Load a folder of model files; None if `load` alone reads it, or says what is wrong.
 
     With `shorten`, texts are cut to what the model has positions for.
     """
@@ -252,7 +252,7 @@ def load_numpy(
 
 
 def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
-    """Load the tokenizer as transformers does; None where that would take more than this."""
+    """Load the tokenizer as transformers does; None if that would take more than this."""
     from tokenizers import Tokenizer, normalizers
 
     config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")

@@ -1,4 +1,4 @@
-"""Pack texts end to end in one row, without padding, where the model's layers allow it.
+"""Pack texts end to end in one row, without padding, if the model's layers allow it.
 
 Only attention looks at more than one token. On a GPU in 16 bits flash attention keeps the texts of
 a row apart; elsewhere texts of like length are padded there. All other layers (most of the
@@ -35,10 +35,10 @@ Varlen = Callable[[Tensor, Tensor, Tensor, Tensor, int, "float | None", bool], T
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Hold texts padded together in attention: their `tokens` in the row, and index maps.
+    """Texts padded together in attention: their `tokens` in the row, and index maps.
 
     `padded` [texts * longest] maps padded positions to tokens, `back` [tokens] tokens to padded
-    positions. `mask` is [texts, 1, 1, longest], None where all texts have one length.
+    positions. `mask` is [texts, 1, 1, longest], None if all texts have one length.
     """
 
     tokens: int
@@ -50,7 +50,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Hold all texts' tokens in one row [t]: ids, position in and number of their text, if pooled.
+    """All texts' tokens in one row [t]: ids, position in and number of their text, if pooled.
 
     `firsts` and `lasts` [n] are each text's first and last token, in the order of the texts.
     `bounds` [n + 1], int32, are where texts begin and the last ends, in the order of the row
@@ -88,7 +88,7 @@ class PackedBatch:
 
 
 def can_pack(model: Any, longest: int) -> bool:
-    """Tell whether packing texts of at most `longest` tokens gives the same vectors."""
+    """Whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
         # Qwen's configs name a window that is not used; Llama's name none.

@@ -63,7 +63,7 @@ class PrepackedEncoder(NumpyEncoder):
         return attended[0].transpose(0, 1).flatten(1).numpy()
 
     def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
-        """Apply a linear layer and what follows it; oneDNN has the weight packed, where it is."""
+        """Apply a linear layer and what follows it; oneDNN has the weight packed, if it is."""
         inputs, (weight, bias) = torch.from_numpy(hidden), self._linears[name]
         if self._packs:
             output = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, then, [], "none")

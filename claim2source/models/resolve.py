@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resolved:
-    """Hold an encoder and its origin; `manifest` only for checkpoints of ours.
+    """Encoder and its origin; `manifest` only for checkpoints of ours.
 
     `exported` is the rendering of a model that `train/merge.py` exported.
     """
@@ -68,11 +68,11 @@ class Resolved:
 
     @property
     def rendering(self) -> Rendering | None:
-        """Return how records were rendered in training, where known."""
+        """Return how records were rendered in training, if known."""
         return self.manifest.rendering if self.manifest else self.exported
 
     def uncut_length(self, sources: Sequence[str]) -> int:
-        """Return `max_length`, or the model's own by its files where that reads sources further.
+        """Return `max_length`, or the model's own by its files if that reads sources further.
 
         Such a model is warned of. Its files may declare more tokens than it has positions for.
         """
@@ -101,13 +101,13 @@ class Resolved:
 
     @property
     def is_trained(self) -> bool:
-        """Tell whether a training run of ours may have seen the claims of train."""
+        """Whether a training run of ours may have seen the claims of train."""
         return self.manifest is not None and self.manifest.weights.kind != "base"
 
     def rendering_for(self, rendering: Rendering | None) -> Rendering:
         """Return a checkpoint's own rendering; for others `rendering`, else their own or default.
 
-        Raises `UserError` where another is asked for than the checkpoint was trained with.
+        Raises `UserError` if another is asked for than the checkpoint was trained with.
         """
         if self.manifest is None:
             return rendering or self.exported or Rendering()
@@ -121,7 +121,7 @@ class Resolved:
 def resolve(
     model: ModelConfig | str | Path, device: str | None = None, dtype: Dtype | None = None
 ) -> Resolved:
-    """Load a model by name. Raises `UserError` where there is none, or it cannot be used.
+    """Load a model by name. Raises `UserError` if there is none, or it cannot be used.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized

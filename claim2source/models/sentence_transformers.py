@@ -95,7 +95,7 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
 
 
 def declared_length(folder: Path) -> int | None:
-    """Read how many tokens of a text a model takes by its files; None where they do not say."""
+    """Read how many tokens of a text a model takes by its files; None if they do not say."""
     return _read_modules(folder)[2]
 
 
@@ -200,7 +200,7 @@ def _absent_end(folder: Path) -> str:
     """Name the end token that tokenizer_config.json asks for, where tokenizer.json adds none.
 
     transformers 5 reads tokenizer.json alone, and the last word would be pooled (e5-mistral).
-    Raises `InputError` where a first token is asked for and not added.
+    Raises `InputError` if a first token is asked for and not added.
     """
     file = folder / "tokenizer_config.json"
     declared = read_object(file) if file.is_file() else {}

@@ -41,7 +41,7 @@ class Seq2SeqConfig(Settings):
         max_length: most tokens of a text; a longer one is a failure, as is a translation that
             is cut there.
         beams: 1 is greedy.
-        device: none takes a GPU where the machine has one.
+        device: none takes a GPU if the machine has one.
         allow_bin: names of models whose weights may be read from .bin files, tensors only; on the
             hub such a model needs `revision`, the full commit.
     """
@@ -57,7 +57,7 @@ class Seq2SeqConfig(Settings):
 
 
 def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[WrittenText]:
-    """Translate texts to English, in their order. Raises `UserError` where a model is none."""
+    """Translate texts to English, in their order. Raises `UserError` if a model is none."""
     by_language: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
         by_language[primary_language(text.language)].append(row)

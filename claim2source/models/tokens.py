@@ -1,4 +1,4 @@
-"""Hold tokenized texts and padded batches; group texts of like length into batches."""
+"""Tokenized texts and padded batches; group texts of like length into batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Part = TypeVar("Part", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Hold the token ids of one text; the first `skip` are not pooled.
+    """Token ids of one text; the first `skip` are not pooled.
 
     `types` are the tokens' types; empty if the tokenizer gives every token of a text the type 0.
     """
@@ -31,7 +31,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Hold padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens.
+    """Padded tensors [n, longest]: ids, attention mask, and mask of the pooled tokens.
 
     `token_types` are None if all are 0.
     """

@@ -38,7 +38,7 @@ def claim_hashes(claim: Claim) -> set[bytes]:
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """Hold hashes of the texts of the claims that something was trained or fitted on.
+    """Hashes of the texts of the claims that something was trained or fitted on.
 
     `packed` are the sorted hashes, one after the other. `unrecorded` names models that it was made
     from of which nobody knows the claims.
@@ -106,7 +106,7 @@ class TrainedOn:
     def read(cls, folder: Path, sha256: str | None = None) -> Self:
         """Read the file of a folder; `sha256` is what the manifest beside it says.
 
-        Raises `InputError` where it is missing, damaged or another one.
+        Raises `InputError` if it is missing, damaged or another one.
         """
         path = folder / TRAINED_ON
         if file_error(path) == "no such file" and sha256 is not None:
@@ -141,7 +141,7 @@ _HASH: _Hash = "the first 8 bytes of sha256, sorted, in base64"
 
 @dataclass(frozen=True)
 class _File(Strict):
-    """Hold the fields of `trained_on.json`.
+    """Fields of `trained_on.json`.
 
     `texts` and `hash` say how a text is hashed; a file by another rule is refused.
     """

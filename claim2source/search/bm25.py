@@ -52,7 +52,7 @@ _CELLS = 2**21
 
 @dataclass(frozen=True)
 class BM25Config(Settings):
-    """Hold BM25's settings.
+    """BM25's settings.
 
     Args:
         analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
@@ -246,7 +246,7 @@ class BM25Index:
         """Rank the best `k` sources that have a term in common with the claim.
 
         Of sources with equal scores the first by id, descending, are kept. `terms` are the
-        claims' `terms` where they are known already.
+        claims' `terms` if they are known already.
         """
         positions, scores = self.top(claims, k, terms)
         return self._built().ids.run(claims, positions, scores)
@@ -357,7 +357,7 @@ def make_analysis(config: BM25Config, language: str | None = None) -> Analysis:
 
 
 def make_stemmer(config: BM25Config) -> Any | None:
-    """Make PyStemmer's stemmer of the sources' language; None where words are compared whole."""
+    """Make PyStemmer's stemmer of the sources' language; None if words are compared whole."""
     import Stemmer
 
     # It is asked for every word once: a cache would only be filled and purged.
@@ -380,7 +380,7 @@ def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
 
 
 def get_stop_words(config: BM25Config, language: str) -> set[str]:
-    """List the stop words of a language; none where it has no list."""
+    """List the stop words of a language; none if it has no list."""
     if config.analysis != "terms" or not config.stop_words:
         return set()
     if language in _OWN_STOP_WORDS:

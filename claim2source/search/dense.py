@@ -65,7 +65,7 @@ class Dense:
     encoder; or a `SentenceTransformer`, as it is when it encodes. Records are rendered as a
     checkpoint was trained; `rendering` chooses for other models. With a `store` and weights that
     have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
-    searched again. Raises `UserError` where the model cannot be loaded, or another `rendering` is
+    searched again. Raises `UserError` if the model cannot be loaded, or another `rendering` is
     asked for than a checkpoint's own.
 
     Example:
@@ -171,7 +171,7 @@ class DenseIndex:
         return self.encoder.encode(texts, side, store=self._store, progress=progress)
 
     def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
-        """Return vectors [claims, d], those of the last search where it had all these texts."""
+        """Return vectors [claims, d], those of the last search if it had all these texts."""
         if self._last is not None and all(text in self._last[0] for text in texts):
             rows, vectors = self._last
             return vectors[[rows[text] for text in texts]], Cost()

@@ -165,7 +165,7 @@ class Engine(PaperTable):
 
     @classmethod
     def open(cls, location: str | Path, **options: Any) -> Self:
-        """Open an index. Raises `InputError` where there is none, or its files are damaged."""
+        """Open an index. Raises `InputError` if there is none, or its files are damaged."""
         files = open_files(location)
         return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
 
@@ -223,7 +223,7 @@ class Engine(PaperTable):
         return table
 
     def refresh(self) -> None:
-        """Read what another process wrote; manifest and model too, where it built the index."""
+        """Read what another process wrote; manifest and model too, if it built the index."""
         self._row_numbers.clear()
         if self._lock is not None or self.at is not None:
             return
@@ -413,7 +413,7 @@ class Engine(PaperTable):
         self._table.create_index(column, config=BTree() if column == "id" else terms)
 
     def _renew_indexes(self) -> None:
-        """Make search indexes anew where no note says that their files are whole.
+        """Make search indexes anew if no note says that their files are whole.
 
         A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
         """
@@ -503,7 +503,7 @@ class Engine(PaperTable):
     ) -> SearchResults:
         """Rank papers by terms, by vectors, and fused; each part as deep as the fusion needs.
 
-        `texts` are encoded as claims are, in one batch with them. Raises `UserError` where the
+        `texts` are encoded as claims are, in one batch with them. Raises `UserError` if the
         model or the analysis is not the one that made the index.
         """
         posts, k = as_claims(claims), whole_number(k, "k")
@@ -566,7 +566,7 @@ class Engine(PaperTable):
 def open_index(location: str | Path, version: int | None = None) -> Engine:
     """Open the index in a folder or bucket, or an older state of it.
 
-    Raises `UserError` where there is none, or its files are damaged.
+    Raises `UserError` if there is none, or its files are damaged.
 
     Example:
         >>> import tempfile
@@ -585,5 +585,5 @@ def open_index(location: str | Path, version: int | None = None) -> Engine:
 
 
 def is_engine(location: str | Path) -> bool:
-    """Tell whether an index is there."""
+    """Whether an index is there."""
     return open_files(location).stamp(MANIFEST) != ""

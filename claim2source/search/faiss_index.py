@@ -91,14 +91,14 @@ class VectorIndex:
 
     @classmethod
     def read(cls, folder: IndexFolder) -> VectorIndex:
-        """Open a written index, memory-mapped. Raises `InputError` where its files do not fit."""
+        """Open a written index, memory-mapped. Raises `InputError` if its files do not fit."""
         count, dimensions = folder.count("sources"), folder.count("dimensions")
         ids = folder.strings("ids.jsonl", count)
         return cls(ids, folder.array("vectors.npy", np.float32, count, dimensions))
 
 
 def on_gpu(vectors: np.ndarray) -> Any | None:
-    """Copy vectors to the first GPU; None where FAISS has none."""
+    """Copy vectors to the first GPU; None if FAISS has none."""
     import faiss
 
     if not faiss.get_num_gpus():

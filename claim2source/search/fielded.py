@@ -26,7 +26,7 @@ from claim2source.text.clean import tweet_fields
 
 @dataclass(frozen=True)
 class FieldedConfig(Settings):
-    """Hold BM25's settings over the two fields of tweets.
+    """BM25's settings over the two fields of tweets.
 
     Args:
         k1: saturation of term frequency, 0 or more; of both fields, as b.
@@ -86,7 +86,7 @@ class FieldedIndex:
 
 
 class Timeline:
-    """Hold both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
+    """Both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
 
     def __init__(
         self, sources: Sequence[Source], config: FieldedConfig, language: Language = "en"

@@ -65,13 +65,13 @@ class Folder:
         self.path, self.uri = path, str(path)
 
     def absence_reason(self) -> str:
-        """Explain why there can be no files at all; "" where there may be some."""
+        """Explain why there can be no files at all; "" if there may be some."""
         if self.path.is_dir():
             return ""
         return "is not a folder" if os.path.lexists(self.path) else "no such folder"
 
     def read(self, name: str) -> bytes | None:
-        """Read a file; None where there is none."""
+        """Read a file; None if there is none."""
         path = self.path / name
         if path.is_file():
             require_size(path)
@@ -90,7 +90,7 @@ class Folder:
         (self.path / name).unlink(missing_ok=True)
 
     def stamp(self, name: str) -> str:
-        """Tell a file's version, "" where there is none: another stamp, another content."""
+        """Tell a file's version, "" if there is none: another stamp, another content."""
         try:
             status = (self.path / name).stat()
         except OSError:
@@ -122,7 +122,7 @@ class Folder:
         return stamps
 
     def hash(self, name: str) -> str:
-        """Hash a file's bytes; "" where the store has done so."""
+        """Hash a file's bytes; "" if the store has done so."""
         return file_hash(self.path / name)
 
     def prepare(self) -> HeldFolder:
@@ -134,7 +134,7 @@ class Folder:
         return lock
 
     def lock(self) -> HeldFolder:
-        """Take the writer's lock. Raises `UserError` where another process has it."""
+        """Take the writer's lock. Raises `UserError` if another process has it."""
         return HeldFolder(self.path)
 
 
@@ -233,9 +233,9 @@ class Bucket:
 
 
 class BucketLock:
-    """Hold a bucket's lock, an object that is written anew every `TOUCH` seconds.
+    """Bucket's lock, an object that is written anew every `TOUCH` seconds.
 
-    It is taken over where nobody wrote it for `STALE` seconds, or at once where its process was of
+    It is taken over where nobody wrote it for `STALE` seconds, or at once if its process was of
     this machine and is gone. A writer that cannot write it for half as long gives up before that.
     """
 
@@ -306,7 +306,7 @@ class BucketLock:
                 continue
 
     def check(self) -> None:
-        """Raise `UserError` where another process may write: before every commit."""
+        """Raise `UserError` if another process may write: before every commit."""
         if self._lost or time.monotonic() - self._written_at > STALE / 2 + TOUCH:
             raise UserError(
                 f"{self.bucket.uri}: the writer's lock was lost; what was written stays: run it "
@@ -359,7 +359,7 @@ def open_files(location: str | Path) -> IndexFiles:
 def replaceable_files(files: IndexFiles, table: str) -> list[str]:
     """List what a process that was killed left where a new index may be made: an empty table.
 
-    Raises `InputError` where other files are there.
+    Raises `InputError` if other files are there.
     """
     left = tuple(f"{table}.lance/{name}" for name in _FIRST_VERSION)
     names = [
@@ -396,7 +396,7 @@ def make_seal(files: IndexFiles, under: str, before: Seal) -> Seal:
 
 
 def read_seal(files: IndexFiles, name: str) -> Seal | None:
-    """Read a seal; None where there is none. Raises `InputError` where it is damaged."""
+    """Read a seal; None if there is none. Raises `InputError` if it is damaged."""
     data = files.read(name)
     if data is None:
         return None
@@ -414,7 +414,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
 
 
 def damage_reason(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> str:
-    """Name a file that differs from the seal; "" where none does.
+    """Name a file that differs from the seal; "" if none does.
 
     Files that are in `verified` as they are in `seal` are not hashed again.
     """

@@ -29,7 +29,7 @@ Ranking = TypeVar("Ranking", Run, Result)
 
 @dataclass(frozen=True)
 class FusionConfig(Settings):
-    """Hold the settings of the fusion of two runs.
+    """Settings of the fusion of two runs.
 
     Args:
         method: `linear`: alpha * first + (1 - alpha) * second, each normalised per claim over
@@ -43,7 +43,7 @@ class FusionConfig(Settings):
             between the two kinds of scores.
         missing: what a source gets from a list that lacks it, in linear fusion: `lowest`, the
             list's lowest score; `scored`, the score that the list's system gives it when asked
-            for it (0 where BM25 finds no term in common), on the list's own scale.
+            for it (0 if BM25 finds no term in common), on the list's own scale.
     """
 
     method: Literal["linear", "rrf"] = "linear"
@@ -202,7 +202,7 @@ def _owners(run: Run) -> np.ndarray:
 
 
 def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
-    """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
+    """Return the position of every row's source in a sorted vocabulary, [rows]; -1 if absent."""
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
     slots = np.searchsorted(vocabulary, sources)
@@ -233,7 +233,7 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
 def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Measure each claim's list: its lowest score, and the divisor of its scores, [claims].
 
-    The latter is 0 where they do not differ.
+    The latter is 0 if they do not differ.
     """
     scores = run.scores.astype(np.float64)
     claims = len(run.claim_ids)
@@ -258,7 +258,7 @@ def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndar
 def _scaled(
     scores: np.ndarray, owner: np.ndarray, low: np.ndarray, spread: np.ndarray
 ) -> np.ndarray:
-    """Scale scores by their claims' lists, [rows]: 1 or 0 where a list's scores do not differ.
+    """Scale scores by their claims' lists, [rows]: 1 or 0 if a list's scores do not differ.
 
     Scores count from the list's lowest, not from the mean or 0: this shifts all of a claim's
     sources alike, and leaves 0 for missing ones.
@@ -363,7 +363,7 @@ def load_index(
 
     A dense index loads its model at the first search, on `device`, and refuses another one than
     made its vectors; `model` says where it is now, if not where it was. `verify` reads all files
-    to compare their sha256. Raises `InputError` where the folder is damaged or not an index.
+    to compare their sha256. Raises `InputError` if the folder is damaged or not an index.
 
     Example:
         >>> import tempfile

@@ -135,8 +135,8 @@ def grow(
     """Write papers to an index and build it.
 
     Of papers with one id the last counts. A paper that is there as it is stays, so that a stopped
-    run goes on where it was. Vectors are read from the store of `dense`, or put there. Raises
-    `UserError` where another model made the index, or another process writes it.
+    run goes on if it was. Vectors are read from the store of `dense`, or put there. Raises
+    `UserError` if another model made the index, or another process writes it.
     """
     engine.lock()
     engine.use(dense.encoder)
@@ -203,7 +203,7 @@ def fill_store(
 
 
 def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = DEFAULT) -> Growth:
-    """Write sources to the index at a place, which is made where there is none."""
+    """Write sources to the index at a place, which is made if there is none."""
     dense = Dense(model)
     engine = open_for_writing(location, dense)
     try:
@@ -217,7 +217,7 @@ def open_for_writing(
 ) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
 
-    Raises `UserError` where other settings than `bm25` made it.
+    Raises `UserError` if other settings than `bm25` made it.
     """
     if not is_engine(location):
         return Engine.create(location, IndexManifest.of(dense, bm25, sentences))
@@ -242,7 +242,7 @@ def re_encode(
 ) -> Engine:
     """Encode an index's papers with another model, into a table beside theirs; then swap the two.
 
-    A stopped run goes on where it was. What was there stays for `undo_re_encoding`, until the
+    A stopped run goes on if it was. What was there stays for `undo_re_encoding`, until the
     next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`
     does.
     """
@@ -307,7 +307,7 @@ def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
 def undo_re_encoding(engine: Engine) -> IndexManifest:
     """Return to the model before `re_encode`; its vectors stay for the next `re_encode`.
 
-    Raises `InputError` where there is nothing to return to.
+    Raises `InputError` if there is nothing to return to.
     """
     engine.lock()
     if engine.files.read(PREVIOUS) is None:

@@ -33,7 +33,7 @@ def write_folder(
     """Write an index: `write` puts its files into a folder, which is then renamed to `folder`.
 
     The manifest holds `kind`, what `write` returns (JSON values and settings) and the files'
-    sha256. Raises `InputError` where `folder` exists, is not empty and is not an index.
+    sha256. Raises `InputError` if `folder` exists, is not empty and is not an index.
     """
     folder = Path(folder)
     is_empty = folder.is_dir() and not any(folder.iterdir())
@@ -65,7 +65,7 @@ def write_strings(path: Path, strings: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """Read the parts of a written index; everything raises `InputError` where one is not right."""
+    """Read the parts of a written index; everything raises `InputError` if one is not right."""
 
     path: Path
     kind: str

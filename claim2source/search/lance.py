@@ -132,7 +132,7 @@ def among(ids: Sequence[str]) -> Expr:
 
 
 def expression(where: Where) -> Expr | None:
-    """Write a filter in LanceDB's expressions, which quote values; None where all are meant."""
+    """Write a filter in LanceDB's expressions, which quote values; None if all are meant."""
     from lancedb.expr import col, lit
 
     parts = []

@@ -141,12 +141,12 @@ class IndexManifest:
         return content_hash(of_model(self.encoders))[:12]
 
     def is_made_by(self, encoder: TextEncoder) -> bool:
-        """Tell whether this model made the vectors, with any version of its libraries."""
+        """Whether this model made the vectors, with any version of its libraries."""
         keys = encoder_keys(encoder)
         return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
 
     def check_encoder(self, encoder: TextEncoder, location: str) -> None:
-        """Raise `UserError` where another model made the vectors.
+        """Raise `UserError` if another model made the vectors.
 
         Other versions of its libraries are only said: few of them change a vector.
         """
@@ -159,7 +159,7 @@ class IndexManifest:
             log.warning("%s: other versions of the model's libraries made this index", location)
 
     def check_analyser(self, bm25: BM25Config, location: str) -> None:
-        """Raise `UserError` where terms were made by other settings, or by another analysis."""
+        """Raise `UserError` if terms were made by other settings, or by another analysis."""
         changed = [key for key, value in asdict(bm25).items() if asdict(self.bm25)[key] != value]
         # How a claim is written is the claim's side alone.
         changed = [key for key in changed if key != "claims"]

@@ -63,7 +63,7 @@ def names_weight(
 
     Each paper gives one post of words of its title with an author and the venue, and one of such
     words alone; the weight that finds the former best is taken of those that cost the latter next
-    to nothing. `search` lists ids by terms, names and their weight. 0 where papers have no names.
+    to nothing. `search` lists ids by terms, names and their weight. 0 if papers have no names.
     """
     sample = [paper for paper in papers if paper.source.authors and paper.source.title]
     if len(sample) < 5:

@@ -62,7 +62,7 @@ def chosen_probes(
     `best` are the true scores [queries, k]; `probed` gives scores by a number of partitions, of
     each query, or of every `step`-th. Some queries say how many; all of them must reach the
     target there. A paper counts that scores as the kth does: ties have no order. All partitions
-    are searched where fewer do not reach the target.
+    are searched if fewer do not reach the target.
     """
     k, target = best.shape[1], TARGET
     floors = best.min(axis=1)

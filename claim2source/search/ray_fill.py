@@ -81,7 +81,7 @@ def fill_by_ray(
     `address` is that of a cluster; None: that of RAY_ADDRESS, or a cluster of this machine alone,
     which ends with the call. By default there is a worker for each of its GPUs or, without any,
     CPUs. What a worker has encoded stays in the store, whatever is killed. Raises `UserError`
-    where no cluster can be reached, or a worker cannot go on.
+    if no cluster can be reached, or a worker cannot go on.
     """
     # Nothing is told to anybody by a cluster that begins here.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -142,7 +142,7 @@ def fill_by_ray(
 
 
 def _require_listener(address: str | None) -> None:
-    """Raise OSError where nothing listens at HOST:PORT: Ray would try for minutes."""
+    """Raise OSError if nothing listens at HOST:PORT: Ray would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and is_digits(port):
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""Hold the index's row of a paper: fields, terms, vectors, sentences; filter a search."""
+"""Index's row of a paper: fields, terms, vectors, sentences; filter a search."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ EVERYWHERE = Where()
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Hold papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
+    """Papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
 
-    `sentences` are the vectors of each paper's findings, [findings, d] float16; None where the
+    `sentences` are the vectors of each paper's findings, [findings, d] float16; None if the
     index keeps none.
     """
 
@@ -118,7 +118,7 @@ def paper_stamp(paper: Paper) -> str:
 
 
 def half(vectors: np.ndarray) -> np.ndarray:
-    """Round vectors to float16. Raises ValueError where one does not fit, or is not finite."""
+    """Round vectors to float16. Raises ValueError if one does not fit, or is not finite."""
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(vectors, dtype=np.float16)
     if not np.isfinite(rounded).all():
@@ -152,7 +152,7 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
 
 
 def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
-    """Write papers as a table. Raises ValueError where vectors do not fit the schema."""
+    """Write papers as a table. Raises ValueError if vectors do not fit the schema."""
     import pyarrow as pa
 
     papers = rows.papers

@@ -47,7 +47,7 @@ class SavedRunConfig(Settings):
 
 
 def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
-    """Read the files. Raises `InputError` where they rank unknown sources."""
+    """Read the files. Raises `InputError` if they rank unknown sources."""
     path = config.selections
     selections = None if path is None else read_selections(path)
     ids = {source.id for source in sources}

@@ -68,7 +68,7 @@ Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 
 @dataclass(frozen=True, eq=False)
 class SearchResults:
-    """Hold results for claims by terms, by vectors and fused; and the claims' vectors.
+    """Results for claims by terms, by vectors and fused; and the claims' vectors.
 
     `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
     weights of terms for claims in another language than the papers', without a translation, where
@@ -106,7 +106,7 @@ class SearchPart:
 
 @dataclass(frozen=True, eq=False)
 class VectorsInMemory:
-    """Hold the vectors of a table's version in float32, [rows, d], in the order of row numbers.
+    """Vectors of a table's version in float32, [rows, d], in the order of row numbers.
 
     A table that is too large has none: `is_small` says so. It never changes, so that threads may
     share it.
@@ -208,7 +208,7 @@ class PaperTable:
     ) -> Hits:
         """Find the best `k` papers by inner product with a vector [d].
 
-        Of the papers that a filter leaves all are compared where that takes less, or with `exact`.
+        Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
         """
         manifest = self.manifest
         probes = 0 if exact or manifest.partitions < 2 else manifest.probes
@@ -231,7 +231,7 @@ class PaperTable:
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, and more where they hold fewer than k papers; 0: all."""
+        """Search `probes` partitions, and more if they hold fewer than k papers; 0: all."""
         with self._with_named_errors():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["_distance"])
@@ -408,7 +408,7 @@ def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
 def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
     """Find the `k` rows with the best sums of scores, which are 0 or more; equal ones by row.
 
-    A ranking gives the best rows of all, fewer where no more score above 0, and the scores of
+    A ranking gives the best rows of all, fewer if no more score above 0, and the scores of
     given rows. It is read until no row outside can have a better sum than the kth (Fagin, Lotem
     and Naor 2003).
     """

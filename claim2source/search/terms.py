@@ -36,7 +36,7 @@ def import_bm25s() -> ModuleType:
     """Import bm25s, and hide JAX from it, which is used for nothing here.
 
     At its import it computes with JAX, which then takes three quarters of a GPU's memory, or fails
-    where a training holds it.
+    if a training holds it.
     """
     if "bm25s" in sys.modules or "jax" in sys.modules:
         return import_module("bm25s")
@@ -49,7 +49,7 @@ def import_bm25s() -> ModuleType:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Hold the term ids of texts, in text order, repeated terms repeated.
+    """Term ids of texts, in text order, repeated terms repeated.
 
     Text i has `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
     """
@@ -121,7 +121,7 @@ class Analysis:
         return _expanded(*self._number_source_terms(texts))
 
     def counted_sources(self, texts: Iterable[str]) -> Counts | None:
-        """Analyse all sources as `sources` does, and count their terms; None where none has any."""
+        """Analyse all sources as `sources` does, and count their terms; None if none has any."""
         split, of_word = self._number_source_terms(texts)
         return Counts.of(split, of_word, len(self.vocabulary)) if self.vocabulary else None
 
@@ -257,7 +257,7 @@ def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Hold term frequencies by term: all that BM25 reads of the sources but k1 and b.
+    """Term frequencies by term: all that BM25 reads of the sources but k1 and b.
 
     `indptr` [terms + 1] int64 into `documents` and `frequencies` [postings], documents
     ascending within a term; `lengths` [documents] in terms.

@@ -21,7 +21,7 @@ def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
 
 
 class SourceIds:
-    """Hold the ids of an index's sources, sorted once for all searches.
+    """Ids of an index's sources, sorted once for all searches.
 
     `order` [sources] is the place of every source when equal scores are ordered as a `Run`
     does: by id, descending. Raises ValueError on an id that repeats.

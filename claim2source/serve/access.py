@@ -155,7 +155,7 @@ class Access:
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Tell whether another site's page started a request, as browsers say."""
+    """Whether another site's page started a request, as browsers say."""
     return headers.get("sec-fetch-site") == "cross-site"
 
 
@@ -196,7 +196,7 @@ def _client_group(address: str) -> str:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:
-    """Read the body; status and reason where it is refused, None where the client has gone."""
+    """Read the body; status and reason if it is refused, None if the client has gone."""
     large = 413, f"more than {MAX_BYTES} bytes"
     length = Headers(scope=scope).get("content-length", "")
     if is_digits(length) and (len(length) > 12 or int(length) > DISCARDED):

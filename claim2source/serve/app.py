@@ -75,7 +75,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Service:
-    """Hold the state that routes share. With `log_posts` every post is logged, otherwise none."""
+    """State that routes share. With `log_posts` every post is logged, otherwise none."""
 
     batcher: RequestBatcher
     log_posts: bool = False

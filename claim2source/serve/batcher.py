@@ -39,7 +39,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Hold one request's posts, and the callback for progress (called in the batcher's thread)."""
+    """One request's posts, and the callback for progress (called in the batcher's thread)."""
 
     posts: Sequence[Post]
     k: int
@@ -95,7 +95,7 @@ class RequestBatcher:
         """Answer posts together, in order.
 
         `on_part` is called in the batcher's thread with the name of each part of the work. Raises
-        `NoAnswer`: 503 where too many wait, 504 where it takes too long, 500 where it fails.
+        `NoAnswer`: 503 where too many wait, 504 if it takes too long, 500 if it fails.
         """
         job = _Job(posts, k, where, on_part)
         with self._changed:

@@ -35,7 +35,7 @@ class CappedProtocol(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or close it at once where too many are open."""
+        """Take a connection, or close it at once if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             log.warning("more than %d connections: refused", CONNECTIONS)

@@ -51,7 +51,7 @@ Piece = tuple[str, bool]
 
 @dataclass(frozen=True)
 class PaperCard:
-    """Hold a paper as the page shows it."""
+    """Paper as the page shows it."""
 
     match: Match
     heading: list[Piece]
@@ -170,7 +170,7 @@ class Page:
     def refusal(
         self, status: int, reason: str, scope: Scope, headers: Mapping[str, str]
     ) -> Response:
-        """Show why a request was refused; ask for the token where it lacks one."""
+        """Show why a request was refused; ask for the token if it lacks one."""
         if status == 401:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
             response = self._enter(401, "", query.get("post", [""])[0])
@@ -225,7 +225,7 @@ class Page:
 
 
 def server_origin(request: Request) -> str:
-    """Name this server as a browser does; nothing where its name is no name."""
+    """Name this server as a browser does; nothing if its name is no name."""
     host = request.headers.get("host", "")
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 

@@ -49,7 +49,7 @@ class Optional:
     default: Any = None
 
     def value_or_default(self, value: object) -> object:
-        """Return a value, or the default where none is given."""
+        """Return a value, or the default if none is given."""
         absent = value is None or isinstance(value, str) and not value.strip(" \t\r\n")
         return self.default if absent else value
 
@@ -196,7 +196,7 @@ class Question(Strict):
 
 
 class PostIn(Strict):
-    """Hold one of several posts."""
+    """One of several posts."""
 
     text: Text
     id: Id = ""
@@ -266,7 +266,7 @@ class PaperFound(BaseModel):
 
 
 class AnswerOut(BaseModel):
-    """Hold the papers that a post may mean, best first, also where the answer is none of these."""
+    """Papers that a post may mean, best first, also if the answer is none of these."""
 
     post: Annotated[str, Field(description="id of the post")]
     lang: str
@@ -296,7 +296,7 @@ class AnswerOut(BaseModel):
 
 
 class AnswersOut(BaseModel):
-    """Hold an answer for each post, in order."""
+    """Answer for each post, in order."""
 
     answers: list[AnswerOut]
 

@@ -17,7 +17,7 @@ SHORTEST = 16
 
 
 def read_token(file: Path | None, host: str, *, is_local: bool) -> str | None:
-    """Read the clients' token of a file or the environment; `ConfigError` where one is required."""
+    """Read the clients' token of a file or the environment; `ConfigError` if one is required."""
     token, origin = os.environ.get(TOKEN), TOKEN
     if file is not None:
         origin = str(file)
@@ -36,7 +36,7 @@ def read_token(file: Path | None, host: str, *, is_local: bool) -> str | None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take the port. Raises `UserError` where that is not possible."""
+    """Take the port. Raises `UserError` if that is not possible."""
     with ExitStack() as undo:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -56,7 +56,7 @@ MOST_RELEVANT = 5
 
 @dataclass
 class ListScores:
-    """Hold a claim, its first sources as texts, and their scores."""
+    """Claim, its first sources as texts, and their scores."""
 
     claim: Claim
     before: Mapping[str, float]
@@ -128,7 +128,7 @@ class VersionedScores(LLMScores):
         return range(self.versions) if version is None else range(version - 1, version)
 
     def each_version(self) -> Iterator[Self]:
-        """Yield the stages that rank by one version alone; none where there is one only."""
+        """Yield the stages that rank by one version alone; none if there is one only."""
         for version in range(1, self.versions + 1) if self.versions > 1 else ():
             yield replace(self, version=version)
 

@@ -106,7 +106,7 @@ class Http(Reranker):
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, several requests at once; the first one alone.
 
-        Raises `UserError` where the server cannot be reached, or refuses that first request.
+        Raises `UserError` if the server cannot be reached, or refuses that first request.
         """
         # The server writes texts into a prompt.
         pairs = [Pair(*map(defused, pair)) for pair in pairs]
@@ -157,7 +157,7 @@ class _Wave:
     async def _score_texts(
         self, claim: str, texts: Sequence[str], is_first: bool = False, *, no_retry: bool = False
     ) -> list[float | str]:
-        """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
+        """Score a claim's texts, in halves if the whole fails; a failed text has its error."""
         try:
             scores: list[float | str] = list(await self._ask(claim, texts, no_retry))
         except NoReply as error:

@@ -31,7 +31,7 @@ from claim2source.stages.similarities import Scorer, ViewConfig
 
 @dataclass(frozen=True)
 class LearnedView:
-    """Hold a view of a learned fusion: its settings, its encoder's hash, its weight.
+    """View of a learned fusion: its settings, its encoder's hash, its weight.
 
     `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
     scores are divided by.
@@ -81,7 +81,7 @@ class FittingData:
 
 @dataclass(frozen=True)
 class LearnedFusion:
-    """Hold a fitted fusion of views, the sum of weight * score / scale; it is a small JSON file."""
+    """Fitted fusion of views, the sum of weight * score / scale; it is a small JSON file."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -119,7 +119,7 @@ class LearnedFusion:
 
 
 def filled(scores: np.ndarray) -> np.ndarray:
-    """Replace NaN by the mean of a claim's known scores; by 0 where none is known."""
+    """Replace NaN by the mean of a claim's known scores; by 0 if none is known."""
     missing = np.isnan(scores)
     if not missing.any():
         return scores
@@ -164,7 +164,7 @@ class Learned(WithRuntime):
 
     @property
     def counts_terms(self) -> bool:
-        """Tell whether its scores depend on how rare terms are in the whole pool."""
+        """Whether its scores depend on how rare terms are in the whole pool."""
         return any(view.view.score == "bm25" for view in self.fusion.views)
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
@@ -181,7 +181,7 @@ class Learned(WithRuntime):
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; equal scores keep their order.
 
-        Raises `UserError` where an encoder is not the one that the fusion was fitted with.
+        Raises `UserError` if an encoder is not the one that the fusion was fitted with.
         """
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         scorer = self.__dict__.get("_of_pool") or self._scorer.of_pool(sources)

@@ -29,7 +29,7 @@ TIMES, LONGEST = 3, 600
 
 @dataclass(frozen=True)
 class Task(Generic[T]):
-    """Hold a request, the record that its answer is for, and the list that takes its failure."""
+    """Request, the record that its answer is for, and the list that takes its failure."""
 
     record: T
     failures: list[str]
@@ -93,7 +93,7 @@ class LLMStage(WithRuntime):
 
 @dataclass(frozen=True)
 class Versions:
-    """Hold the good versions of texts, and the failures of others, by text.
+    """Good versions of texts, and the failures of others, by text.
 
     A text whose versions all failed stands for itself.
     """

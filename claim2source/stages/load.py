@@ -1,4 +1,4 @@
-"""Load the models of re-rankers: safetensors only, own code only where it is allowed by name."""
+"""Load the models of re-rankers: safetensors only, own code only if it is allowed by name."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LocalReranker(Reranker):
         revision: commit of the hub repository; none takes the newest.
         max_length: tokens of a pair; none: as the model's files say.
         dtype: weights' type: float32, bfloat16 or float16; logits are float32 in each. A trained
-            model's own is taken where this is the default.
+            model's own is taken if this is the default.
         batch_tokens: padded tokens of a batch; none: as suits the device.
         allow_remote_code: names of models whose own code may run here; on the hub such a model
             needs `revision`, the full commit.
@@ -201,7 +201,7 @@ class LocalReranker(Reranker):
 
 
 def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
-    """Return a checkpoint's setting. Raises `ConfigError` where a stage contradicts it.
+    """Return a checkpoint's setting. Raises `ConfigError` if a stage contradicts it.
 
     A stage that leaves the setting at its default does not contradict.
     """
@@ -303,7 +303,7 @@ def load_cross_encoder(
 def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
     """Set a classifier's missing padding token: its tokenizer's, else the end of a text.
 
-    Without one it takes a pair at a time. Raises `InputError` where there is neither.
+    Without one it takes a pair at a time. Raises `InputError` if there is neither.
     """
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

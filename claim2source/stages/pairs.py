@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Hold the raw scores of some pairs, float32, by their positions in the request.
+    """Raw scores of some pairs, float32, by their positions in the request.
 
     A pair that could not be scored has NaN, and its reason in `why`, by position. `tokens` are
     those read now, `reused` counts the scores that were in the store.
@@ -71,7 +71,7 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Hold the store and the device of a stage, a dataclass, beside its settings."""
+    """Store and the device of a stage, a dataclass, beside its settings."""
 
     @property
     def runtime(self) -> Runtime:
@@ -275,7 +275,7 @@ def token_budget(device: torch.device, budget: int | None) -> tuple[int, int]:
 def scored_alone(
     rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
 ) -> Iterator[RawScores]:
-    """Score a batch with `score`; where it fails, or gives no number, score its parts.
+    """Score a batch with `score`; if it fails, or gives no number, score its parts.
 
     A pair that fails alone has NaN and the error.
     """

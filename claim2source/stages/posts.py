@@ -59,7 +59,7 @@ class Posts(WithRuntime):
 
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
-        """Load the posts that mean a known paper. Raises `UserError` where there are none."""
+        """Load the posts that mean a known paper. Raises `UserError` if there are none."""
         posts = [post for post in load(self.dataset, self.split).claims if post.golds]
         if not posts:
             raise UserError(f"{self.dataset}, {self.split}: no post means a known paper")

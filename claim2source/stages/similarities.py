@@ -80,12 +80,12 @@ class ViewConfig(Settings):
 
     @property
     def is_similarity(self) -> bool:
-        """Tell whether more of it speaks for a source, so that its weight is not negative."""
+        """Whether more of it speaks for a source, so that its weight is not negative."""
         return self.score != "year"
 
 
 class TextVectors(NamedTuple):
-    """Hold the vectors of texts by text."""
+    """Vectors of texts by text."""
 
     rows: Mapping[str, int]
     vectors: np.ndarray
@@ -132,7 +132,7 @@ class Scorer:
     def key(self, view: ViewConfig) -> str:
         """Hash all that makes an encoder's scores, without versions of libraries; "" without one.
 
-        Raises `UserError` where the encoder cannot be loaded.
+        Raises `UserError` if the encoder cannot be loaded.
         """
         if not view.encodes:
             return ""
@@ -258,7 +258,7 @@ def _only(source: Source, part: PartOfSource) -> Source:
 
 
 def _lacks(source: Source, part: PartOfSource) -> bool:
-    """Tell whether a source has nothing in a part: a low score would speak against it."""
+    """Whether a source has nothing in a part: a low score would speak against it."""
     if part == "metadata":
         return not source.venue.strip() and not source.authors
     return not (source.title if part == "title" else source.abstract).strip()

@@ -33,7 +33,7 @@ NO_WEIGHT = "weights of stances that sum to 0"
 
 @dataclass(frozen=True, eq=False)
 class Stances:
-    """Hold the stance of each pair's second text towards its first, [pairs] float64, -2 to 2.
+    """Stance of each pair's second text towards its first, [pairs] float64, -2 to 2.
 
     A pair that could not be judged has NaN; `why` says why, and of others what was left out.
     """
@@ -60,7 +60,7 @@ class Stance(RewritingStage):
         threshold: above 0, at most 2; `fit` chooses it on other claims with verdicts.
         weights: scores as they are, negative ones too, which turn their stance round (`raw`, as
             published); ours, scaled over a claim's evidence to 0 to 1 (`min_max`).
-        drop_unverifiable: give no evidence where the verdict is NOT ENOUGH INFO.
+        drop_unverifiable: give no evidence if the verdict is NOT ENOUGH INFO.
         summaries: versions are summaries.
         summary_prompt: a prompt's name or YAML file with the variable post.
         prompt: the same with rumor and tweet.
@@ -85,7 +85,7 @@ class Stance(RewritingStage):
 
     @cached_property
     def scorer(self) -> Cosine | None:
-        """Make the scorer of pairs; None where a language model judges them."""
+        """Make the scorer of pairs; None if a language model judges them."""
         if self.by == "llm":
             return None
         runtime = self.runtime
@@ -145,7 +145,7 @@ class Stance(RewritingStage):
     def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
         """Ask the language model.
 
-        The j-th version of one text goes with the j-th of the other; where one has fewer good
+        The j-th version of one text goes with the j-th of the other; if one has fewer good
         versions, they are used again.
         """
         texts = [text for pair in pairs for text in pair]
@@ -184,7 +184,7 @@ def to_verdict(mean: float | None, threshold: float) -> Label:
 def mean_stance(
     stances: Sequence[float], scores: Sequence[float], weights: Weights
 ) -> float | None:
-    """Average stances by the scores of their tweets; None where the weights sum to 0.
+    """Average stances by the scores of their tweets; None if the weights sum to 0.
 
     NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
     """

@@ -47,7 +47,7 @@ _CLOSED = re.compile(r"[*_.]*[\"'`“”»’]+[*_]*(?:[.,;:\n]|\s*$)")
 
 
 class Vote(NamedTuple):
-    """Hold weights [n + 1] by shown place, the last one for none, and the reason given."""
+    """Weights [n + 1] by shown place, the last one for none, and the reason given."""
 
     weights: np.ndarray
     reason: str = ""
@@ -101,7 +101,7 @@ class Poll:
     def votes_needed(self, limit: int) -> int:
         """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
 
-        It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
+        It is settled if nothing can overtake the leader. A tie leaves the ranking as it is, so
         the first source and none need not be ahead of all.
         """
         remaining = limit - self.asks
@@ -143,7 +143,7 @@ class Verifier(LLMStage):
         sources: how papers are written: `metadata` with authors and venue, `title_abstract`
             without, or another of `rendering.sources`.
         prompt: name of a prompt that ships with the package, or a YAML file.
-        max_prompt_tokens: of a prompt, estimated at four bytes each. Where it has more, authors
+        max_prompt_tokens: of a prompt, estimated at four bytes each. If it has more, authors
             are dropped first, then every abstract loses the same share.
         votes: how often a claim is asked about at most, each time with the papers in another
             order; no more than settle the vote. A tie leaves the ranking as it is.
@@ -257,7 +257,7 @@ class Verifier(LLMStage):
                 poll.count(vote.weights, order, vote.reason)
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> tuple[list[int], Request | None]:
-        """Draw the ranks' order and request a vote on it; none where it is over the budget."""
+        """Draw the ranks' order and request a vote on it; none if it is over the budget."""
         count, claim = len(poll.ids), poll.claim
         shuffled = self.shuffle or self.votes > 1
         orders = [
@@ -425,7 +425,7 @@ def fitted(
     sources: Sequence[Source],
     budget: int,
 ) -> tuple[Message, ...] | None:
-    """Write a prompt of at most `budget` tokens, estimated; None where titles alone have more.
+    """Write a prompt of at most `budget` tokens, estimated; None if titles alone have more.
 
     Authors are dropped first, then every abstract loses the same share.
     """

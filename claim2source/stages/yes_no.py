@@ -139,7 +139,7 @@ class YesNo(LocalReranker):
         return head, body, _ENDINGS[template]
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
-        """Tokenize prompts, cut within the source; empty where the claim leaves no room for it.
+        """Tokenize prompts, cut within the source; empty if the claim leaves no room for it.
 
         The names of special tokens in a text are plain text.
         """

@@ -97,8 +97,8 @@ class Weighing:
     """Weigh the claims that settings are chosen on.
 
     `weights` [claims] sum to 1; `groups` number each claim's group of connected golds, `seen`
-    tells whether its paper is seen, in the order of `claim_ids`. `seen_share` is the mix; none
-    where the claims are all of one part, which leaves the macro average over languages. `metric`
+    says whether its paper is seen, in the order of `claim_ids`. `seen_share` is the mix; none
+    if the claims are all of one part, which leaves the macro average over languages. `metric`
     is chosen by, of lists that are cut at 5.
     """
 
@@ -150,7 +150,7 @@ def weigh(
 
     Each language has the same weight (all of it is one language's, if named); one that lacks
     a part uses the other. Without a share, or without both parts, a language's claims weigh the
-    same. Raises ValueError where no claim has a gold.
+    same. Raises ValueError if no claim has a gold.
     """
     claims = judged_claims(on.qrels.restricted(claim.id for claim in on.claims))
     if not claims:
@@ -197,7 +197,7 @@ def choose(
     that has the best score (settings of a group differ in a single weight).
 
     A setting below `floor` on val is never taken. `trials` records every setting's scores, with
-    its own table where there are `tables`.
+    its own table if there are `tables`.
     """
     if not candidates:
         raise ValueError(f"{name}: no settings to choose from")

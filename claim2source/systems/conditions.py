@@ -32,7 +32,7 @@ class WhenConfig(Settings):
         require(is_set, "when", asdict(self), "margin_below, disagree or both")
 
     def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
-        """Explain why a claim's ranking stays as it is; None where the stage is asked."""
+        """Explain why a claim's ranking stays as it is; None if the stage is asked."""
         margin = top_margin(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
             return None
@@ -64,7 +64,7 @@ class WhenConfig(Settings):
 def top_margin(run: Run, claim: str) -> float:
     """Return the lead of a claim's first score, as a share of its list's range.
 
-    0 where all scores are equal, 1 where there is nothing to choose.
+    0 if all scores are equal, 1 if there is nothing to choose.
     """
     scores = run.scores[run.rows(claim)]
     if len(scores) < 2:

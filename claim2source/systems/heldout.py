@@ -65,10 +65,10 @@ class NothingToChooseOn(UserError):
 
 @dataclass(frozen=True)
 class SelectionData:
-    """Hold the claims that settings are chosen on; `note` says where training held out others.
+    """Claims that settings are chosen on; `note` says where training held out others.
 
     `seen` are the claims of val whose papers stay in train, `seen_share` the mix of both parts to
-    choose for. `labels` are verdicts by claim, where there are any.
+    choose for. `labels` are verdicts by claim, if there are any.
     """
 
     train: Dataset
@@ -80,7 +80,7 @@ class SelectionData:
 
     @property
     def trained_golds(self) -> frozenset[str] | None:
-        """Return the golds of the claims that were trained on; None where nothing was trained."""
+        """Return the golds of the claims that were trained on; None if nothing was trained."""
         if self.val is self.train:
             return None
         held_out = {claim.id for claim in self.val.claims}
@@ -131,7 +131,7 @@ def carve(
 def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:
     """Return the claims that none of several models was trained on.
 
-    They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
+    They are weighed as those of the first that held some out. Raises `NothingToChooseOn` if no
     claim with a gold is left.
     """
     first = next(
@@ -153,7 +153,7 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
     """Return the claims that none of several systems was trained on, to choose among them.
 
     Systems without trained weights have all of train; of trained ones, each must have held out the
-    same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
+    same val. Raises `UserError` if they have not, `NothingToChooseOn` if no claim of the
     language with a gold is left.
     """
     held_out = {
@@ -216,7 +216,7 @@ class HeldOut:
     def train(self, split: str | None = None) -> Dataset:
         """Load the claims for parts without weights: all of train, or of the split that is named.
 
-        Raises `NothingToChooseOn` where it is the reported one, is not there, or has no golds.
+        Raises `NothingToChooseOn` if it is the reported one, is not there, or has no golds.
         """
         if self.own_train is not None:
             return self._with_golds(self.own_train)
@@ -244,13 +244,13 @@ class HeldOut:
     def claims(
         self, manifests: Iterable[Trained | None], fitted_on: Iterable[TrainedOn] = ()
     ) -> SelectionData:
-        """Load the claims that none of several models knows; all of train where none is trained.
+        """Load the claims that none of several models knows; all of train if none is trained.
 
         What a model was trained on is recorded beside its manifest. Without such a record the
         manifest says how its val was carved, and one that was trained from another checkpoint knows
-        the claims of both, where the data of both are here; where they are not, a warning names the
+        the claims of both, if the data of both are here; if they are not, a warning names the
         risk. `fitted_on` are claims of other parts, such as a learned fusion. Raises `UserError`
-        for settings that contradict a trained one's, `NothingToChooseOn` where no claim with a gold
+        for settings that contradict a trained one's, `NothingToChooseOn` if no claim with a gold
         is left.
         """
         models = list(manifests) or [None]
@@ -383,7 +383,7 @@ class HeldOut:
         """Return the claims of train that a training on other data did not see, by their ids.
 
         Those of a paper with a claim that it saw are weighed as in `carved`, which is returned
-        where it saw none and `carved` claims are wanted.
+        if it saw none and `carved` claims are wanted.
         """
         unknown = [claim for claim in train.claims if claim.id not in known]
         if not known:
@@ -411,9 +411,9 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Hold the input of fitting a system: claims held out, the claim form, the reported languages.
+    """Input of fitting a system: claims held out, the claim form, the reported languages.
 
-    `form` is none where every part is run with its own; `train_split` is the train of a
+    `form` is none if every part is run with its own; `train_split` is the train of a
     checkpoint beside it, by its manifest.
     """
 

@@ -49,7 +49,7 @@ _DEEPEST_FUSION = max(FUSION_DEPTHS)
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Hold the fields that all nodes share: the system's name and label, and its claim form.
+    """Fields that all nodes share: the system's name and label, and its claim form.
 
     `unsupported` says why it cannot run, `advice` what to do where weights are missing.
     """
@@ -64,7 +64,7 @@ class Node:
 
     @property
     def display_name(self) -> str:
-        """Return the node's name, or its kind where it has none."""
+        """Return the node's name, or its kind if it has none."""
         return self.name or self.kind
 
     @property
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether anything of the node is chosen on held-out claims."""
+        """Whether anything of the node is chosen on held-out claims."""
         return any(part.is_fit for part in self.parts)
 
     @property
@@ -390,7 +390,7 @@ class RouteNode(Node):
         return super().is_fit or any(len(nodes) > 1 for nodes in self.routes.values())
 
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
-        """List a language's candidates. Raises `ConfigError` where it has none."""
+        """List a language's candidates. Raises `ConfigError` if it has none."""
         nodes = self.routes.get(primary_language(language)) or self.routes.get(DEFAULT)
         if nodes is None:
             allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"

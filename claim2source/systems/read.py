@@ -1,4 +1,4 @@
-"""Read systems from YAML: names are only for sharing, parts stand where they are used."""
+"""Read systems from YAML: names are only for sharing, parts stand if they are used."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ class SystemEntry(Settings):
             looks.
         label: name by which reports and published tables know the system; none: a BM25's own
             name, the model's, or `hybrid:` and the dense part's label (`bm25-tuned` and
-            `tuned-hybrid:` where settings are chosen), then every stage with what its settings
+            `tuned-hybrid:` if settings are chosen), then every stage with what its settings
             change. The 2025 paper's BM25 is `bm25`.
         unsupported: why this program cannot run it; it is listed as not run.
-        advice: what to do where its weights are missing.
+        advice: what to do if its weights are missing.
     """
 
     retrieve: Any
@@ -131,7 +131,7 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
     """Read the systems of all files, in order; `beside` has further ones that they may name.
 
     None: the files that the package ships.
-    Raises `UserError` where a name means two things, or names a system that is not there.
+    Raises `UserError` if a name means two things, or names a system that is not there.
     """
     entries: Entries = {}
     for path in shipped_files() if files is None else files:
@@ -404,7 +404,7 @@ class _Reader:
 
 
 def _require_small(node: AnyNode, key: str) -> None:
-    """Raise `ConfigError` where a tree has too many levels or nodes."""
+    """Raise `ConfigError` if a tree has too many levels or nodes."""
     levels = nodes = 0
     level = [node]
     while level:
@@ -534,7 +534,7 @@ def _stage_type(key: str, name: str) -> type:
 def read_staged(file: Path, name: str | None = None) -> System:
     """Read a file's system with stages: the one of this name, or the only one.
 
-    It may name systems of all of configs/systems. Raises `ConfigError` where it is not clear which
+    It may name systems of all of configs/systems. Raises `ConfigError` if it is not clear which
     one is meant.
     """
     systems = read_systems([file], shipped_files())

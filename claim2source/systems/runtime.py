@@ -13,7 +13,7 @@ from claim2source.text import Rendering
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Hold a loaded model's facts about itself.
+    """Loaded model's facts about itself.
 
     `rendering` is how records were rendered in its training, `record` its manifest, and
     `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
@@ -27,9 +27,9 @@ class ModelFacts:
 
 @dataclass(eq=False)
 class SystemRuntime:
-    """Hold the store, the device, one dense model at a time, and the facts of all that were loaded.
+    """Store, the device, one dense model at a time, and the facts of all that were loaded.
 
-    Raises `UserError` where a model cannot be loaded.
+    Raises `UserError` if a model cannot be loaded.
     """
 
     store: Store | None = None

@@ -32,12 +32,12 @@ class TrainedOnData(Protocol):
 
 
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOnData) -> None:
-    """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
+    """Raise `ConfigError` if a model was trained on claims of `val`, which it would know.
 
     Checkpoints, training runs and exports, of the retriever or a re-ranker, record the claims that
     they and their bases were trained on. Without a record a model was trained on what its manifest
     says, or that of what it was trained from; claims are the same with the same id and text, in
-    whatever data set, also where it is mixed with others. `key` is what names the models. One of
+    whatever data set, also if it is mixed with others. `key` is what names the models. One of
     which nobody knows the claims gets a warning.
     """
     for name in dict.fromkeys(names):
@@ -148,7 +148,7 @@ def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | N
 
 
 def _reason_known(manifest: Trained, val: Dataset, current: TrainedOnData) -> str | None:
-    """Report that a model was trained on claims of val, and a remedy; None where it was not."""
+    """Report that a model was trained on claims of val, and a remedy; None if it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None
@@ -190,7 +190,7 @@ def _keys_of(claim: Claim) -> set[tuple[str, str]]:
 
 
 def rebuilt_claims(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
-    """List the claims that a model was trained on; None where they are not here any more.
+    """List the claims that a model was trained on; None if they are not here any more.
 
     They are taken from the data set that is named, if the same val is held out there, or from
     this run's, if it is the same at another place.

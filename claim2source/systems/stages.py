@@ -47,7 +47,7 @@ _RUNTIME = (*_OF_SERVERS, "retry_failed", "batch_tokens", "max_tokens_total", "a
 
 
 class StageResult(NamedTuple):
-    """Hold one stage's name and result."""
+    """One stage's name and result."""
 
     name: str
     result: Result
@@ -55,7 +55,7 @@ class StageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class SystemStage:
-    """Hold a stage of a system by its name, with what is chosen of it on val.
+    """Stage of a system by its name, with what is chosen of it on val.
 
     `entry` is the stage as it is written in YAML; `when` says which claims it is asked about (none:
     all); `fits` names its settings that are `fit`. Of a `simulated` one, and of those behind it,
@@ -95,7 +95,7 @@ class SystemStage:
 
     @property
     def counts_terms(self) -> bool:
-        """Tell whether its scores depend on all sources there are, not on those to rank alone."""
+        """Whether its scores depend on all sources there are, not on those to rank alone."""
         return bool(getattr(self.stage, "counts_terms", False))
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> SystemStage:
@@ -278,7 +278,7 @@ def apply_stages(
 
 
 def is_answered(result: Result) -> bool:
-    """Tell whether servers have answered, well or not, all that a stage asked."""
+    """Whether servers have answered, well or not, all that a stage asked."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
 
 

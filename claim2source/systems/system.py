@@ -51,7 +51,7 @@ DEPTH = 100
 
 @dataclass(frozen=True)
 class SystemResult:
-    """Hold a system's results for one claim form, one for each stage, the last its own.
+    """System's results for one claim form, one for each stage, the last its own.
 
     `cost` is that of all stages; `parameters` counts the weights of its dense models,
     `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
@@ -77,9 +77,9 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class System:
-    """Hold a system: its first stage's tree, the stages that follow, and its claim form.
+    """System: its first stage's tree, the stages that follow, and its claim form.
 
-    `claims` is none where the form that is evaluated is read; `depth` the sources that the first
+    `claims` is none if the form that is evaluated is read; `depth` the sources that the first
     stage keeps for each claim, none: 100, or as deep as a stage looks.
 
     Example:
@@ -100,17 +100,17 @@ class System:
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether anything of it is chosen on train or on claims held out of it."""
+        """Whether anything of it is chosen on train or on claims held out of it."""
         return self.first.is_fit or any(stage.fits for stage in self.stages)
 
     @property
     def is_simulated(self) -> bool:
-        """Tell whether a stage is simulated or handed the golds: it is in no test."""
+        """Whether a stage is simulated or handed the golds: it is in no test."""
         return any(stage.simulated for stage in self.stages)
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """Explain why it cannot run, as its files tell; None where they do not."""
+        """Explain why it cannot run, as its files tell; None if they do not."""
         reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -175,7 +175,7 @@ class System:
 
         `read_as` says how it is read; none: as a checkpoint of ours. `name` is the checkpoint's,
         with which the system's then begins; the dense part of a hybrid has it alone, to be tested
-        against it. Raises `ConfigError` where the system has no dense model.
+        against it. Raises `ConfigError` if the system has no dense model.
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
@@ -200,7 +200,7 @@ class System:
     ) -> FittedSystem:
         """Choose all that is to be chosen, off the claims that are reported.
 
-        `languages` are those of the reported claims. Raises `UserError` where it cannot run.
+        `languages` are those of the reported claims. Raises `UserError` if it cannot run.
         """
         if self.unsupported is not None:
             raise UserError(self.unsupported)
@@ -268,7 +268,7 @@ def _with_checkpoint(
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """Hold a system with all its choices made, and the claim form that it runs with.
+    """System with all its choices made, and the claim form that it runs with.
 
     `requested` is the form that was asked for: without one each part has its own.
     """
@@ -375,7 +375,7 @@ class SystemRunner:
     ) -> SystemResult:
         """Run a system for every claim of the reported split, or of another `dataset`.
 
-        `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
+        `form` is the claim form; none: the system's own. Raises `UserError` if it cannot run.
         """
         data = self.reported if dataset is None else dataset
         fitted, last = self.fit(system, form), self._last
@@ -412,7 +412,7 @@ def run_system(
 def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:
     """Find the claims that a whole system may be fitted on: no model of it was trained on them.
 
-    Raises `NothingToChooseOn` where there are none.
+    Raises `NothingToChooseOn` if there are none.
     """
     manifests = [runtime.facts(model).record for model in system.dense_models]
     of_stages = map(read_any_manifest, system.models())

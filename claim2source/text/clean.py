@@ -83,7 +83,7 @@ _WORDS = """
 
 
 def split_sentences(abstract: str) -> list[str]:
-    """Split an abstract where a sentence ends and a capital, a digit or a bracket follows."""
+    """Split an abstract if a sentence ends and a capital, a digit or a bracket follows."""
     return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
 
 
@@ -103,7 +103,7 @@ _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 
 
 def findings(sentences: Sequence[str]) -> list[int]:
-    """List the positions of an abstract's findings; of all sentences where there are none.
+    """List the positions of an abstract's findings; of all sentences if there are none.
 
     They stand in its later half or show a result: 92 % of them are results or conclusions, and
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
@@ -156,7 +156,7 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
 
     As the ADMA 2023 paper's released script: commas are removed, then stop words and tokens that
     are not letters and digits alone, so that handles, emojis and hash signs go too. Raises
-    `UserError` where spaCy or its pipeline is missing.
+    `UserError` if spaCy or its pipeline is missing.
     """
     pipeline = load_pipeline(model)
     unused = [name for name in _UNUSED if name in pipeline.pipe_names]

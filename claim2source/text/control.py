@@ -107,7 +107,7 @@ def defused(text: str) -> str:
 
 
 def without_thoughts(text: str) -> str:
-    """Remove a model's thoughts; nothing is left where a thought does not end.
+    """Remove a model's thoughts; nothing is left if a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
     A mark that the text only quotes begins and ends no thought.

@@ -55,7 +55,7 @@ def without_fields(text: str) -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """Hold what a prompt marks its parts by: tags, fences, labels and whole lines.
+    """What a prompt marks its parts by: tags, fences, labels and whole lines.
 
     A value in which such a part is found is marked there; any other value stays as it is.
     """

@@ -51,7 +51,7 @@ def language_name(code: str) -> str:
 
 
 def detect(text: str) -> str | None:
-    """Detect a text's language (ISO 639-1); None where it is too short or the detector unsure.
+    """Detect a text's language (ISO 639-1); None if it is too short or the detector unsure.
 
     Addresses, handles, hashtags and digits are not looked at.
     """
@@ -63,7 +63,7 @@ def detect(text: str) -> str | None:
 
 
 def likeliest(text: str, languages: Sequence[str]) -> str:
-    """Detect a text's language, however short it is: the likeliest of these where none is sure."""
+    """Detect a text's language, however short it is: the likeliest of these if none is sure."""
     words = _words(text)
     if detected := detect(text):
         return detected
@@ -76,7 +76,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 
 def language_error(text: str, language: str) -> str | None:
-    """Explain that a text is surely in another language; None where it is not."""
+    """Explain that a text is surely in another language; None if it is not."""
     code = primary_language(language)
     if code not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
@@ -131,7 +131,7 @@ def rewrite_error(
     longest: int,
     may_repeat: bool,
 ) -> str | None:
-    """Explain why a reply cannot replace the text that it rewrites; None where it can.
+    """Explain why a reply cannot replace the text that it rewrites; None if it can.
 
     Args:
         reply: what the model answered, cleaned.

@@ -38,7 +38,7 @@ _DATA = (
 
 
 class Message(NamedTuple):
-    """Hold one message of a chat: `system`, `user` or `assistant`, and its text."""
+    """One message of a chat: `system`, `user` or `assistant`, and its text."""
 
     role: str
     content: str
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Hold a prompt; `messages` fills it in."""
+    """Prompt; `messages` fills it in."""
 
     version: str
     task: str
@@ -93,7 +93,7 @@ class Prompt:
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Fill in the prompt: a system message, the examples, and the data as a user's message.
 
-        A blank value that is data is left out. Raises `InputError` where the values are not those
+        A blank value that is data is left out. Raises `InputError` if the values are not those
         of the variables.
         """
         self.check_variables(values)
@@ -165,7 +165,7 @@ class _RawFile:
 
 @dataclass(frozen=True)
 class RawPrompt(Prompt):
-    """Hold a prompt that is used to the letter; `messages` puts values in its fields."""
+    """Prompt that is used to the letter; `messages` puts values in its fields."""
 
     system: str = ""
     user: str = ""

@@ -75,7 +75,7 @@ def lost_facts(original: str, text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class WrittenText:
-    """Hold a translation or rewriting, and why it is doubtful; of a failed one the text is empty.
+    """Translation or rewriting, and why it is doubtful; of a failed one the text is empty.
 
     `not asked` stands for no answer at all.
     """

@@ -107,7 +107,7 @@ REWRITTEN = tuple(name for name in STYLES if STYLES[name].prompt)
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Hold one version of a rewritten text.
+    """One version of a rewritten text.
 
     `title` is that of the source, None for claims. `failure` says what is wrong; `text` is then
     empty, or, where only the style's form is missed, the text still. `of` is the original's `sign`.
@@ -123,7 +123,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Original:
-    """Hold a text that is to be rewritten: a claim's, or a source's abstract with its title."""
+    """Text that is to be rewritten: a claim's, or a source's abstract with its title."""
 
     id: str
     text: str
@@ -247,9 +247,9 @@ def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewr
 
 
 def read_origin(folder: Path) -> dict[str, StyleOrigin]:
-    """Read the origin of a folder's texts, by style; empty where it holds none.
+    """Read the origin of a folder's texts, by style; empty if it holds none.
 
-    Raises `InputError` where `styles.json` is not one of ours.
+    Raises `InputError` if `styles.json` is not one of ours.
     """
     path = folder / INFO
     if not path.exists():
@@ -262,7 +262,7 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
 
 
 def require_texts(folder: Path | None, names: Iterable[str]) -> None:
-    """Raise `InputError` where a folder of texts, if there is one, lacks a style."""
+    """Raise `InputError` if a folder of texts, if there is one, lacks a style."""
     if folder is None:
         return
     if not folder.is_dir():
@@ -274,7 +274,7 @@ def require_texts(folder: Path | None, names: Iterable[str]) -> None:
 
 
 def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
-    """Raise `UserError` where a folder has a style's texts that were made in another way."""
+    """Raise `UserError` if a folder has a style's texts that were made in another way."""
     origins = read_origin(folder)
     for name, new in styles.items():
         before = origins.get(name, new)
@@ -340,7 +340,7 @@ def read_style(
 
 @dataclass(frozen=True)
 class StyleTexts:
-    """Hold a style's texts of a split, by id for each version, and their origin.
+    """Style's texts of a split, by id for each version, and their origin.
 
     A text that could not be rewritten is left out: the original stands in for it. `lost` counts
     such texts over all versions.

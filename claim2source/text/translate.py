@@ -35,7 +35,7 @@ _TIMES, _ALWAYS = 3, 400
 
 @dataclass(frozen=True)
 class ForeignText:
-    """Hold a text in another language: a claim's, or a source's title or abstract."""
+    """Text in another language: a claim's, or a source's title or abstract."""
 
     id: str
     part: str
@@ -50,7 +50,7 @@ class ForeignText:
     def judge(self, reply: str) -> WrittenText:
         """Judge a reply as the English of the text.
 
-        It is doubtful where it lost numbers, percentages, handles or hashtags.
+        It is doubtful if it lost numbers, percentages, handles or hashtags.
         """
         longest = max(_ALWAYS, _TIMES * len(self.text))
         bad = rewrite_error(reply, self.text, language="en", longest=longest, may_repeat=False)
@@ -58,7 +58,7 @@ class ForeignText:
 
 
 def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
-    """Return a data set's folder; raise `UserError` where a file would be lost or not written."""
+    """Return a data set's folder; raise `UserError` if a file would be lost or not written."""
     if out is not None:
         require_writable(out, "folder")
     folder = dataset_folder(dataset)

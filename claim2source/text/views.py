@@ -58,7 +58,7 @@ class Rendering(Settings):
 
 
 class ClaimPart(NamedTuple):
-    """Hold a part of a rendered claim that is in one language."""
+    """Part of a rendered claim that is in one language."""
 
     text: str
     language: str
@@ -108,7 +108,7 @@ def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str
 
 
 def same_forms_reason(claims: Iterable[Claim]) -> str | None:
-    """Explain why these claims are one text in every form but `paired`; None where they are not."""
+    """Explain why these claims are one text in every form but `paired`; None if they are not."""
     foreign = [claim for claim in claims if claim.lang != "en"]
     if any(map(_has_forms, foreign)):
         return None
@@ -136,7 +136,7 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
     Authors, Abstract, since truncation cuts the end and an abstract can best spare it.
     `metadata_paper_order`: Title, Abstract, Authors, Venue as the paper lists the fields.
     `released`, as the paper's code writes it: "title abstract Venue: .. Authors: .." on one line,
-    labels also where there is nothing behind them. `released_unlabelled`, as its style transfer's:
+    labels also if there is nothing behind them. `released_unlabelled`, as its style transfer's:
     the same without labels. `organisers`, as their 2026 baseline writes it: "title. venue.
     abstract. authors", with all authors.
     """

@@ -52,7 +52,7 @@ Trial = tuple[list[float], Tensor]
 
 @dataclass(frozen=True)
 class LoadedBase:
-    """Hold the model to train, as it was loaded.
+    """Model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
     `plan` has the training's recipe with numbers in place of `auto`. Step 0 is read at `length`
@@ -167,7 +167,7 @@ def _text_vectors(encoder: Encoder) -> Tensor:
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
-    """Compare ways of computing a step on this device: first on a GPU, or where that is wanted.
+    """Compare ways of computing a step on this device: first on a GPU, or if that is wanted.
 
     Where it is wanted, the longest chunk's memory is measured too, on a GPU.
     """
@@ -194,7 +194,7 @@ def check_training(
     `golds` are the sources of the claims. The layers have the model's shape and random weights;
     packed texts are compared with padded ones, and the training's precision with float32, by the
     losses of two steps and the first gradient. Returns what was found, as lines. Raises
-    `UserError` where a difference is beyond its bound. The random state stays as it is.
+    `UserError` if a difference is beyond its bound. The random state stays as it is.
     """
     started, lines, optimisation = time.perf_counter(), [], recipe.optimisation
     half = optimisation.precision == "bf16" or recipe.model.dtype != "float32"
@@ -261,7 +261,7 @@ def _train_copy(
 def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> str:
     """Describe how far two ways of computing the same are apart, relative.
 
-    Raises `UserError` where losses or gradients are beyond their bounds, as a NaN is.
+    Raises `UserError` if losses or gradients are beyond their bounds, as a NaN is.
     """
     pairs = zip(trial[0], reference[0], strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)

@@ -41,7 +41,7 @@ class BatchPlan:
 
 @dataclass
 class BatchSampler:
-    """Deal pairs to batches so that no batch holds one paper twice, where possible.
+    """Deal pairs to batches so that no batch holds one paper twice, if possible.
 
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
     meet only when a group has more pairs than there are batches; `repeats` counts those. With
@@ -133,7 +133,7 @@ class BatchSampler:
         """Deal the rows that all processes can share equally, if any.
 
         Groups come in random order, each group's pairs go to consecutive batches. Rounds go over
-        all batches; the last `world_size` ones, where they cannot, over the first.
+        all batches; the last `world_size` ones, if they cannot, over the first.
         """
         shuffled = shuffled[: len(shuffled) - len(shuffled) % self.world_size]
         if not len(shuffled):
@@ -235,7 +235,7 @@ class BatchLoader(Generic[Batch]):
         self._first = state["batches"]
 
     def __len__(self) -> int:
-        """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
+        """Count the batches of a whole epoch: if it was cut, Lightning cuts it alike."""
         return self.plans.full_epoch
 
     def __iter__(self) -> Iterator[Batch]:

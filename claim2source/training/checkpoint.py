@@ -34,7 +34,7 @@ Saved = TypeVar("Saved", Manifest, RerankerManifest)
 def save_checkpoint(
     folder: Path, encoder: Encoder, base_folder: Path, manifest: Manifest, kind: Kind
 ) -> Manifest:
-    """Write a retriever's checkpoint, with the tokenizer of its base where it is `full`."""
+    """Write a retriever's checkpoint, with the tokenizer of its base if it is `full`."""
 
     def write_full(temporary: Path) -> None:
         state = encoder.model.state_dict().items()
@@ -92,7 +92,7 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
 
 
 def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
-    """Raise `ConfigError` where tuning is refused, or LoRA's dropout; see `targets` for layers."""
+    """Raise `ConfigError` if tuning is refused, or LoRA's dropout; see `targets` for layers."""
     if recipe.tuning == "full":
         if own_code:
             allowed = "lora: a full checkpoint does not carry the code that this model ships"

@@ -16,7 +16,7 @@ FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 
 def val_size_error(val: Dataset) -> str | None:
-    """Explain why val has too few claims or papers to choose by; None where it has enough."""
+    """Explain why val has too few claims or papers to choose by; None if it has enough."""
     claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
     if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
         return None

@@ -152,7 +152,7 @@ class OptimisationConfig(StepsConfig):
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
-        max_length: tokens per text while training, where that is less than `model.max_length`, at
+        max_length: tokens per text while training, if that is less than `model.max_length`, at
             which texts are encoded for mining, for scores and by whoever uses the checkpoint;
             none: the same.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
@@ -177,7 +177,7 @@ class OptimisationConfig(StepsConfig):
 
 @dataclass(frozen=True)
 class BatchesConfig(Settings):
-    """Choose which pairs share a batch; claims of one paper are kept apart where possible.
+    """Choose which pairs share a batch; claims of one paper are kept apart if possible.
 
     Args:
         order: `mixed`, or `language`: one language per batch.
@@ -185,7 +185,7 @@ class BatchesConfig(Settings):
             1 leaves the shares as they are, 0 makes them equal. Every claim is used: a language
             that gets fewer turns than it has claims continues in the next epoch.
         rotate_negatives: each use of a pair takes the next of its mined negatives, hard and random
-            in the list's proportion, instead of the hardest again: in the next epoch, and where
+            in the list's proportion, instead of the hardest again: in the next epoch, and if
             `alpha` or `data.repeat` uses it twice in one. A list that is mined again
             (`optimisation.remine_every`) begins at its hardest.
     """
@@ -232,7 +232,7 @@ class TrainingRecipe(Settings):
 
     @property
     def unsharded(self) -> str | None:
-        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        """Name the strategies to take if this training cannot be sharded; None if it can."""
         return None
 
     @property
@@ -246,7 +246,7 @@ Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
 @dataclass(frozen=True)
 class RunConfig(TrainingRecipe):
-    """Hold the settings that all trainings have.
+    """Settings that all trainings have.
 
     Args:
         data: what is trained, chosen and reported on.
@@ -260,7 +260,7 @@ class RunConfig(TrainingRecipe):
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
-        device: none takes a GPU where the machine has one.
+        device: none takes a GPU if the machine has one.
         threads: CPU threads of each process; none: all cores, divided among this machine's
             processes unless the launcher sets a number.
     """
@@ -328,7 +328,7 @@ class RetrieverRecipe(TrainingRecipe):
         teacher: with `optimisation.train: query_only`, another model in place of the base encodes
             the sources; this one, with a projection, learns to encode claims for its vectors.
         self_check: compare ways of computing two steps of the model's first layers, and predicted
-            with measured memory: `true` does no more than that; none: first, where there is a GPU;
+            with measured memory: `true` does no more than that; none: first, if there is a GPU;
             `false`: not at all.
     """
 
@@ -342,7 +342,7 @@ class RetrieverRecipe(TrainingRecipe):
 
     @property
     def unsharded(self) -> str | None:
-        """Name the strategies to take where this training cannot be sharded; None where it can."""
+        """Name the strategies to take if this training cannot be sharded; None if it can."""
         if self.tuning == "qlora":
             return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
         if self.teacher is not None:
@@ -357,7 +357,7 @@ class RetrieverRecipe(TrainingRecipe):
 
 @dataclass(frozen=True)
 class FinetuneConfig(RetrieverRecipe, RunConfig):
-    """Hold all settings of `train/finetune.py`.
+    """All settings of `train/finetune.py`.
 
     Args:
         after: YAML file of what is scored when the run has ended, such as baselines and a page of

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold the splits to train on, to choose on and to report on, and a teacher's scores."""
+    """Splits to train on, to choose on and to report on, and a teacher's scores."""
 
     settings: DataConfig
     train: Dataset
@@ -59,7 +59,7 @@ class TrainingData:
 
     @property
     def val_parts(self) -> tuple[str, ...]:
-        """Name the parts of val that are scored apart: none where it has claims of one alone."""
+        """Name the parts of val that are scored apart: none if it has claims of one alone."""
         trained = self.selection.train.golds
         seen = {not trained.isdisjoint(claim.golds) for claim in self.val.claims if claim.golds}
         return (SEEN, UNSEEN) if len(seen) == 2 else ()
@@ -68,7 +68,7 @@ class TrainingData:
 def load_data(losses: LossesConfig, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
-    Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
+    Raises `ConfigError` if a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
     data = load_splits(run)
@@ -143,7 +143,7 @@ def unused_data(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch(LossTargets):
-    """Hold one batch of one process: the texts to encode and the targets of the losses.
+    """One batch of one process: the texts to encode and the targets of the losses.
 
     The m columns are the distinct sources of all processes that share negatives, by rank;
     `counts` says how many each of them encodes, `sources` are this one's. `fixed_sources` [m, d]
@@ -161,13 +161,13 @@ class TrainBatch(LossTargets):
 
 
 class TrainingPairs:
-    """Hold claims with their gold and hard negatives, tokenised once.
+    """Claims with their gold and hard negatives, tokenised once.
 
     `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by `losses.distillation`,
     `aligned` by `losses.alignment`, with the same model's `base`. With `rotate_negatives`, every
     use of a row takes the next of its list, random ones in the list's proportion. Negatives that
     the teacher scores come before all others, in every epoch. Sources of one text, and those that
-    `mining`'s limits take for near-duplicates, are one paper: no negatives where one of them is
+    `mining`'s limits take for near-duplicates, are one paper: no negatives if one of them is
     gold. Likeness by vector does not count here: it changes with the model.
     """
 
@@ -333,7 +333,7 @@ class TrainingPairs:
         )
 
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
-        """Mark [own, columns] where the source is the paper of one of the claim's golds."""
+        """Mark [own, columns] if the source is the paper of one of the claim's golds."""
         papers = [self.papers[source] for source in columns]
         golds = [{self.papers.get(gold) for gold in self.golds[row.claim]} for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
@@ -341,7 +341,7 @@ class TrainingPairs:
     def _teacher_scores(
         self, own: Sequence[MinedRow], column_of: Mapping[str, int], masked: Tensor
     ) -> Tensor:
-        """Collect the teacher's scores [own, columns], NaN where it has none."""
+        """Collect the teacher's scores [own, columns], NaN if it has none."""
         teacher = torch.full((len(own), len(column_of)), torch.nan)
         for i, row in enumerate(own):
             for source, score in self._teacher_scores_for(row.claim).items():

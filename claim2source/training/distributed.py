@@ -67,13 +67,13 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Tell whether this process writes files, mines and evaluates."""
+        """Whether this process writes files, mines and evaluates."""
         return self.rank == 0
 
 
 @dataclass(frozen=True)
 class LaunchedSettings:
-    """Hold the settings of a run that the launcher has options for too.
+    """Settings of a run that the launcher has options for too.
 
     A program that does not train has neither precision nor accumulation.
     """
@@ -131,7 +131,7 @@ def _check_options(env: Mapping[str, str], settings: LaunchedSettings) -> None:
 
 
 def _check_agreement(env: Mapping[str, str], option: str, default: str, own: str, key: str) -> None:
-    """Raise `UserError` where the launcher's option is not its default, and not our key's value."""
+    """Raise `UserError` if the launcher's option is not its default, and not our key's value."""
     value = _launcher_value(env, option.upper())
     if value.lower() in ("", default, own):
         return
@@ -159,7 +159,7 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
     """Join the processes while the body runs; does nothing for a single process.
 
     With GPUs each process selects its own before the body loads anything. Raises `UserError`
-    where a machine has fewer GPUs than processes, and where the body loses the connection to one of
+    if a machine has fewer GPUs than processes, and if the body loses the connection to one of
     them: a process that is killed closes it, and a machine that is gone says nothing for the
     minutes of `_TIMEOUT`.
     """
@@ -203,7 +203,7 @@ def lost_connection(error: Exception) -> str | None:
 def _wait_for_first(world: World) -> None:
     """Wait until the first process takes part too, however long it mines or scores.
 
-    A collective ends after `_TIMEOUT`; the store's connection does where its machine is gone.
+    A collective ends after `_TIMEOUT`; the store's connection does if its machine is gone.
     """
     store, key = dist.distributed_c10d._get_default_store(), f"exchange {next(_exchanges)}"
     if world.is_first:

@@ -32,7 +32,7 @@ from claim2source.training.session import Session, open_session
 
 @dataclass(frozen=True)
 class Setup:
-    """Hold a training's inputs, loaded and checked; the base's recipe has numbers for `auto`."""
+    """Training's inputs, loaded and checked; the base's recipe has numbers for `auto`."""
 
     data: TrainingData
     base: LoadedBase

@@ -1,4 +1,4 @@
-"""Make Lightning's trainer for a run, with its callbacks, and train from where it was stopped."""
+"""Make Lightning's trainer for a run, with its callbacks, and train from if it was stopped."""
 
 # Callbacks take our own modules where Lightning passes any.
 # mypy: disable-error-code="override"
@@ -243,7 +243,7 @@ class RetrieverOnVal(EvaluateOnVal):
     model: LoadedBase
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
-        """Mine where it is due after the last epoch, and train on the new negatives."""
+        """Mine if it is due after the last epoch, and train on the new negatives."""
         epoch, session, train = trainer.current_epoch, self.session, self.data.train
         run, recipe = self.run, self.model.recipe
         if not mines_after(recipe.optimisation, epoch):
@@ -338,7 +338,7 @@ class KeepState(Checkpoint):
         self._close_epoch(trainer)
 
     def on_fit_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        """Close an epoch that was left open where it was the last: Lightning trained nothing."""
+        """Close an epoch that was left open if it was the last: Lightning trained nothing."""
         self._close_epoch(trainer)
         trainer.strategy.checkpoint_io.teardown()
 
@@ -348,7 +348,7 @@ class KeepState(Checkpoint):
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: TrainingModule, *_: Any) -> None:
-        """Save after a step where it is due, the epoch's last, or a signal came."""
+        """Save after a step if it is due, the epoch's last, or a signal came."""
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)

@@ -32,11 +32,11 @@ _TIMED = 10
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Hold the views' scores of claims' candidates, padded to the longest list.
+    """Views' scores of claims' candidates, padded to the longest list.
 
     `features` [claims, longest, views] float32 are scores divided by `scale` [views];
     `is_candidate` and `gold` [claims, longest] bool mark candidates and golds. `weights` [claims]
-    sum to 1, `groups` [claims] number the papers. A view may have a weight below 0 where `signed`
+    sum to 1, `groups` [claims] number the papers. A view may have a weight below 0 if `signed`
     [views] says so.
     """
 
@@ -68,7 +68,7 @@ class Lists:
 
     @property
     def reachable(self) -> np.ndarray:
-        """Tell which claims have a gold among their candidates, bool [claims]."""
+        """Determine which claims have a gold among their candidates, bool [claims]."""
         return np.asarray(self.gold.any(axis=1))
 
 
@@ -81,7 +81,7 @@ def make_lists(
 ) -> Lists:
     """Pad raw scores (for each view an array for each claim) and measure the views' spread.
 
-    A view's scale is the root of its mean variance among a claim's candidates; 1 where it has none.
+    A view's scale is the root of its mean variance among a claim's candidates; 1 if it has none.
     """
     shape = (len(gold), max(map(len, gold), default=0))
     features = np.zeros((*shape, len(columns)), np.float32)
@@ -103,7 +103,7 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
 
     The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
     with a gold among their candidates, `penalty` / 2 times the squared weights is added. Raises
-    `UserError` where no claim has a gold.
+    `UserError` if no claim has a gold.
     """
     from scipy.optimize import minimize
 
@@ -144,7 +144,7 @@ def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
 def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """Deal papers to folds, at random and evenly by claims; returns the fold of each claim.
 
-    Raises `UserError` where there are fewer papers than folds.
+    Raises `UserError` if there are fewer papers than folds.
     """
     papers, number_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if len(papers) < folds:
@@ -173,7 +173,7 @@ def rank_fold(lists: Lists, in_fold: np.ndarray, penalty: float) -> np.ndarray:
 
 
 class Recipe(NamedTuple):
-    """Hold views by number, and the penalty of their weights."""
+    """Views by number, and the penalty of their weights."""
 
     views: tuple[int, ...]
     penalty: float
@@ -210,7 +210,7 @@ def known_claims(
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
-    Where none was trained, these are all of train. Raises `UserError` where nothing is left.
+    Where none was trained, these are all of train. Raises `UserError` if nothing is left.
     """
     models = [view.model for view in views.values()] + system.dense_models
     names = [model.name for model in models if model is not None] + system.models()
@@ -227,7 +227,7 @@ def gather(
 ) -> Fitting:
     """Score a system's first sources of training claims by every view.
 
-    Only claims that no model was trained on are taken. Raises `UserError` where there are none.
+    Only claims that no model was trained on are taken. Raises `UserError` if there are none.
     """
     selection = known_claims(views, system, runner.held_out)
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)

@@ -17,7 +17,7 @@ LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 
 @dataclass
 class GradCache:
-    """Compute a batch's loss and its gradients: in one graph where it is `whole`, else in chunks.
+    """Compute a batch's loss and its gradients: in one graph if it is `whole`, else in chunks.
 
     All chunks but the last are encoded without gradient, the last with. The loss goes backward
     through the last chunk and leaves its gradient with respect to the other vectors; then each

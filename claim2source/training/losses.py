@@ -39,7 +39,7 @@ def info_nce(
     """Compute the mean cross-entropy of each claim's own source against all sources.
 
     `claims` [n, d] and `sources` [m, d] are float32 vectors, `positives` [n] the column of
-    each claim's source, `masked` [n, m] true where a source is neither positive nor negative:
+    each claim's source, `masked` [n, m] true if a source is neither positive nor negative:
     another gold of the claim. Returns a scalar.
     """
     from torch.nn.functional import cross_entropy
@@ -90,7 +90,7 @@ def distillation(
 ) -> Tensor:
     """Compare the student's distribution over the candidates with the teacher's.
 
-    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] its scores, NaN where it
+    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] its scores, NaN if it
     gave none. The student's cosines are divided by `temperature`, the teacher's scores by theirs.
     Of every claim with two scored candidates or more it is KL(teacher, student); other claims
     count 0; the sum is divided by n. Returns a scalar.
@@ -233,11 +233,11 @@ class LossesConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTargets:
-    """Hold the losses' targets for this process's n claims and m sources.
+    """Losses' targets for this process's n claims and m sources.
 
-    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
+    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true if a source is
     the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. The
-    others are set where their loss is on: `teacher` [n, m] (NaN: no score), `base_claims` [n, d],
+    others are set if their loss is on: `teacher` [n, m] (NaN: no score), `base_claims` [n, d],
     `base_sources` [m, d], `keep_weights` [n], `owners` [v], the row of each view's claim, and
     `aligned` [n + t, d], the teacher's vectors of the claims and of t texts without labels.
     """
@@ -257,7 +257,7 @@ def combined(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the weighted sum, and each term before weighting (detached) by its name.
 
-    `vectors` are those of the claims [n, d], the sources [m, d], of all processes where they are
+    `vectors` are those of the claims [n, d], the sources [m, d], of all processes if they are
     gathered, the claims' other representations [v, d], and the alignment's texts [t, d].
     """
     claims, sources, views, texts = vectors

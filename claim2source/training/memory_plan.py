@@ -32,7 +32,7 @@ _STEP = 512
 
 @dataclass(frozen=True)
 class Memory:
-    """Hold the bytes that a device needs in training with so many `tokens` at once.
+    """Bytes that a device needs in training with so many `tokens` at once.
 
     `weights` are those of what is not trained, `states` of what is, with gradients and AdamW's
     means; `a_token` is what the forward pass keeps of each token until its gradient is known, with
@@ -139,7 +139,7 @@ def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Hold a recipe without `auto`, and what it is estimated to need of a `device` of bytes.
+    """Recipe without `auto`, and what it is estimated to need of a `device` of bytes.
 
     Texts have at most `longest` tokens; `auto` are the keys of `optimisation` that were left open.
     """
@@ -152,13 +152,13 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Tell whether the device has enough memory, working space left out."""
+        """Whether the device has enough memory, working space left out."""
         return self.memory.total <= USABLE * self.device
 
     def calibrate(self, encoder: Encoder) -> tuple[RetrieverRecipe, list[str]]:
-        """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
+        """Measure a chunk of a model that is ready to train; set its tokens, if they are `auto`.
 
-        Returns the recipe and, where there is a GPU, what was predicted and measured in a line.
+        Returns the recipe and, if there is a GPU, what was predicted and measured in a line.
         """
         recipe = self.recipe
         if encoder.device.type != "cuda" or recipe.self_check is False:
@@ -198,7 +198,7 @@ class MemoryPlan:
 def trained_length(config: OptimisationConfig, longest: int) -> int:
     """Return the tokens per text while training, of a model that reads `longest`.
 
-    Raises `ConfigError` where the config wants more.
+    Raises `ConfigError` if the config wants more.
     """
     length = config.max_length
     if length is not None and length > longest:
@@ -226,7 +226,7 @@ def plan_memory(
     """Replace `auto` by values that fit `device` bytes; texts have at most `longest` tokens.
 
     The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
-    computes the forward pass once more; both, which compute it twice more. Where nothing fits,
+    computes the forward pass once more; both, which compute it twice more. If nothing fits,
     the last.
     """
     train, plans = recipe.optimisation, []
@@ -252,7 +252,7 @@ def plan_memory_here(
 ) -> MemoryPlan:
     """Replace `auto` by values that fit the model's device, shared by `processes` if it is the CPU.
 
-    Raises `ConfigError` where something was left to the device, and nothing fits.
+    Raises `ConfigError` if something was left to the device, and nothing fits.
     """
     device_of_model = next(model.parameters()).device
     if device_of_model.type == "cuda":

@@ -49,10 +49,10 @@ _STOP, _SPOILT = "stop", "spoilt"
 
 
 class TrainingModule(pl.LightningModule):
-    """Hold the optimizer, and take the steps of any training in planned batches.
+    """Optimizer, and take the steps of any training in planned batches.
 
     `optimizer_steps` is how many the learning rate falls over. `losses` has the loss of every
-    optimizer step so far, NaN where it was skipped. `measures` are terms that are counted, and no
+    optimizer step so far, NaN if it was skipped. `measures` are terms that are counted, and no
     part of the loss. `pairs` are trained on. Chunks are halved `halvings` times, once for every
     time that the device's memory was too small.
     """
@@ -93,7 +93,7 @@ class TrainingModule(pl.LightningModule):
         return -(-self.batches_done // int(self.trainer.num_training_batches))
 
     def configure_model(self) -> None:
-        """Shard the model where the strategy does."""
+        """Shard the model if the strategy does."""
         if isinstance(self.trainer.strategy, Sharded):
             mesh = self.trainer.strategy.device_mesh["data_parallel"]
             shard(self.model, mesh, half=self.config.precision == "bf16")
@@ -113,7 +113,7 @@ class TrainingModule(pl.LightningModule):
         return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
 
     def transfer_batch_to_device(self, batch: Any, *_: Any) -> Any:
-        """Leave a batch where it is: its chunks are moved to the device one after the other."""
+        """Leave a batch if it is: its chunks are moved to the device one after the other."""
         return batch
 
     def on_train_start(self) -> None:
@@ -126,7 +126,7 @@ class TrainingModule(pl.LightningModule):
     def run_chunks(
         self, chunks: Chunks, encode: Encode, batch_loss: LossOf, *, one_chunk: bool
     ) -> Tensor:
-        """Compute the loss of a batch, at once where it is `one_chunk`, else chunk by chunk.
+        """Compute the loss of a batch, at once if it is `one_chunk`, else chunk by chunk.
 
         Where the device's memory is too small, it is computed again in chunks half as large.
         """
@@ -250,7 +250,7 @@ class TrainingModule(pl.LightningModule):
         checkpoint["state_dict"] = {name: weights[name] for name in weights if name in trainable}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise `UserError` where a state trains other weights than this model."""
+        """Raise `UserError` if a state trains other weights than this model."""
         if "state_dict" not in checkpoint:
             return  # a strategy that shards has read them
         trainable = {f"model.{name}" for name in trainable_weights(self.model)}
@@ -323,7 +323,7 @@ class Window:
 
 @dataclass(frozen=True)
 class CollatedBatch:
-    """Hold a batch as its step takes it, on the CPU.
+    """Batch as its step takes it, on the CPU.
 
     `distinct` are its texts, each once; `text_numbers` [texts] has the number of each of the
     batch's claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk,

@@ -78,7 +78,7 @@ def mine_first(
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
-    """Tell whether to mine again after this epoch; never after the last."""
+    """Whether to mine again after this epoch; never after the last."""
     is_due = config.remine_every > 0 and epoch % config.remine_every == 0
     return is_due and config.negatives > 0 and 0 < epoch < config.epochs
 

@@ -37,7 +37,7 @@ REPORTED_DEPTH = 100
 
 @dataclass(frozen=True)
 class Setup:
-    """Hold all that a training begins with, loaded and checked; nothing is written yet.
+    """All that a training begins with, loaded and checked; nothing is written yet.
 
     `first` names the first stage; `rankings` are its own, of val and of the report split, in the
     first process.
@@ -124,7 +124,7 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
 def training_pairs(
     recipe: RerankerRecipe, data: TrainingData, rows: Sequence[MinedRow], file: Path
 ) -> RerankerPairs:
-    """Make the pairs of mined rows. Raises `UserError` where none has a negative to learn from."""
+    """Make the pairs of mined rows. Raises `UserError` if none has a negative to learn from."""
     scores = None if data.teacher is None else data.teacher.scores
     pairs = RerankerPairs(data.train, rows, recipe, scores)
     if not pairs.rows:

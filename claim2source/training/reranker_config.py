@@ -64,7 +64,7 @@ class FirstStageConfig(Settings):
     ones: mine with `mining.max_share` then.
 
     Args:
-        system: name of a system of `files`; a BM25 without settings where nothing is named.
+        system: name of a system of `files`; a BM25 without settings if nothing is named.
         files: YAML files of systems; none: all of configs/systems.
         checkpoint: in the place of the system's dense model: a checkpoint, the folder of a training
             run, or a model's name.
@@ -114,7 +114,7 @@ class RerankerStepsConfig(StepsConfig):
 
     Args:
         batch_size: claims per process; each has one gold and its negatives.
-        negatives: mined negatives used per claim and epoch; where the file has more, each epoch
+        negatives: mined negatives used per claim and epoch; if the file has more, each epoch
             takes the next, hard and random in its proportion.
         chunk_size: pairs per forward pass (GradCache): memory stays that of one chunk, and the
             gradients are the same; none: all pairs of a batch at once.
@@ -158,7 +158,7 @@ class RerankerRecipe(TrainingRecipe):
 
 @dataclass(frozen=True)
 class RerankerConfig(RerankerRecipe, RunConfig):
-    """Hold all settings of `train/finetune_reranker.py`.
+    """All settings of `train/finetune_reranker.py`.
 
     Args:
         first: the first stage, whose sources are re-ranked.
@@ -179,7 +179,7 @@ class RerankerConfig(RerankerRecipe, RunConfig):
         require(two == (loss == "cross_entropy"), "loss.kind", loss, kinds)
 
     def require_mined(self) -> Path:
-        """Return the file of negatives. Raises `ConfigError` where none is named."""
+        """Return the file of negatives. Raises `ConfigError` if none is named."""
         if self.mined is None:
             allowed = "a file of train/mine.py, whose negatives are trained on"
             raise ConfigError("mined", None, allowed)

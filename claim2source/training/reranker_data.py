@@ -83,7 +83,7 @@ def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
 
 
 class RerankerPairs:
-    """Hold training pairs, and give the group of each in an epoch: its gold, then its negatives.
+    """Training pairs, and give the group of each in an epoch: its gold, then its negatives.
 
     `teacher` are scores by claim and source; a candidate without one is left out then, and so is a
     pair with fewer than two. `untaught` counts those.

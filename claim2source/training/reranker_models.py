@@ -29,10 +29,10 @@ from claim2source.training.targets import check_targets
 
 @dataclass(eq=False)
 class TrainedReranker:
-    """Hold a re-ranker that is trained, as the stage that reads its checkpoints.
+    """Re-ranker that is trained, as the stage that reads its checkpoints.
 
     The stage scores with its `network`, Lightning trains `model`: the same weights, with adapters
-    on them where they are trained. `transformer` is the transformers model within. Of a `headless`
+    on them if they are trained. `transformer` is the transformers model within. Of a `headless`
     one the head is random, and in no file.
     """
 

@@ -116,14 +116,14 @@ class GroupLoss:
 
 
 def are_alike(scores: Tensor) -> bool:
-    """Tell whether a claim's scores are so near each other that they rank nothing."""
+    """Whether a claim's scores are so near each other that they rank nothing."""
     spread = float(scores.max() - scores.min())
     return spread <= _NEAR * float(scores.abs().mean()) + _ROUNDING
 
 
 @dataclass(frozen=True)
 class CollatedGroups:
-    """Hold a batch as its step takes it: groups of pairs, in chunks of tensors, on the CPU.
+    """Batch as its step takes it: groups of pairs, in chunks of tensors, on the CPU.
 
     `texts` are the pairs, `sizes` those of the groups, one after another; `golds` [pairs] tells
     which pairs have a gold, `teacher` [pairs] has its scores. `chunks` are the numbers of pairs,
@@ -213,7 +213,7 @@ class RerankerModule(TrainingModule):
         return self.step_share(forward, groups.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
-        """Clip the gradients, and stop where the scores have been alike for many steps.
+        """Clip the gradients, and stop if the scores have been alike for many steps.
 
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
@@ -234,7 +234,7 @@ class PipelineOnVal(EvaluateOnVal):
         self._first = gather_values(first, self.world)[0]
 
     def score(self, epoch: int) -> Epoch | None:
-        """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
+        """Score the pipeline. Raises `UserError` if a trained re-ranker has collapsed."""
         val, world, model = self.data.val, self.world, self.model.model
         assert self._first is not None
         # Every process re-ranks with the weights as they are.
@@ -254,7 +254,7 @@ class PipelineOnVal(EvaluateOnVal):
         return pipeline_scores(epoch, result, self.data, self.metric)
 
     def _has_collapsed(self, result: Result) -> bool:
-        """Tell whether every claim of val has equal scores for all its sources."""
+        """Whether every claim of val has equal scores for all its sources."""
         depth = self.model.stage.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}

@@ -38,7 +38,7 @@ RandomState = dict[str, Tensor]
 
 
 class MinedFile(TypedDict):
-    """Hold the name and the bytes of a file of mined negatives."""
+    """Name and the bytes of a file of mined negatives."""
 
     file: str
     content: Tensor
@@ -46,7 +46,7 @@ class MinedFile(TypedDict):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Hold all that a run needs to go on exactly where it stopped.
+    """All that a run needs to go on exactly if it stopped.
 
     `losses` has one entry per optimizer step, NaN for one that was skipped; `mined` the current
     negatives, `random` the RNG state of every process by rank. `epoch_open` says that the epoch's
@@ -130,12 +130,12 @@ def skipped_steps(losses: Sequence[float]) -> int:
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Find the first tensor with a weight that is no finite number; None where all are finite."""
+    """Find the first tensor with a weight that is no finite number; None if all are finite."""
     return next((name for name, weight in weights.items() if not weight.isfinite().all()), None)
 
 
 def require_finite_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise `UserError` where weights that would be written to `path` are not finite."""
+    """Raise `UserError` if weights that would be written to `path` are not finite."""
     if (name := not_finite(weights)) is not None:
         raise UserError(f"{path}: not written: {name} {NOT_FINITE}; {CALMER}")
 
@@ -160,7 +160,7 @@ def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 class StopSignals:
     """Record the first SIGINT or SIGTERM in `received`, and raise `Stopped` for it.
 
-    It is raised at once, but within `after_step` only where the training asks: a step is
+    It is raised at once, but within `after_step` only if the training asks: a step is
     finished and saved. A second SIGINT is raised at once there too.
     """
 

@@ -50,7 +50,7 @@ _NEWEST = "optimisation.warmup_from_zero"
 
 @dataclass
 class RunFile:
-    """Hold what `run.json` says of a run: one entry of `history` per evaluated epoch, 0 first.
+    """What `run.json` says of a run: one entry of `history` per evaluated epoch, 0 first.
 
     `chosen` names the checkpoint of a run that has ended. `begun_with` are the hashes of the inputs
     outside the folder that determine losses and choice. `steps` are those of the last saved state,
@@ -65,7 +65,7 @@ class RunFile:
 
     @classmethod
     def read(cls, run: Path) -> RunFile:
-        """Read a run's file. Raises `InputError` where there is none, or it is damaged."""
+        """Read a run's file. Raises `InputError` if there is none, or it is damaged."""
         file = run / RUN_FILE
         if not file.exists():
             raise InputError(file, reason="is missing: without its history no epoch can be chosen")
@@ -203,11 +203,11 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether this is a run that has been reported: it keeps no state to train on from."""
+        """Whether this is a run that has been reported: it keeps no state to train on from."""
         return self.resumes and self.file.chosen is not None and not self.has_state
 
     def require_inputs(self, begun_with: dict[str, str | None]) -> None:
-        """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
+        """Set the inputs of a new run. Raises `UserError` if a resumed one began with others."""
         for name, sha256 in self.file.begun_with.items():
             if begun_with.get(name) != sha256:
                 reason = f"the {name} is not the one that the run began with"
@@ -240,7 +240,7 @@ class RunFolder:
         return max(among, key=lambda entry: (score(entry), -entry.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
-        """Raise `InputError` where the history lacks an epoch that the saved state is behind."""
+        """Raise `InputError` if the history lacks an epoch that the saved state is behind."""
         recorded = {entry.epoch for entry in self.file.history}
         for epoch in range(epochs_done + 1):
             if epoch not in recorded:

@@ -52,7 +52,7 @@ class RunLog(CSVLogger):
 
     @classmethod
     def open(cls, run: RunFolder) -> RunLog:
-        """Open the run's page, where W&B is on; the CSV file is made when first written to."""
+        """Open the run's page, if W&B is on; the CSV file is made when first written to."""
         config, mode = run.config.wandb, wandb_mode(run.config.wandb.mode)
         if mode == "off":
             return cls(run, None)
@@ -88,7 +88,7 @@ class RunLog(CSVLogger):
 
 @dataclass
 class Session:
-    """Hold a training's processes, folder, signals and store, before anything is loaded.
+    """Training's processes, folder, signals and store, before anything is loaded.
 
     `state` is what a stopped run is resumed from, once it is read; `device` is the config's.
     """
@@ -116,7 +116,7 @@ class Session:
                 self.run.begin()
 
     def read_state(self) -> None:
-        """Read the state to resume from, if any: none where the run is new, or finished.
+        """Read the state to resume from, if any: none if the run is new, or finished.
 
         Raises `UserError` for a state that cannot be read, or of another number of processes.
         """

@@ -47,7 +47,7 @@ _FEWEST_WORDS = 4
 
 @dataclass(frozen=True)
 class Teacher:
-    """Hold a teacher's scores of training claims, divided by `spread` where that is set.
+    """Teacher's scores of training claims, divided by `spread` if that is set.
 
     `sha256` is its run's.
     """
@@ -71,7 +71,7 @@ def read_teacher(
     """Read a teacher's scores of training claims, divided by their spread without a temperature.
 
     The run, a file or every `.trec` of a folder, may be any system's; other claims of it are
-    ignored. Raises `InputError`, which names the `key`, where there is no file, or it has none of
+    ignored. Raises `InputError`, which names the `key`, if there is no file, or it has none of
     the claims, names a source that the data set does not have, or scores a claim in two files.
     """
     files = sorted(path.glob("*.trec")) if path.is_dir() else [path]
@@ -128,7 +128,7 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
 
 @dataclass(frozen=True, eq=False)
 class BaseVectors:
-    """Hold the base model's, or a teacher's, vectors of the training texts, by id."""
+    """Base model's, or a teacher's, vectors of the training texts, by id."""
 
     claim_vectors: Vectors
     source_vectors: Vectors
@@ -174,7 +174,7 @@ def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[
 
 @dataclass(frozen=True, eq=False)
 class AlignedTexts:
-    """Hold texts without labels, as the student reads them, and the teacher's vectors of them.
+    """Texts without labels, as the student reads them, and the teacher's vectors of them.
 
     Both read them as claims. `size` of them go to each batch, beside its claims; every epoch begins
     a new order.
@@ -197,7 +197,7 @@ class AlignedTexts:
 
 @dataclass
 class SourceTeacher:
-    """Hold the `teacher` of a recipe, into whose space `student` has a projection.
+    """The `teacher` of a recipe, into whose space `student` has a projection.
 
     `record` is for manifests; `base` and `aligned` are made by `prepare`.
     """
@@ -221,7 +221,7 @@ class SourceTeacher:
         untrained: Identity,
         folder: Path | None,
     ) -> None:
-        """Encode claims, sources and texts without labels: `base`, and `aligned` where it is on.
+        """Encode claims, sources and texts without labels: `base`, and `aligned` if it is on.
 
         Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
         0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
@@ -258,7 +258,7 @@ class SourceTeacher:
 def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) -> SourceTeacher:
     """Load the teacher, and give `student` a projection into its space.
 
-    From here on the student's `source_encoder` is the teacher's. Raises `UserError` where the
+    From here on the student's `source_encoder` is the teacher's. Raises `UserError` if the
     teacher cannot be loaded, or reads sources otherwise.
     """
     assert recipe.teacher is not None

@@ -75,7 +75,7 @@ class Watch:
 
     @contextmanager
     def __call__(self, part: str, times: float = 1.0) -> Iterator[None]:
-        """Add the seconds of a block, `times` of them where it is a sample, to a part."""
+        """Add the seconds of a block, `times` of them if it is a sample, to a part."""
         started = seconds_by(self.clock)
         yield
         self.seconds.setdefault(part, []).append((seconds_by(self.clock) - started) * times)

@@ -172,7 +172,7 @@ def encode(config: Config, peak: float, documents: int) -> Measured:
 def rates(
     encoder: Encoder, texts: Sequence[str], times: float, peak: float, trained: bool = False
 ) -> Measured:
-    """Compute tokens and FLOPs a second, where the texts are read `times` a second."""
+    """Compute tokens and FLOPs a second, if the texts are read `times` a second."""
     lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
     flops = ModelShape.of(encoder.model)
     operations = flops.training(lengths, "lora") if trained else flops.forward(lengths)

@@ -48,7 +48,7 @@ class Config(Bench):
 
 
 class Inputs:
-    """Hold a data set and vectors, as an encoder and as a sentence-transformers model would.
+    """Data set and vectors, as an encoder and as a sentence-transformers model would.
 
     The most frequent words are stop words. A claim's vector is its gold's plus noise, so that
     most golds rank first, not all.

@@ -111,14 +111,14 @@ def draw_pairs(config: Config, steps: int = 2) -> Pairs:
 
 
 class Steps(NamedTuple):
-    """Hold the seconds of every step but the first, and all losses."""
+    """Seconds of every step but the first, and all losses."""
 
     seconds: list[float]
     losses: list[float]
 
 
 def run(config: Config) -> Measured:
-    """Train with both sides in turn. Raises `UserError` where their first losses differ."""
+    """Train with both sides in turn. Raises `UserError` if their first losses differ."""
     pairs = draw_pairs(config)
     sides = {"ours": partial(train_ours, config, pairs), "peer": partial(train_peer, config, pairs)}
     steps = common.Watch().take_turns(sides, config.repeats)

@@ -335,7 +335,7 @@ class Program(Shared):
     """A program's own settings.
 
     Args:
-        out: where it goes.
+        out: if it goes.
     """
 
     out: Path

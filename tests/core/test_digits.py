@@ -1,4 +1,4 @@
-"""Digits of other scripts are no numbers where a number is set or read."""
+"""Digits of other scripts are no numbers if a number is set or read."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ print(held_back())
 @pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
 @pytest.mark.parametrize("own", [False, True])
 def test_freed_blocks_that_lie_between_others_are_returned(own: bool) -> None:
-    """Measured in a process of its own, where nothing was freed before."""
+    """Measured in a process of its own, if nothing was freed before."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
     environment |= {"MALLOC_MMAP_THRESHOLD_": str(2**25)} if own else {}
     command = [sys.executable, "-c", HELD_BACK]

@@ -112,7 +112,7 @@ def test_one_changed_input_is_a_miss(make, tmp_path):
 
 
 def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
-    """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
+    """peft's if there is an adapter; what only rounds (torch) makes no other vectors."""
     store, real, newer = Store(tmp_path), identity_module.version, set()
     encoder_without = make()
     encoder_without.weights = {"base": "b"}

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
 
 
 def close(left: Any, right: Any) -> bool:
-    """Tell whether JSON values are equal, numbers to 1e-4."""
+    """Whether JSON values are equal, numbers to 1e-4."""
     if isinstance(left, float):
         return bool(right == pytest.approx(left, abs=1e-4))
     if isinstance(left, dict):

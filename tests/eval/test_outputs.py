@@ -1,4 +1,4 @@
-"""Where evaluations write: not among a training run's files, and nothing of others stays there."""
+"""If evaluations write: not among a training run's files, and nothing of others stays there."""
 
 from __future__ import annotations
 

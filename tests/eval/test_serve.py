@@ -70,7 +70,7 @@ def test_what_cannot_be_served_is_said_in_one_line(
 
 
 def test_answers_are_sent_at_once() -> None:
-    """asyncio sets TCP_NODELAY only where the socket names its protocol."""
+    """asyncio sets TCP_NODELAY only if the socket names its protocol."""
     with listen("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP and listening.getsockname()[0] == "127.0.0.1"
 

@@ -126,7 +126,7 @@ def test_claims_get_translations_and_nothing_else_changes(
 
 
 def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Path) -> None:
-    """Also where a claim is called as no claim's id is read."""
+    """Also if a claim is called as no claim's id is read."""
     folder = data_set(tmp_path / "data", [{**QUERIES[1], "_id": "None"}])
     with open(folder / "queries.jsonl", "a", encoding="utf-8") as file:
         file.write("\n")

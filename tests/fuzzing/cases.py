@@ -41,7 +41,7 @@ LEFT_OUT = {"wandb", "wandb.mode", "help", "hub", "revision", "print_config"}
 
 @dataclass(frozen=True)
 class Case:
-    """Hold one command and how its inputs are spoilt."""
+    """One command and how its inputs are spoilt."""
 
     program: str
     argv: tuple[str, ...]

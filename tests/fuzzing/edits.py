@@ -136,7 +136,7 @@ STRUCTURED = ("drop", "set", "double", "swap-lines")
 
 
 def _structured(path: Path, op: str, position: int, value: int) -> bytes | None:
-    """Return a file with one line or one value spoilt; None where it is no text."""
+    """Return a file with one line or one value spoilt; None if it is no text."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix in (".json", ".yaml"):

@@ -41,7 +41,7 @@ _DEFAULTS = {"finetune": r"checkpoints"}
 
 
 class _Kept(io.BytesIO):
-    """Hold what was printed, also after the stream over it is closed."""
+    """What was printed, also after the stream over it is closed."""
 
     def close(self) -> None:
         """Stay open."""
@@ -157,7 +157,7 @@ def _restored(world: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` in the body after so many seconds, also where it waits for a pipe."""
+    """Raise `TooLong` in the body after so many seconds, also if it waits for a pipe."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -183,7 +183,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(seconds: float) -> Iterator[None]:
-    """End the process where no signal is heard: a loop in C."""
+    """End the process if no signal is heard: a loop in C."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         yield
@@ -249,7 +249,7 @@ def _wrong_words(printed: str, errors: str, code: int | str) -> Iterator[str]:
 
 
 def unprintable(character: str) -> bool:
-    """Tell whether a character could change a terminal, or is none."""
+    """Whether a character could change a terminal, or is none."""
     return unicodedata.category(character) in ("Cc", "Cs") or character in (
         "\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     )

@@ -56,7 +56,7 @@ def use(path: Path) -> None:
 
 
 def refused(path: Path) -> bool:
-    """Tell whether a store is refused, in one line that says what to do; nothing else may happen."""
+    """Whether a store is refused, in one line that says what to do; nothing else may happen."""
     try:
         use(path)
     except InputError as error:

@@ -4,7 +4,7 @@
         LLM(LLMConfig(model=server.model, url=server.url))
 
 A rule is a function `Chat -> str | Reply`: what the model says to a chat, or a reply with more to
-it. `rewrite` is the rule used where none is given. `faults` is a share of the requests; which ones
+it. `rewrite` is the rule used if none is given. `faults` is a share of the requests; which ones
 is drawn from the text and from how often it was asked, so that a run can be repeated. Requests are
 counted, by text as well.
 """

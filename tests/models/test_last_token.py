@@ -72,7 +72,7 @@ def ends_once(encoder, end, side):
 
 
 def test_eos_stands_at_the_end_once_whether_or_not_the_tokenizer_adds_it(tmp_path, mistral):
-    """Also where the text is cut; the vectors are the same."""
+    """Also if the text is cut; the vectors are the same."""
     vectors = []
     for adds_eos in (False, True):
         folder = shutil.copytree(mistral, tmp_path / f"copy-{adds_eos}")

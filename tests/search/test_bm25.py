@@ -406,7 +406,7 @@ def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> 
 
 
 def test_jax_is_not_started(tmp_path: Path) -> None:
-    """It would take most of a GPU's memory, or fail where a training holds it."""
+    """It would take most of a GPU's memory, or fail if a training holds it."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/__init__.py").write_text("")
     (tmp_path / "jax/lax.py").write_text(

@@ -33,7 +33,7 @@ BEGIN = 120.0
 
 @dataclass(frozen=True)
 class Step:
-    """Hold what step `number` does to which papers; it depends on the seed alone."""
+    """What step `number` does to which papers; it depends on the seed alone."""
 
     number: int
     kind: Literal["upsert", "delete", "build"]

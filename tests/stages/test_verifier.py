@@ -199,7 +199,7 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
     assert {f.reason for f in verified(without_logprobs, "letters").failures} == {NO_LOGPROBS}
 
     def thinks(chat: Chat) -> Reply:
-        """Weigh another letter first, where a server lets a model think all the same."""
+        """Weigh another letter first, if a server lets a model think all the same."""
         reply = rule(chat)
         assert isinstance(reply, Reply)
         thought = [(token, -0.01, {token: -0.01}) for token in ("<think>", "B", "</think>")]

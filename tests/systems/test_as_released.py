@@ -96,7 +96,7 @@ def test_gritlm_reads_what_the_released_code_gives_it(
 
 
 def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) -> None:
-    """By hand, and through the store, where the two sides must not share a vector."""
+    """By hand, and through the store, if the two sides must not share a vector."""
     encoder = tiny("GritLM-as-released", folder).encoder
     for side, first in (("claim", 0), ("source", 7)):
         (tokens,) = encoder.tokenize(["ab the"], side)  # type: ignore[arg-type]

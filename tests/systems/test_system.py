@@ -72,7 +72,7 @@ GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
 
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole grids are tested where a setting is chosen of them."""
+    """Whole grids are tested if a setting is chosen of them."""
     choose = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
     monkeypatch.setattr(nodes, "choose_fusion", choose)
 
@@ -294,7 +294,7 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
 def test_equal_systems_under_two_names_are_fitted_once(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a tree, and where only what is said of a part differs."""
+    """Also within a tree, and if only what is said of a part differs."""
     fitted: list[BM25Config] = []
     choose_bm25 = nodes.choose_bm25
 

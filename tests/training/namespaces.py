@@ -47,13 +47,13 @@ class Host:
 
 
 def ip(*words: str) -> str:
-    """Run iproute2; raises `CalledProcessError` where it is not allowed."""
+    """Run iproute2; raises `CalledProcessError` if it is not allowed."""
     process = subprocess.run(["ip", *words], capture_output=True, text=True, check=True, timeout=30)
     return process.stdout
 
 
 def why_not() -> str | None:
-    """Say why this machine has no namespaces for us; None where it has."""
+    """Say why this machine has no namespaces for us; None if it has."""
     if shutil.which("ip") is None:
         return "no iproute2 here"
     name = f"{PREFIX}-{os.getpid()}-try"

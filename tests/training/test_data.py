@@ -93,7 +93,7 @@ def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:
 
 
 def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> None:
-    """Later uses go on in it: in the next epoch, and in the same; where a run resumes too."""
+    """Later uses go on in it: in the next epoch, and in the same; if a run resumes too."""
     before, after = mined_row("2", "c", *"abdef"), mined_row("2", "c", *"fedba")
     plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
     pairs = TrainingPairs(dataset(), [before], encoder, recipe_of(2, rotate=True))

@@ -58,7 +58,7 @@ def either(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=["padded", "as_trained"])
 def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], torch.Tensor]:
-    """Vectors of texts with padding, and as the trainer reads them: packed where that works."""
+    """Vectors of texts with padding, and as the trainer reads them: packed if that works."""
     if request.param == "padded":
         return lambda encoder, tokens: encoder.vectors(encoder.collate(tokens))
 

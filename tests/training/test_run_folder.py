@@ -68,7 +68,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def copy_of_010(name: str, folder: Path) -> Path:
-    """Copy a run of 0.1.0, with the copy's path where it names its own."""
+    """Copy a run of 0.1.0, with the copy's path if it names its own."""
     run = Path(shutil.copytree(OLD / name, folder / name))
     for path in [run / "config.yaml", *run.rglob("manifest.json")]:
         path.write_text(path.read_text().replace("@FIXTURES@", str(folder)))
@@ -281,7 +281,7 @@ def test_a_run_of_an_earlier_version_is_not_resumed(make: Make, tmp_path: Path) 
 def test_a_runs_files_have_the_umask_and_its_checkpoints_no_paths(
     umask: int, tuning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it loads where it was moved to, and a checkpoint apart from its run."""
+    """And it loads if it was moved to, and a checkpoint apart from its run."""
     model, data = small_setup(tmp_path / "here")
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "store"))
     run = tmp_path / "run"

@@ -51,7 +51,7 @@ _OF_SYSTEM, _OF_STAGE = 5, 10
 
 
 def require_page(config: ReportConfig) -> Path:
-    """Return the page's file; raise `UserError` where it would replace what is not ours."""
+    """Return the page's file; raise `UserError` if it would replace what is not ours."""
     out = Path(config.html or "")
     inputs = [file for path in config.reports for file in (path / FILE, *path.rglob("*.trec"))]
     inputs += dataset_files(config.dataset) if config.dataset else []
@@ -178,7 +178,7 @@ def _ties(own: Sequence[Comparison]) -> str:
 def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: str) -> None:
     """Write the page of claims through a system's stages, those whose gold moved most first.
 
-    Raises `UserError` where it would replace what is not ours.
+    Raises `UserError` if it would replace what is not ours.
     """
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
@@ -261,7 +261,7 @@ def _hash(text: str) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Hold a source's rank in every run; "-" where a run does not have it."""
+    """Source's rank in every run; "-" if a run does not have it."""
 
     title: str
     gold: bool
@@ -270,7 +270,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ClaimEntry:
-    """Hold a claim as a page shows it; `golds` are the ranks of its first gold, 0 if absent.
+    """Claim as a page shows it; `golds` are the ranks of its first gold, 0 if absent.
 
     `number` is the claim's number, which links name; `tag` what it is filtered by: the system that
     wins it, or what the stages did to its gold.

@@ -57,7 +57,7 @@ _STYLE: Any = {
 
 
 class Bar(NamedTuple):
-    """Hold a value with its interval; `filled` sets a dot apart from hollow ones."""
+    """Value with its interval; `filled` sets a dot apart from hollow ones."""
 
     value: float
     low: float
@@ -66,7 +66,7 @@ class Bar(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Hold a point with an interval upwards; a hollow one lies further right than drawn."""
+    """Point with an interval upwards; a hollow one lies further right than drawn."""
 
     x: float
     bar: Bar

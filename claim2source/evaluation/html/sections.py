@@ -52,7 +52,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class PageData:
-    """Hold the input of the sections.
+    """Input of the sections.
 
     `subset`: only these languages are shown, while the costs in the reports are of all of them.
     `reports` are the reports, by name.
@@ -75,12 +75,12 @@ class PageData:
 
     @property
     def several_languages(self) -> bool:
-        """Tell whether the macro average is another number than the one language's."""
+        """Whether the macro average is another number than the one language's."""
         return MICRO in self.bars
 
 
 class ShadedTable(NamedTuple):
-    """Hold a table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
+    """Table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
 
     `ranges` [rows][columns] are what a cell's link asks of the claims' ranks with the two systems
     `between`, "" for no link.
@@ -96,7 +96,7 @@ class ShadedTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Hold a heading with a plot, a note and tables, each where there is one.
+    """Heading with a plot, a note and tables, each if there is one.
 
     `numbers` are tables that are shown on demand, by their headings, with `notes` on some.
     """
@@ -131,7 +131,7 @@ def report_sections(compared: PageData) -> list[Section]:
 
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
-    """Show tables of the papers with our scores in them, where there are any."""
+    """Show tables of the papers with our scores in them, if there are any."""
     numbers = {name: table for name, (table, _) in tables.items()}
     notes = {name: note for name, (_, note) in tables.items()}
     return [Section("Published numbers", numbers=numbers, notes=notes)] if numbers else []

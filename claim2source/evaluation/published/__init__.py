@@ -1,1 +1,1 @@
-"""Hold the published tables and set our numbers beside them."""
+"""Published tables and set our numbers beside them."""

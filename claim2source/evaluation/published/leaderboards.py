@@ -19,7 +19,7 @@ from claim2source.evaluation.reports import LoadedSystem
 
 @dataclass(frozen=True)
 class Team(Strict):
-    """Hold what is known of one team: scores and ranks by language or `macro`.
+    """What is known of one team: scores and ranks by language or `macro`.
 
     `digits` are those that its scores were printed with.
     """
@@ -33,12 +33,12 @@ class Team(Strict):
 
 @dataclass(frozen=True)
 class Leaderboard(Strict):
-    """Hold a lab's official results, as far as they are known.
+    """Lab's official results, as far as they are known.
 
     Args:
         id: as reports name it.
         title: of the test.
-        source: where the numbers stand.
+        source: if the numbers stand.
         splits: names that the test may have in a report of ours.
         queries: language -> claims of the test; a report over others gets no place.
         metric: name in our reports.

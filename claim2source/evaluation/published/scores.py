@@ -32,7 +32,7 @@ CSV_COLUMNS = (
 
 
 class OurScore(NamedTuple):
-    """Hold our score beside a published cell, and the system that it is of."""
+    """Our score beside a published cell, and the system that it is of."""
 
     cell: PublishedScore
     system: LoadedSystem
@@ -68,7 +68,7 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
 def _published_score(
     table: Table, row: str, column: Column, bounded: _Bounded, same_claims: bool
 ) -> PublishedScore:
-    """Set our score beside a cell; no difference where the claims are not the paper's."""
+    """Set our score beside a cell; no difference if the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
     is_inside = "unknown"
@@ -216,7 +216,7 @@ def _same_claims(column: Column, system: LoadedSystem) -> bool:
 
 @dataclass(frozen=True)
 class PublishedTables:
-    """Hold tables of the papers, our scores for their cells, and our systems without a row."""
+    """Tables of the papers, our scores for their cells, and our systems without a row."""
 
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
@@ -311,7 +311,7 @@ def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -> list[list[str]]:
-    """Show a row as printed, with its marks; ours below; then, where known, the differences."""
+    """Show a row as printed, with its marks; ours below; then, if known, the differences."""
     printed, ours, differences, verdicts = [row.name], ["  ours"], ["  difference"], []
     for column in columns:
         flags = [*table.cell_flags(row.name, column.name)]
@@ -332,7 +332,7 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
 
 
 def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
-    """Format our number as the paper would print it: a difference where it prints one."""
+    """Format our number as the paper would print it: a difference if it prints one."""
     cell = cells.get((row.name, column.name))
     if cell is None:
         return "-"

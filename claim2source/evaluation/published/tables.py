@@ -65,7 +65,7 @@ class Column(Strict):
 
 @dataclass(frozen=True)
 class Row(Strict):
-    """Hold one system of a table: `values` in the order of the columns, `models` its names here.
+    """One system of a table: `values` in the order of the columns, `models` its names here.
 
     `hybrid:NAME` is BM25 fused with the dense model NAME.
     """
@@ -89,7 +89,7 @@ class Flag(Strict):
 
 @dataclass(frozen=True)
 class Table(Strict):
-    """Hold a published table; with `relative_to`, other columns are differences to that one.
+    """Published table; with `relative_to`, other columns are differences to that one.
 
     `empty` says why cells have no value. Raises ValueError without rows or columns, on a row of
     another length than the columns, and on the name of a row or column that the table does not

@@ -1,4 +1,4 @@
-"""Write an export's model card in the hub's format, and upload the folder where that is wanted."""
+"""Write an export's model card in the hub's format, and upload the folder if that is wanted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_card(
     """Write `README.md`: base, data, languages, use, an example, results by language, checks.
 
     `notes` are what the export's check says, `report` has the model as its chosen system. The
-    languages are those of the claims that were trained on, where the manifest says them. The
+    languages are those of the claims that were trained on, if the manifest says them. The
     licence is left to whoever publishes: those of the base and of the data may bind.
     """
     from huggingface_hub import ModelCard, ModelCardData
@@ -105,7 +105,7 @@ def write_card(
 
 @dataclass(frozen=True)
 class _Result:
-    """Hold a language's score, and its interval if the report has one."""
+    """Language's score, and its interval if the report has one."""
 
     language: str
     claims: int
@@ -190,7 +190,7 @@ def _block(name: str, text: str) -> list[str]:
 
 
 def require_hub(name: str) -> None:
-    """Raise `ConfigError` where a folder could not be uploaded to `name`, before there is one.
+    """Raise `ConfigError` if a folder could not be uploaded to `name`, before there is one.
 
     For a name of no repository, no network, no token, and one that may only read.
     """
@@ -212,7 +212,7 @@ def require_hub(name: str) -> None:
 def push_to_hub(folder: Path, name: str) -> str:
     """Upload a folder to a model repository of the hub, private if it is new; return its address.
 
-    Hub and token are huggingface_hub's: `HF_ENDPOINT`, `HF_TOKEN`. Raises `UserError` where the
+    Hub and token are huggingface_hub's: `HF_ENDPOINT`, `HF_TOKEN`. Raises `UserError` if the
     upload fails; the folder stays.
     """
     from huggingface_hub import HfApi

@@ -46,7 +46,7 @@ def export_reranker(
 
     An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.
-    Raises `UserError` where the folder would give other logits, or the base's weights changed.
+    Raises `UserError` if the folder would give other logits, or the base's weights changed.
     """
     kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
     stage: Any = kind(model=str(checkpoint), allow_remote_code=model.allow_remote_code)

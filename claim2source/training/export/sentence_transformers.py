@@ -39,7 +39,7 @@ def export(
     """Write a checkpoint at a scale as a plain model; return notes on it.
 
     `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
-    own. `name` is what the export says it was made of. Raises `UserError` where
+    own. `name` is what the export says it was made of. Raises `UserError` if
     sentence-transformers would not give the same vectors, or the base's weights changed.
     """
     manifest, trained = scaled.manifest, scaled.manifest.encoder
@@ -203,7 +203,7 @@ def check_export(
 
 
 def load_export(kind: type, folder: Path, **settings: object) -> Any:
-    """Load an export as its users do, on the CPU. Raises `UserError` where it does not load."""
+    """Load an export as its users do, on the CPU. Raises `UserError` if it does not load."""
     try:
         model: Any = kind(str(folder), device="cpu", local_files_only=True, **settings)
     except Exception as error:  # libraries raise anything for files that do not fit

@@ -87,7 +87,7 @@ class ScaledCheckpoint:
 
     @property
     def base_folder(self) -> Path | None:
-        """Locate the base's files; none where they were not read."""
+        """Locate the base's files; none if they were not read."""
         if self.kind != "full":
             return self.resolved.folder
         return self._base[1] if "_base" in self.__dict__ else None
@@ -131,7 +131,7 @@ class ScaledCheckpoint:
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
         """Write the plain model at a scale, cast after the sum; returns the weights' sha256.
 
-        The checkpoint is loaded again where it is used after that.
+        The checkpoint is loaded again if it is used after that.
         """
         import torch
 
@@ -168,7 +168,7 @@ def weight_shapes(state: Mapping[str, Tensor]) -> Shapes:
 
 
 def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
-    """Raise `InputError` where weights have not the names and shapes of a base or another part."""
+    """Raise `InputError` if weights have not the names and shapes of a base or another part."""
     if odd := {*shapes.items()} ^ {*others.items()}:
         raise InputError(file, field=min(odd)[0], reason="does not fit the weights beside it")
 
@@ -176,7 +176,7 @@ def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
     """Read the manifests of checkpoints, or of the ones that runs chose, by their folders.
 
-    Raises `UserError` where they have no sum: another base, kind, rendering or val, or weights
+    Raises `UserError` if they have no sum: another base, kind, rendering or val, or weights
     that are not the manifest's.
     """
     parts = {folder: Manifest.read(folder) for folder in map(checkpoint_folder, checkpoints)}
@@ -205,7 +205,7 @@ def write_sum(
     """Write base + sum of weight * (checkpoint - base) as a checkpoint, atomically.
 
     Without weights it is the mean. Full weights are summed a tensor at a time; the base, which
-    `model` says how to load, is read only where the weights do not sum to 1. LoRA: the sum of the
+    `model` says how to load, is read only if the weights do not sum to 1. LoRA: the sum of the
     deltas B A, as one adapter whose rank is the sum of theirs. The manifest, which is returned,
     names the weights that were summed.
     """

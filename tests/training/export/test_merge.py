@@ -168,7 +168,7 @@ def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path: Path) -> None:
-    """Also where several scales are written one after the other."""
+    """Also if several scales are written one after the other."""
     write_point(config(base), tmp_path / "point", kind)
     before = hashes(base), hashes(tmp_path / "point")
     scaled = ScaledCheckpoint(tmp_path / "point", "cpu", "float32")

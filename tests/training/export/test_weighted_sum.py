@@ -203,7 +203,7 @@ def edited(folder: Path, change: Callable[[dict[str, torch.Tensor]], None], name
 def test_weights_that_do_not_fit_each_other_are_named(
     kind: str, weights: tuple[float, float] | None, model: Path, tmp_path: Path
 ) -> None:
-    """Also where the base has a part in the sum."""
+    """Also if the base has a part in the sum."""
     parts = [saved(model, tmp_path / str(i), "full", i) for i in (1, 2)]
     name = "embeddings.LayerNorm.weight"
 
