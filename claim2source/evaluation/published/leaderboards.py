@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from claim2source.core.config import as_plain, read_yaml
 from claim2source.core.report import MACRO, Place, Report, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.core.validate import Strict, validated
@@ -95,7 +94,7 @@ def load_leaderboards(folder: Path = FOLDER) -> tuple[Leaderboard, ...]:
     """Read the leaderboards of every file; raises `InputError` naming file and field."""
     boards = []
     for path in sorted(folder.glob("*.yaml")):
-        paper = yaml.safe_load(path.read_text(encoding="utf-8"))
+        paper = as_plain(read_yaml(path))
         for raw in paper.get("leaderboards", ()):
             values = {**raw, "known": _teams(raw.get("known", {}))}
             values["note"] = " ".join(raw.get("note", "").split())
