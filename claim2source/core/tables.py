@@ -28,11 +28,12 @@ class TextTable(NamedTuple):
 Part = str | TextTable  # of a text: a paragraph or a table
 Style = Literal["plain", "markdown", "markup", "html"]
 _TAG = re.compile(r"<(?=[A-Za-z/!?])[^>]*>?|&(?=#?\w+;)")
-# Within a line, and at the beginning of one.
 _MARKUP = re.compile(
-    r"[`*]|\\(?=[!-/:-@\[-`{-~]|$)|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|~(?=~)|(?<=~)~|^[#>]",
+    r"[`*]|\\(?=[!-/:-@\[-`{-~]|$)|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|~(?=~)|(?<=~)~",
     re.MULTILINE,
 )
+# At the beginning of a line; a cell of a table is none.
+_BLOCK = re.compile("^[#>]", re.MULTILINE)
 
 
 def render(parts: Iterable[Part], style: Style = "plain") -> str:
@@ -51,13 +52,23 @@ def render(parts: Iterable[Part], style: Style = "plain") -> str:
     if style == "plain":
         texts = (printable(part) if isinstance(part, str) else _plain_text(part) for part in parts)
         return "\n\n".join(texts)
-    write: Callable[[str], str] = markdown_text if style == "markdown" else str
-    drawn = (write(printable(p)) if isinstance(p, str) else _markdown(p, write) for p in parts)
+    is_text = style == "markdown"
+    drawn = []
+    for part in parts:
+        if isinstance(part, str):
+            text = printable(part)
+            drawn.append(markdown_text(text) if is_text else text)
+        else:
+            drawn.append(_markdown(part, _cell_text if is_text else str))
     return "\n\n".join(drawn)
 
 
 def markdown_text(text: str) -> str:
     """Escape what Markdown would read as markup in a text; lists remain."""
+    return _BLOCK.sub(r"\\\g<0>", _cell_text(text))
+
+
+def _cell_text(text: str) -> str:
     text = _TAG.sub(lambda match: escape(match[0]), text)
     return _MARKUP.sub(r"\\\g<0>", text)
 

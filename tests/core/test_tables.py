@@ -38,7 +38,6 @@ def test_paragraphs_and_tables_are_rendered():
         ("`x` *y* _z_", r"\`x\` \*y\* \_z\_"),
         ("[a](http://b)", r"[a\](http://b)"),
         ("<script>x</script>&lt;", "&lt;script&gt;x&lt;/script&gt;&amp;lt;"),
-        ("# Owned", r"\# Owned"),
         ("~~gone~~ \\", r"\~\~gone\~\~ \\"),
         ("e5_large >3.2 <12.0 [0.1, 0.2] R&D", "e5_large >3.2 <12.0 [0.1, 0.2] R&D"),
     ],
@@ -49,6 +48,11 @@ def test_names_are_no_markup(name, written):
     )
     # Pages of results are written in Markdown.
     assert render([name, TextTable([name], [])], "markup").count(name) == 2
+
+
+def test_a_heading_begins_a_paragraph_and_no_cell():
+    text = render(["# Owned", TextTable(["# Owned"], [])], "markdown")
+    assert text == "\\# Owned\n\n| # Owned |\n| --- |"
 
 
 def test_a_name_with_a_pipe_breaks_no_row():

@@ -24,7 +24,10 @@ ROWS = {
         "none, GritLM-(F)": "FirstStage-2026",
         **{n: n for n in ("Nemotron", "BGE", "Jina", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-8B-IT")},
     },
-    "2026-stage3": {name: name for name in ("Gemma-4", "MiniMax-M2.5", "Kimi-K2.6")},
+    "2026-stage3": {
+        "none, GritLM-(F)+Qwen3-8B-IT": "Qwen3-8B-IT",
+        **{name: name for name in ("Gemma-4", "MiniMax-M2.5", "Kimi-K2.6")},
+    },
     "2026-test": {"Claim2Source": "Kimi-K2.6"},
 }
 
