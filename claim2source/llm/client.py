@@ -52,7 +52,7 @@ MOST_NAMED = 3
 
 
 @dataclass
-class _Job:
+class _PendingRequest:
     key: str
     request: Request
     reply: StoredReply | None
@@ -91,7 +91,7 @@ class LLM:
             key = answer_key(request, self.config)
             if key in missing:
                 repeated += 1
-            elif self._is_done(_Job(key, request, self.answers.get(key)), None):
+            elif self._is_done(_PendingRequest(key, request, self.answers.get(key)), None):
                 stored_count += 1
             else:
                 missing[key] = request
@@ -113,10 +113,10 @@ class LLM:
         """
         self._check, self._subject = check, subject
         keys = [answer_key(request, self.config) for request in requests]
-        job_of: dict[str, _Job] = {}
+        job_of: dict[str, _PendingRequest] = {}
         for key, request in zip(keys, requests, strict=True):
             if key not in job_of:
-                job_of[key] = _Job(key, request, self.answers.get(key))
+                job_of[key] = _PendingRequest(key, request, self.answers.get(key))
         jobs = deque(job for job in job_of.values() if not self._is_done(job, check))
         if jobs:
             with Progress(subject, len(job_of), len(job_of) - len(jobs)) as self._progress:
@@ -149,14 +149,14 @@ class LLM:
             answer = replace(answer, failure=check(request, answer))
         return answer
 
-    def _is_done(self, job: _Job, check: Check | None) -> bool:
+    def _is_done(self, job: _PendingRequest, check: Check | None) -> bool:
         """Whether a reply settles a request: it is good, or failed often enough."""
         if job.reply is None:
             return False
         is_tried = job.reply.tries >= TRIES and (job.sent or not self.config.retry_failed)
         return is_tried or self._judge(job.request, job.reply, check).failure is None
 
-    def _answer(self, job: _Job, request: Request) -> Answer:
+    def _answer(self, job: _PendingRequest, request: Request) -> Answer:
         answer = Answer(request.id)
         if job.reply is not None:
             answer = self._judge(request, job.reply, self._check)
@@ -164,14 +164,14 @@ class LLM:
             return replace(answer, failure=job.reason, text="", data=None)
         return replace(answer, stored=not job.sent)
 
-    async def _work(self, jobs: deque[_Job]) -> None:
+    async def _work(self, jobs: deque[_PendingRequest]) -> None:
         async with Server(self.config) as self._server:
             await self._check_model()
             self._freed = asyncio.Condition()
             count = min(self.config.concurrency, len(jobs))
             await all_or_none(self._worker(jobs) for _ in range(count))
 
-    async def _worker(self, jobs: deque[_Job]) -> None:
+    async def _worker(self, jobs: deque[_PendingRequest]) -> None:
         while jobs:
             job = jobs.popleft()
             if self._stop:
@@ -181,7 +181,7 @@ class LLM:
             self._left -= 1
             self._progress.update(1, self._note())
 
-    async def _ask_until_good(self, job: _Job) -> None:
+    async def _ask_until_good(self, job: _PendingRequest) -> None:
         # Another process may have answered it since.
         job.reply = self.answers.get(job.key)
         while not self._is_done(job, self._check):

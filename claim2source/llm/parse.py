@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
-from claim2source.text.control import held_thoughts, without_control, without_thoughts
+from claim2source.text.control import held_thoughts, strip_reasoning, without_control
 
 # Why a reply is no good, in the words that reports count.
 TRUNCATED = "cut off by max_tokens"
@@ -81,7 +81,7 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=unfinished_reason(request, raw, finish) or TOO_LONG)
     covered = None if request.schema is None else _Covered.of(raw)
     whole = raw if covered is None else covered.text
-    rest = without_thoughts(whole)
+    rest = strip_reasoning(whole)
     answer = replace(answer, reasoned=held_thoughts(whole, rest))
     if (reason := unfinished_reason(request, raw, finish)) is not None:
         return replace(answer, failure=reason)
@@ -105,7 +105,7 @@ def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | N
     if finish == "stop":
         return None
     if finish == "length":
-        text = without_control(without_thoughts(raw[:MOST_READ]))
+        text = without_control(strip_reasoning(raw[:MOST_READ]))
         choice = _choice(request, text) if request.choices else None
         choices = (text for text in request.choices if text != choice)
         is_complete = choice is not None and not any(text.startswith(choice) for text in choices)

@@ -185,7 +185,7 @@ class Attribution(VersionedScores):
                     }
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, answered, "facts and papers"):
+        for record, answer in self.run_tasks(tasks, answered, "facts and papers"):
             labels = (answer.data or {})["labels"]
             assert isinstance(labels, list)
             record.append(float(np.mean([int(label) for label in labels])))
@@ -210,7 +210,9 @@ class Attribution(VersionedScores):
                 )
                 tasks.append(Task((number, post), entry.failures, request))
         statements: list[list[list[str]]] = [[] for _ in lists]
-        for (number, post), answer in self.good(tasks, answered, "facts", config=self.extracting):
+        for (number, post), answer in self.run_tasks(
+            tasks, answered, "facts", config=self.extracting
+        ):
             texts = (answer.data or {})["facts"]
             assert isinstance(texts, list)
             distinct = dict.fromkeys(" ".join(str(text).split()) for text in texts)
@@ -249,7 +251,7 @@ class Entities(VersionedScores):
                         prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
                     )
                     tasks.append(Task(own[start : start + size], entry.failures, request))
-        for records, answer in self.good(tasks, answered, "entities", _names_documents):
+        for records, answer in self.run_tasks(tasks, answered, "entities", _names_documents):
             for record, count in zip(
                 records, matched(answer.data or {}, len(records)), strict=True
             ):
@@ -285,7 +287,7 @@ class Relevance(LLMScores, RewritingStage):
                     values = {"rumor": entry.claim.text, "tweet": version}
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, answered, "relevance"):
+        for record, answer in self.run_tasks(tasks, answered, "relevance"):
             record.append(score_reply(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)

@@ -24,7 +24,7 @@ from claim2source.llm.config import LLMConfig, check_server
 from claim2source.llm.server import NoReply, Refusal, Server, other_shape
 from claim2source.stages.pairs import Pair, RawScores, Reranker, rows_by_claim
 from claim2source.stages.yes_no import INSTRUCTIONS
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Http(Reranker):
         Raises `UserError` if the server cannot be reached, or refuses that first request.
         """
         # The server writes texts into a prompt.
-        pairs = [Pair(*map(defused, pair)) for pair in pairs]
+        pairs = [Pair(*map(escape_control_tokens, pair)) for pair in pairs]
         size = self.documents
         parts = [
             rows[start : start + size]

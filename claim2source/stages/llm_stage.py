@@ -55,7 +55,7 @@ class LLMStage(WithRuntime):
     def check(self) -> None:
         require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
 
-    def good(
+    def run_tasks(
         self,
         tasks: Sequence[Task[T]],
         answered: list[Answer],
@@ -67,7 +67,7 @@ class LLMStage(WithRuntime):
 
         All answers are added to `answered`.
         """
-        with self.asking(config) as llm:
+        with self.open_client(config) as llm:
             answers = llm.answer([task.request for task in tasks], check, subject)
         answered += answers
         for task, answer in zip(tasks, answers, strict=True):
@@ -84,7 +84,7 @@ class LLMStage(WithRuntime):
         return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
 
     @contextmanager
-    def asking(self, config: LLMConfig | None = None) -> Iterator[LLM]:
+    def open_client(self, config: LLMConfig | None = None) -> Iterator[LLM]:
         """Open the answers, for several calls of `answer` in one budget, of `llm` or another."""
         store = self.runtime.store
         with AnswerStore(None if store is None else store.root / ANSWERS) as answers:
@@ -144,7 +144,7 @@ class RewritingStage(LLMStage):
             longest = max(LONGEST, TIMES * len(text))
             return rewrite_error(answer.text, text, language=None, longest=longest, may_repeat=True)
 
-        with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
+        with self.open_client(replace(self.llm, temperature=self.temperature)) as llm:
             answers = llm.answer(requests, check, subject)
         good: dict[str, list[str]] = {text: [] for text in labels.values()}
         failures: dict[str, list[str]] = {text: [] for text in labels.values()}

@@ -169,7 +169,7 @@ class Stance(RewritingStage):
                 }
                 request = Request.of(prompt, f"pair {row + 1}", values, schema=schema)
                 tasks.append(Task(answers[row], reason[row], request))
-        for scores, answer in self.good(tasks, answered, "stances"):
+        for scores, answer in self.run_tasks(tasks, answered, "stances"):
             scores.append(score_reply(answer))
         failed = {row: reasons for row, reasons in reason.items() if reasons}
         return Stances(means(answers), failed, answers_cost(answered), count_thinking(answered))

@@ -198,7 +198,7 @@ class Verifier(LLMStage):
         by_id = {source.id: source for source in sources if source.id in ids}
         answered: list[Answer] = []
         if any(not poll.closed for poll in polls):
-            with self.asking() as llm:
+            with self.open_client() as llm:
                 answered = self._collect_votes(llm, polls, by_id)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}

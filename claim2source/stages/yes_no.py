@@ -33,7 +33,7 @@ from claim2source.stages.pairs import (
     scored_alone,
     token_budget,
 )
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +134,7 @@ class YesNo(LocalReranker):
         words = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
-        claim, source = map(defused, pair)
+        claim, source = map(escape_control_tokens, pair)
         body = f"<Instruct>: {words}\n<Query>: {claim}\n<Document>: {source}"
         return head, body, _ENDINGS[template]
 

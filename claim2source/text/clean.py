@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from claim2source.core.errors import UserError
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 
 LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
@@ -45,8 +45,8 @@ def tweet_fields(
     """Return a tweet's text without addresses and emojis, and its hashtags without #.
 
     With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
-    than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
-    and vowel signs end words here.
+    than `shortest` characters leave it. Texts must be in NFKC, and Arabic ones have gone through
+    `normalise_arabic`: accents apart and vowel signs end words here.
     """
     cleaned = EMOJI.sub(" ", LINK.sub(" ", tweet))
     hashtags = tuple(_HASHTAG.findall(cleaned))
@@ -133,7 +133,7 @@ def _numbers(text: str) -> set[str]:
     return {number.replace(",", ".") for number in _NUMBER.findall(text) if len(number) > 1}
 
 
-def spelled(text: str) -> str:
+def normalise_arabic(text: str) -> str:
     """Remove vowel signs and tatweel, write every alef as a plain one and digits as 0 to 9.
 
     Of the normalisations of Lucene's Arabic analyser these are what Snowball's stemmer does not
@@ -142,7 +142,7 @@ def spelled(text: str) -> str:
     return _MARKS.sub("", text).translate(_LETTERS)
 
 
-STOP_WORDS = frozenset(spelled(word) for word in _WORDS.split())
+STOP_WORDS = frozenset(normalise_arabic(word) for word in _WORDS.split())
 
 
 SPACY_MODEL = "en_core_web_sm"
@@ -164,7 +164,7 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
     docs = pipeline.pipe(lines, disable=unused, batch_size=256)
     return [
         " ".join(t.lemma_ for t in doc if not t.is_stop and t.text.isalnum()).lower()
-        for doc in watched(docs, "lemmas", len(texts))
+        for doc in track(docs, "lemmas", len(texts))
     ]
 
 

@@ -100,13 +100,13 @@ _MOST_QUOTED, _LONGEST_QUOTE = 20, 500
 _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
-def defused(text: str) -> str:
+def escape_control_tokens(text: str) -> str:
     """Break up the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return _CONTROL.sub(lambda match: f"{match[0]} ", text)
 
 
-def without_thoughts(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """Remove a model's thoughts; nothing is left if a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
@@ -126,7 +126,7 @@ def without_thoughts(text: str) -> str:
 
 
 def held_thoughts(text: str, rest: str) -> bool:
-    """Whether a text held thoughts, of which `rest` is what `without_thoughts` leaves."""
+    """Whether a text held thoughts, of which `rest` is what `strip_reasoning` leaves."""
     if rest == text:
         return False
     return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > _letters(rest)

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 # Signs that a reader takes for those of a tag, and letters that are not seen.
 _LOOK_ALIKES = str.maketrans(
@@ -84,7 +84,7 @@ class Guard:
             if match[1]:
                 return f"{{{match[1]}}}"
             value = self._guarded(
-                defused(values[match[2]].strip()), not _line_before(match).strip()
+                escape_control_tokens(values[match[2]].strip()), not _line_before(match).strip()
             )
             return _escaped(match, value)
 

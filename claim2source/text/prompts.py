@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from claim2source.core.config import read_mapping
 from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.validate import validated
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 from claim2source.text.fields import WILDCARD, Guard, field_names, normalised, without_fields
 
 # Beside the library: claim2source/prompts.
@@ -97,7 +97,10 @@ class Prompt:
         of the variables.
         """
         self.check_variables(values)
-        inline = {name: defused(self._inline_value(name, values[name])) for name in self.inline}
+        inline = {
+            name: escape_control_tokens(self._inline_value(name, values[name]))
+            for name in self.inline
+        }
         data = [name for name in self.variables if name not in inline]
         parts_shown = [{**example.values} for example in self.examples] + [{**values}]
         flat_values = [normalised(part.get(name, "")) for part in parts_shown for name in data]
@@ -130,7 +133,7 @@ class Prompt:
         for name, tag in tags.items():
             if text := values.get(name, "").strip():
                 heading = f"{self.variables[name]}\n" if self.variables[name] else ""
-                blocks.append(f"{heading}<{tag}>\n{defused(text)}\n</{tag}>")
+                blocks.append(f"{heading}<{tag}>\n{escape_control_tokens(text)}\n</{tag}>")
         return "\n\n".join(blocks)
 
     def _inline_value(self, name: str, value: str) -> str:

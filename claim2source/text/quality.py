@@ -53,7 +53,7 @@ def numbers(text: str) -> dict[str, bool]:
     return kinds
 
 
-def spelt(text: str) -> set[str]:
+def numbers_in_words(text: str) -> set[str]:
     """Find the small numbers that are written as words, in English, German or French."""
     words = set(_WORD.findall(nfkc(text).lower().replace("-", " ")))
     return {_SPELT[word] for word in words & _SPELT.keys()}
@@ -62,12 +62,12 @@ def spelt(text: str) -> set[str]:
 def lost_facts(original: str, text: str) -> list[str]:
     """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers."""
     before, after = numbers(original), numbers(text)
-    numbers_written = after.keys() | spelt(text)
+    numbers_written = after.keys() | numbers_in_words(text)
     facts = [f"the number {number} is gone" for number in before if number not in numbers_written]
     for number, percent in before.items():
         if percent and number in after and not after[number]:
             facts.append(f"{number} is no longer a percentage")
-    numbers_known = before.keys() | spelt(original)
+    numbers_known = before.keys() | numbers_in_words(original)
     facts += [f"the number {number} is new" for number in after if number not in numbers_known]
     tags_kept = {tag.lower() for tag in tags(text)}
     return facts + [f"{tag} is gone" for tag in tags(original) if tag.lower() not in tags_kept]
@@ -125,8 +125,8 @@ class Quality:
         for original, text in pairs:
             before, after = numbers(original).keys(), numbers(text).keys()
             if before:
-                shares.append(len(before & (after | spelt(text))) / len(before))
-            new.append(len(after - before - spelt(original)))
+                shares.append(len(before & (after | numbers_in_words(text))) / len(before))
+            new.append(len(after - before - numbers_in_words(original)))
         lengths = [(len(original.split()), len(text.split())) for original, text in pairs]
         return cls(
             words=fmean(words for _, words in lengths),
