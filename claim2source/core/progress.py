@@ -108,7 +108,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
+def track(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
     with Progress(name, total) as progress:
         for item in items:
             yield item

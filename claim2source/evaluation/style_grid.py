@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claim2source.core.config import Settings, require_one_of
 from claim2source.core.errors import UserError
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
 from claim2source.core.run import Cost
@@ -156,7 +156,7 @@ def add_styles(
     read: dict[bool, StyleViews] = {}
     cells: dict[str, ScoredSystem] = {}
     families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
-    for row in watched(grid_rows, "styles", len(grid_rows)):
+    for row in track(grid_rows, "styles", len(grid_rows)):
         own = {}
         try:
             key = _reads_originals(row, runner.runtime)

@@ -11,7 +11,7 @@ from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
@@ -273,7 +273,7 @@ def _run_rows(
     """
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
-    for number in watched(by_model(plans), "systems", len(plans)):
+    for number in track(by_model(plans), "systems", len(plans)):
         plan = plans[number]
         try:
             if out is None:

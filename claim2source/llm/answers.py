@@ -1,7 +1,7 @@
 """Store servers' replies in one SQLite file that several processes may share.
 
 A row is a reply as it came, under the hash of everything that made it; whether it is good is
-judged anew when it is read.
+judged again when it is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLUMNS = (
 )
 # Columns that the stores of earlier versions lack, with their types.
 _ADDED = {"hash": "TEXT", "sent": "TEXT", "reasoned": "INTEGER"}
-# Since version 3: they are hashed only where they are filled.
+# Since version 3: they are hashed only if they are filled.
 _LATER = 2
 # What SQLite says of files that hold something else than what was written.
 _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR_SHORT_READ")
@@ -48,7 +48,7 @@ _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR
 
 @dataclass(frozen=True)
 class StoredReply:
-    """Reply as it came, how often it was asked for, and why it was no good then."""
+    """Reply as it came, how often it was requested, and its failure at that time."""
 
     raw: str
     finish: str | None
@@ -71,7 +71,7 @@ def default_answers() -> Path:
 class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
     """Store replies in a file, or, without one, as long as the object lives.
 
-    Raises `InputError` if the file is no store of answers or cannot be written.
+    Raises `InputError` if the file is not a store of answers or cannot be written.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -187,7 +187,8 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
 
 def _hash(key: str, values: Sequence[object]) -> str:
     later = values[-_LATER:]
-    values = values if any(value is not None for value in later) else values[:-_LATER]
+    if all(value is None for value in later):
+        values = values[:-_LATER]
     # `str`: what is damaged may be bytes.
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 

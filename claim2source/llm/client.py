@@ -1,4 +1,4 @@
-"""Ask a server for many answers at once: stored ones are not asked for, failed ones are kept."""
+"""Ask a server for many answers at once: stored ones are not requested, failed ones are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from claim2source.llm.work import (
 
 log = logging.getLogger(__name__)
 
-# A reply that is no good is asked for once more.
+# A reply that fails its checks is requested once more.
 TRIES = 2
 # So many requests in a row without a reply, or as many as are under way, mean that the server is
 # gone.
@@ -52,7 +52,7 @@ MOST_NAMED = 3
 
 
 @dataclass
-class _Job:
+class _PendingRequest:
     key: str
     request: Request
     reply: StoredReply | None
@@ -86,57 +86,67 @@ class LLM:
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         """Count the requests that `answer` would send, and estimate the tokens; send none."""
-        missing, stored_count, repeated = dict[str, Request](), 0, 0
+        missing: dict[str, Request] = {}
+        stored_count = repeated = 0
         for request in requests:
             key = answer_key(request, self.config)
             if key in missing:
                 repeated += 1
-            elif self._is_done(_Job(key, request, self.answers.get(key)), None):
+            elif self._is_done(_PendingRequest(key, request, self.answers.get(key)), None):
                 stored_count += 1
             else:
                 missing[key] = request
-        return Plan(
-            len(missing),
-            stored_count,
-            repeated,
-            sum(map(prompt_tokens, missing.values())),
-            sum(request.max_tokens or self.config.max_tokens for request in missing.values()),
-        )
+        tokens = most_completed = 0
+        for request in missing.values():
+            tokens += prompt_tokens(request)
+            most_completed += request.max_tokens or self.config.max_tokens
+        return Plan(len(missing), stored_count, repeated, tokens, most_completed)
 
     def answer(
         self, requests: Sequence[Request], check: Check | None = None, subject: str = "requests"
     ) -> list[Answer]:
         """Answer all requests, in their order; each has an answer or a failure.
 
-        An answer that `check` finds no good is asked for once more, and then kept with that
+        An answer that fails `check` is requested once more, and then kept with that
         failure. Raises `UserError` if no request can succeed: no server, a wrong key or model.
         """
-        self._check, self._subject = check, subject
-        keys = [answer_key(request, self.config) for request in requests]
-        job_of: dict[str, _Job] = {}
-        for key, request in zip(keys, requests, strict=True):
-            if key not in job_of:
-                job_of[key] = _Job(key, request, self.answers.get(key))
-        jobs = deque(job for job in job_of.values() if not self._is_done(job, check))
-        if jobs:
-            with Progress(subject, len(job_of), len(job_of) - len(jobs)) as self._progress:
-                self._began, self._tokens, self._left = time.monotonic(), 0, len(jobs)
-                self._jobs, self._stop, self._no_reply = len(jobs), "", 0
-                run_async(lambda: self._work(jobs))
-        pairs = zip(keys, requests, strict=True)
-        answers = [self._answer(job_of[key], request) for key, request in pairs]
+        self._check = check
+        self._subject = subject
+        jobs: dict[str, _PendingRequest] = {}
+        jobs_in_order: list[_PendingRequest] = []
+        for request in requests:
+            key = answer_key(request, self.config)
+            if key not in jobs:
+                jobs[key] = _PendingRequest(key, request, self.answers.get(key))
+            jobs_in_order.append(jobs[key])
+
+        todo = deque(job for job in jobs.values() if not self._is_done(job, check))
+        if todo:
+            with Progress(subject, len(jobs), len(jobs) - len(todo)) as self._progress:
+                self._began = time.monotonic()
+                self._tokens = 0
+                self._jobs = self._left = len(todo)
+                self._stop = ""
+                self._no_reply = 0
+                run_async(lambda: self._work(todo))
+
+        answers: list[Answer] = []
+        for job, request in zip(jobs_in_order, requests, strict=True):
+            answers.append(self._answer(job, request))
+        self._warn(answers)
+        return answers
+
+    def _warn(self, answers: Sequence[Answer]) -> None:
+        """Warn of failed answers, and of models that think although they were told not to."""
         failed = [answer for answer in answers if answer.failure is not None]
         if failed:
             names = ", ".join(answer.id for answer in failed[:MOST_NAMED])
             ellipsis = ", .." if len(failed) > MOST_NAMED else ""
-            log.warning(
-                "%s: %d of %d failed: %s (%s%s)",
-                *(subject, len(failed), len(answers), reasons(failed), names, ellipsis),
-            )
+            counts = (len(failed), len(answers), reasons(failed))
+            log.warning("%s: %d of %d failed: %s (%s%s)", self._subject, *counts, names, ellipsis)
         for count in count_thinking(answers):
             if count.note:
-                log.warning("%s: %s", subject, count.note)
-        return answers
+                log.warning("%s: %s", self._subject, count.note)
 
     def _judge(self, request: Request, reply: StoredReply, check: Check | None) -> Answer:
         answer = read_reply(request, reply.raw, reply.finish)
@@ -149,14 +159,14 @@ class LLM:
             answer = replace(answer, failure=check(request, answer))
         return answer
 
-    def _is_done(self, job: _Job, check: Check | None) -> bool:
+    def _is_done(self, job: _PendingRequest, check: Check | None) -> bool:
         """Whether a reply settles a request: it is good, or failed often enough."""
         if job.reply is None:
             return False
         is_tried = job.reply.tries >= TRIES and (job.sent or not self.config.retry_failed)
         return is_tried or self._judge(job.request, job.reply, check).failure is None
 
-    def _answer(self, job: _Job, request: Request) -> Answer:
+    def _answer(self, job: _PendingRequest, request: Request) -> Answer:
         answer = Answer(request.id)
         if job.reply is not None:
             answer = self._judge(request, job.reply, self._check)
@@ -164,14 +174,14 @@ class LLM:
             return replace(answer, failure=job.reason, text="", data=None)
         return replace(answer, stored=not job.sent)
 
-    async def _work(self, jobs: deque[_Job]) -> None:
+    async def _work(self, jobs: deque[_PendingRequest]) -> None:
         async with Server(self.config) as self._server:
             await self._check_model()
             self._freed = asyncio.Condition()
             count = min(self.config.concurrency, len(jobs))
             await all_or_none(self._worker(jobs) for _ in range(count))
 
-    async def _worker(self, jobs: deque[_Job]) -> None:
+    async def _worker(self, jobs: deque[_PendingRequest]) -> None:
         while jobs:
             job = jobs.popleft()
             if self._stop:
@@ -181,7 +191,7 @@ class LLM:
             self._left -= 1
             self._progress.update(1, self._note())
 
-    async def _ask_until_good(self, job: _Job) -> None:
+    async def _ask_until_good(self, job: _PendingRequest) -> None:
         # Another process may have answered it since.
         job.reply = self.answers.get(job.key)
         while not self._is_done(job, self._check):
@@ -209,9 +219,9 @@ class LLM:
 
         A server that gives none, or speaks otherwise, again and again, is left alone.
         """
-        form = "" if request.schema is None else content_hash(request.schema)
-        form = "choices" if request.choices else form
-        strict, left_out = bool(form) and form not in self._loose, {*self._without}
+        form = _form_name(request)
+        strict = bool(form) and form not in self._loose
+        left_out = set(self._without)
         while True:
             cost = await self._reserve(request)
             if isinstance(cost, str):
@@ -224,17 +234,13 @@ class LLM:
             except NoReply as error:
                 return self._unanswered(str(error))
             except Refusal as error:
-                if part := refused_part(error, left_out):
+                part = refused_part(error, left_out)
+                if part:
                     left_out.add(part)
                 elif strict and error.status in (400, 422) and not error.is_too_large:
                     strict = False
-                elif error.passes:
-                    return self._unanswered(f"status {error.status}")
-                elif error.status == 200:
-                    return self._unanswered(error.reason)
                 else:
-                    self._no_reply = 0
-                    return f"refused by the server ({error.status}): {error.reason}"
+                    return self._refused(error)
                 continue
             finally:
                 await self._free(cost)
@@ -250,6 +256,15 @@ class LLM:
             log.warning("%s: the model refuses %s; requests go without it", self._subject, name)
         self._without |= left_out
 
+    def _refused(self, error: Refusal) -> str:
+        """Return the reason why a request got no reply in any form."""
+        if error.passes:
+            return self._unanswered(f"status {error.status}")
+        if error.status == 200:
+            return self._unanswered(error.reason)
+        self._no_reply = 0
+        return f"refused by the server ({error.status}): {error.reason}"
+
     def _unanswered(self, reason: str) -> str:
         self._no_reply += 1
         if self._no_reply >= max(LOST, self.config.concurrency) and not self._stop:
@@ -257,7 +272,7 @@ class LLM:
         return f"{NO_REPLY}: {reason}"
 
     async def _reserve(self, request: Request) -> int | str:
-        """Wait until a request may be sent; return its most tokens, or why it may not be."""
+        """Wait until a request may be sent; return its most tokens, or the reason against it."""
         config = self.config
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         budget = config.max_tokens_total
@@ -295,6 +310,15 @@ class LLM:
         seconds = max(time.monotonic() - self._began, 1e-3)
         remaining = self._left * seconds / max(self._jobs - self._left, 1)
         return f"{self._tokens / seconds:.0f} tokens/s, {self._left} left, about {remaining:.0f} s"
+
+
+def _form_name(request: Request) -> str:
+    """Name the form that a reply must have; empty if it is a free text."""
+    if request.choices:
+        return "choices"
+    if request.schema is None:
+        return ""
+    return content_hash(request.schema)
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from claim2source.llm.work import Answer, Request, Schema
-from claim2source.text.control import held_thoughts, without_control, without_thoughts
+from claim2source.text.control import held_thoughts, strip_reasoning, without_control
 
-# Why a reply is no good, in the words that reports count.
+# Failures of replies, in the words that reports count.
 TRUNCATED = "cut off by max_tokens"
 EMPTY = "empty"
 ECHO = "an echo of the prompt"
@@ -81,7 +81,7 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=unfinished_reason(request, raw, finish) or TOO_LONG)
     covered = None if request.schema is None else _Covered.of(raw)
     whole = raw if covered is None else covered.text
-    rest = without_thoughts(whole)
+    rest = strip_reasoning(whole)
     answer = replace(answer, reasoned=held_thoughts(whole, rest))
     if (reason := unfinished_reason(request, raw, finish)) is not None:
         return replace(answer, failure=reason)
@@ -98,19 +98,31 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
 
 
 def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:
-    """Explain why a reply did not end by itself; the next run asks anew for such a one.
+    """Explain why a reply did not end by itself; the next run requests such a reply again.
 
     A cut choice is whole if no other one begins with it: one token is all there is room for.
     """
     if finish == "stop":
         return None
     if finish == "length":
-        text = without_control(without_thoughts(raw[:MOST_READ]))
-        choice = _choice(request, text) if request.choices else None
-        choices = (text for text in request.choices if text != choice)
-        is_complete = choice is not None and not any(text.startswith(choice) for text in choices)
-        return None if is_complete else TRUNCATED
-    return REFUSED if finish == "content_filter" else f"{UNFINISHED} {finish or 'null'}"
+        return None if _is_whole_choice(request, raw) else TRUNCATED
+    if finish == "content_filter":
+        return REFUSED
+    return f"{UNFINISHED} {finish or 'null'}"
+
+
+def _is_whole_choice(request: Request, raw: str) -> bool:
+    """Whether a cut reply is a choice with which no other one begins."""
+    if not request.choices:
+        return False
+    text = without_control(strip_reasoning(raw[:MOST_READ]))
+    choice = _choice(request, text)
+    if choice is None:
+        return False
+    for other in request.choices:
+        if other != choice and other.startswith(choice):
+            return False
+    return True
 
 
 def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
@@ -126,13 +138,21 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
             # A preamble of nothing is the text itself.
             text = preamble.sub("", text, count=1).strip() or text
         for left, right in _QUOTES:
-            inner = text[len(left) : -len(right)]
-            around = len(text) > 1 and text.startswith(left) and text.endswith(right)
-            if around and left not in inner and right not in inner:
-                text = inner.strip()
+            text = _unquoted(text, left, right)
         if text == before:
             break
     return text
+
+
+def _unquoted(text: str, left: str, right: str) -> str:
+    """Remove the quotes around a text that holds no others."""
+    is_quoted = len(text) > 1 and text.startswith(left) and text.endswith(right)
+    if not is_quoted:
+        return text
+    inner = text[len(left) : -len(right)]
+    if left in inner or right in inner:
+        return text
+    return inner.strip()
 
 
 def _unfenced(text: str) -> str:
@@ -153,8 +173,9 @@ def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
     """Find the object in a reply that fits the schema, whatever text stands around it.
 
-    Returns it, or why there is none. Several objects that differ are no answer: one of them may be
-    quoted. Neither is one within braces that do not make an object, such as a spoilt outer one.
+    Returns it, or the reason for none. Several objects that differ are not an answer: one of them
+    may be quoted. Neither is one within braces that do not make an object, such as a spoilt outer
+    one.
     """
     return _Covered.of(text).fitting(schema)
 
@@ -177,7 +198,9 @@ class _Covered:
         """Cover the objects of a text in which some are covered already."""
         if not self.is_open:
             return replace(self, text=text)
-        parts, objects, originals = list[str](), [*self.objects], [*self.originals]
+        parts: list[str] = []
+        objects = list(self.objects)
+        originals = list(self.originals)
         end = tries = 0
         start = text.find("{")
         while start >= 0 and tries < MOST_BRACES:
@@ -204,7 +227,7 @@ class _Covered:
         return _COVERED.sub(lambda match: self.originals[int(match[1])], self.text)
 
     def fitting(self, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
-        """Return the one object that fits, or why there is none."""
+        """Return the one object that fits, or the reason for none."""
         from jsonschema import validators
 
         kind: Any = validators.validator_for(dict(schema))
@@ -244,7 +267,8 @@ def _decoded(text: str) -> tuple[dict[str, object] | None, int]:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
+    number = float(text)
+    if not math.isfinite(number):
         raise ValueError(f"{text} is not finite")
     return number
 
@@ -261,9 +285,12 @@ def _choice(request: Request, text: str) -> str | None:
 
 
 def _tags(request: Request) -> frozenset[str]:
-    users = (m.content for m in request.messages if m.role == "user")
-    names = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
-    return frozenset(tag for tags in names for tag in tags)
+    """Name the tags that close a part of a user's message."""
+    tags: set[str] = set()
+    for message in request.messages:
+        if message.role == "user":
+            tags.update(re.findall(r"^</([a-z0-9-]+)>$", message.content, re.MULTILINE))
+    return frozenset(tags)
 
 
 def _text_error(request: Request, text: str) -> str | None:
@@ -271,11 +298,25 @@ def _text_error(request: Request, text: str) -> str | None:
         return EMPTY
     if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):
         return TOO_LONG
-    flat = " ".join(text.split()).casefold()
-    words = request.own_words or "\n".join(
-        message.content for message in request.messages if message.role == "system"
-    )
-    lines = (" ".join(_LABEL.sub("", line).split()).casefold() for line in words.split("\n"))
-    echoed = any(len(line) >= ECHOED and line in flat for line in lines)
-    fence = any(f"</{tag}>" in text or f"<{tag}>" in text for tag in _tags(request))
-    return ECHO if echoed or fence else None
+    for tag in _tags(request):
+        if f"</{tag}>" in text or f"<{tag}>" in text:
+            return ECHO
+    return ECHO if _is_echo(request, text) else None
+
+
+def _is_echo(request: Request, text: str) -> bool:
+    """Whether a text repeats a longer line of the prompt's own words."""
+    words = request.own_words
+    if not words:
+        system = [message.content for message in request.messages if message.role == "system"]
+        words = "\n".join(system)
+    folded = _folded(text)
+    for line in words.split("\n"):
+        own = _folded(_LABEL.sub("", line))
+        if len(own) >= ECHOED and own in folded:
+            return True
+    return False
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split()).casefold()

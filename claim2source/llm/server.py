@@ -83,7 +83,7 @@ _UNWANTED = re.compile(
 class Refusal(Exception):
     """Report the status and words with which a server refused a request.
 
-    `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
+    `reason` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
     """
 
     def __init__(self, status: int, reason: str, codes: str = "") -> None:
@@ -156,7 +156,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
     class BoundedClient(httpx2.AsyncClient):
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             try:
-                # httpx's own limit starts anew with every piece of a reply.
+                # httpx's own limit starts again with every piece of a reply.
                 async with asyncio.timeout(request.extensions["timeout"]["read"]):
                     reply = await self._read_whole(request, options)
             except TimeoutError:
@@ -216,7 +216,7 @@ class UnusableServer(UserError):
 
 
 class NoReply(Exception):
-    """Report why there was no reply, however often it was requested."""
+    """Reason for no reply, however often it was requested."""
 
 
 class Server:
@@ -348,7 +348,7 @@ class Server:
     ) -> dict[str, Any]:
         """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
         config = self.config
-        temperature, seed = config.temperature, config.seed
+        temperature = config.temperature
         if retry:
             temperature = max(temperature, SECOND_TEMPERATURE)
         body: dict[str, Any] = {
@@ -359,16 +359,17 @@ class Server:
         }
         if config.top_p < 1:
             body["top_p"] = config.top_p
-        if seed is not None:
-            body["seed"] = (seed + request.sample + retry * SECOND_SEED) % 2**31
+        if config.seed is not None:
+            seed = config.seed + request.sample
+            if retry:
+                seed += SECOND_SEED
+            body["seed"] = seed % 2**31
         if request.logprobs:
-            body |= {"logprobs": True, "top_logprobs": request.logprobs}
+            body["logprobs"] = True
+            body["top_logprobs"] = request.logprobs
         body |= thinking_parts(config)
-        if strict and request.choices:
-            body["structured_outputs"] = {"choice": list(request.choices)}
-        elif strict and request.schema is not None:
-            schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if strict:
+            body |= _form_parts(request)
         if "max_tokens" in left_out:
             body["max_completion_tokens"] = body["max_tokens"]
         for name in left_out:
@@ -431,6 +432,16 @@ def _text(content: object) -> str:
     if not isinstance(content, str | None):
         raise TypeError("content is not text")
     return content or ""
+
+
+def _form_parts(request: Request) -> dict[str, object]:
+    """Return the parts of a request that keep a reply to its choices or its schema."""
+    if request.choices:
+        return {"structured_outputs": {"choice": list(request.choices)}}
+    if request.schema is None:
+        return {}
+    schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 def _without_surrogates(text: object) -> str:

@@ -51,19 +51,21 @@ def style_prompt(style: Style, name: str | None = None) -> Prompt:
 def style_tasks(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[WritingTask]:
-    return [
-        WritingTask(
-            Request.of(prompt, text.id, _style_values(style, text), sample=number),
-            partial(style.judge, text),
-        )
-        for text in texts
-        for number in range(versions)
-    ]
+    """Ask for each text in a style, so many times."""
+    tasks: list[WritingTask] = []
+    for text in texts:
+        values = _style_values(style, text)
+        judge = partial(style.judge, text)
+        for number in range(versions):
+            request = Request.of(prompt, text.id, values, sample=number)
+            tasks.append(WritingTask(request, judge))
+    return tasks
 
 
 def _style_values(style: Style, text: Original) -> dict[str, str]:
     language = language_name(text.language or detect(text.text) or "en")
-    return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
+    name = "post" if style.side == "claims" else "abstract"
+    return {name: text.text, "language": language}
 
 
 def write_texts(

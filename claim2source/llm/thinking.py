@@ -73,8 +73,12 @@ def thinking_parts(config: LLMConfig) -> dict[str, object]:
 
 
 def family_for(model: str) -> _Family:
+    """Return the family of a model by its name."""
     name = model.casefold()
-    return next((family for pattern, family in _FAMILIES if pattern.search(name)), _OTHERS)
+    for pattern, family in _FAMILIES:
+        if pattern.search(name):
+            return family
+    return _OTHERS
 
 
 def _is_makers_server(url: str) -> bool:
@@ -106,8 +110,12 @@ def key_part(config: LLMConfig) -> object:
     While `enable_thinking` is all that is sent, it is the setting itself, as in older stores.
     """
     parts = thinking_parts(config)
-    plain = {} if config.thinking is None else {TEMPLATE: {_OTHERS.key: config.thinking}}
-    return config.thinking if json.dumps(parts) == json.dumps(plain) else parts
+    plain: dict[str, object] = {}
+    if config.thinking is not None:
+        plain[TEMPLATE] = {_OTHERS.key: config.thinking}
+    if json.dumps(parts) == json.dumps(plain):
+        return config.thinking
+    return parts
 
 
 def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) -> bool:
@@ -115,15 +123,23 @@ def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) 
     if any(_is_filled(message.get(field)) for field in _FIELDS):
         return True
     content = message.get("content")
-    for part in content if isinstance(content, list) else []:
-        if isinstance(part, Mapping) and (
-            part.get("type") in _THOUGHT_PARTS or part.get("thought")
-        ):
-            return True
+    if isinstance(content, list) and any(map(_is_thought, content)):
+        return True
     details = usage.get("completion_tokens_details")
-    counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
-    return isinstance(counted, int | float) and counted > 0
+    if not isinstance(details, Mapping):
+        return False
+    count = details.get("reasoning_tokens")
+    return isinstance(count, int | float) and count > 0
+
+
+def _is_thought(part: object) -> bool:
+    """Whether a part of a reply's content is what the model thought."""
+    if not isinstance(part, Mapping):
+        return False
+    return part.get("type") in _THOUGHT_PARTS or bool(part.get("thought"))
 
 
 def _is_filled(value: object) -> bool:
-    return bool(value.strip() if isinstance(value, str) else value)
+    if isinstance(value, str):
+        return bool(value.strip())
+    return bool(value)

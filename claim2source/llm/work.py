@@ -83,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to a request; `failure` says why it is no good, None that it is.
+    """Answer to a request; `failure` says what is wrong with it, None if it is good.
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
     reply as it came. `stored` says that nothing was asked for it now. `reasoned` says
@@ -108,7 +108,7 @@ class Answer:
         return self.failure is None or not is_unanswered(self.failure)
 
 
-# Say why an answer is no good, or None.
+# Returns the failure of an answer; None if it is good.
 Check = Callable[[Request, Answer], str | None]
 
 
@@ -138,7 +138,7 @@ def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
     """Raise `UserError` if a request was not asked or got no reply: a next run goes on there.
 
     A program calls it last, when what was answered is written. Replies that failed their checks
-    are no reason: a next run would not ask for them.
+    do not count: a next run would not request them.
     """
     unanswered = [answer for answer in answers if not answer.is_asked]
     if unanswered:
@@ -151,9 +151,14 @@ def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
 def reasons(answers: Sequence[Answer]) -> str:
     """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
     counts = Counter(answer.failure for answer in answers if answer.failure is not None)
-    most_common = [f"{count} {reason}" for reason, count in counts.most_common(5)]
-    uncounted = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    return ", ".join(most_common + ([f"{uncounted} others"] if uncounted else []))
+    others = counts.total()
+    parts: list[str] = []
+    for reason, count in counts.most_common(5):
+        parts.append(f"{count} {reason}")
+        others -= count
+    if others:
+        parts.append(f"{others} others")
+    return ", ".join(parts)
 
 
 def is_unanswered(failure: str) -> bool:

@@ -205,7 +205,7 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     return nullcontext(), nullcontext() if config is None else _kernel(config)
 
 
-class _Gather(torch.autograd.Function):
+class _GatherTokens(torch.autograd.Function):
     """Gather padded positions [n, ..] as tokens [t, ..], each position at most once."""
 
     @staticmethod
@@ -221,7 +221,7 @@ class _Gather(torch.autograd.Function):
         return zeros.index_copy_(0, back, gradients[0]), None
 
 
-class _Spread(torch.autograd.Function):
+class _SpreadTokens(torch.autograd.Function):
     """Spread tokens [t, ..] to padded positions [n, ..]; padding has no gradient."""
 
     @staticmethod
@@ -263,7 +263,7 @@ def _attention(
     parts = []
     for group, *sides in zip(packed.groups, *split, strict=True):
         if group.mask is not None:
-            sides = [_Spread.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
+            sides = [_SpreadTokens.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
         q, k, v = (side.unflatten(0, (group.texts, -1)).transpose(1, 2) for side in sides)
         attended = torch.nn.functional.scaled_dot_product_attention(
             q,
@@ -278,7 +278,7 @@ def _attention(
         )
         attended = attended.transpose(1, 2).flatten(0, 1)
         if group.mask is not None:
-            attended = _Gather.apply(attended, group.back)  # type: ignore[no-untyped-call]
+            attended = _GatherTokens.apply(attended, group.back)  # type: ignore[no-untyped-call]
         parts.append(attended)
     return torch.cat(parts)[None], None
 

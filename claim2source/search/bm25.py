@@ -30,8 +30,8 @@ from claim2source.text.clean import (
     STOP_WORDS,
     clean_post,
     lemma_texts,
+    normalise_arabic,
     pipeline_identity,
-    spelled,
 )
 from claim2source.text.views import claim_parts
 
@@ -41,7 +41,7 @@ _STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 # What makes spellings of a word the same before texts are cut into words.
-SPELLERS = {"ar": spelled}
+SPELLERS = {"ar": normalise_arabic}
 # Of each analysis; counted up when the same settings and texts would give another run.
 FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
 _COUNTS = ("indptr", "documents", "frequencies", "lengths")

@@ -42,8 +42,8 @@ from claim2source.search.files import (
 from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.search.lance import (
     Hits,
-    among,
     connection,
+    id_filter,
     lancedb_module,
     named_errors,
     newest_version,
@@ -144,7 +144,7 @@ class Engine(PaperTable):
         try:
             for name in replaceable_files(files, manifest.table):
                 files.remove(name)
-            engine = cls.beside(files, manifest, **options)
+            engine = cls.create_table(files, manifest, **options)
         except BaseException:
             lock.release()
             raise
@@ -152,7 +152,7 @@ class Engine(PaperTable):
         return engine
 
     @classmethod
-    def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
+    def create_table(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty table, also over a damaged one, then the manifest: never without table."""
         files.remove(f"{manifest.table}.files.json")
         for file_name in files.listed(f"{manifest.table}.lance"):
@@ -301,7 +301,7 @@ class Engine(PaperTable):
         if present:
             self._mark_stale()
             with self._with_named_errors():
-                self._table.delete(among(present))
+                self._table.delete(id_filter(present))
             self._write_seal()
         return len(present)
 
@@ -323,7 +323,7 @@ class Engine(PaperTable):
         ids = list(changed)
         for start in range(0, len(ids), _UPDATES):
             with self._with_named_errors():
-                query = self._table.search().where(among(ids[start : start + _UPDATES]))
+                query = self._table.search().where(id_filter(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
             states = [changed[key] for key in table["id"].to_pylist()]
             papers = [

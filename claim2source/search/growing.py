@@ -257,7 +257,7 @@ def re_encode(
     except UserError:
         new = None
     if new is None or new.manifest.table != table:
-        new = Engine.beside(files, replace(manifest, table=table), name=NEXT)
+        new = Engine.create_table(files, replace(manifest, table=table), name=NEXT)
     new.share_lock(engine)
     new.use(dense.encoder)
     made_by = new.manifest

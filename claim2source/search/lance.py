@@ -125,7 +125,7 @@ def numbers(table: pyarrow.Table, column: str) -> np.ndarray:
     return numbers
 
 
-def among(ids: Sequence[str]) -> Expr:
+def id_filter(ids: Sequence[str]) -> Expr:
     from lancedb.expr import col
 
     return col("id").isin(list(ids))
@@ -145,7 +145,7 @@ def expression(where: Where) -> Expr | None:
     if where.venue is not None:
         parts.append(col("venue_key") == lit(venue_key(where.venue)))
     if where.ids is not None:
-        parts.append(among(where.ids))
+        parts.append(id_filter(where.ids))
     return reduce(lambda a, b: a & b, parts) if parts else None
 
 

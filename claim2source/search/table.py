@@ -25,9 +25,9 @@ from claim2source.search.files import IndexFiles
 from claim2source.search.lance import (
     ADVICE,
     Hits,
-    among,
     expression,
     filtered,
+    id_filter,
     named_errors,
     numbers,
 )
@@ -357,7 +357,7 @@ class PaperTable:
                 query = self._table.take_row_ids(sorted({row_numbers[key] for key in ids}))
                 table = query.select(columns).to_arrow()
             else:
-                query = self._table.search().where(among(ids)).select(columns)
+                query = self._table.search().where(id_filter(ids)).select(columns)
                 table = query.limit(None).to_arrow()
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows

@@ -49,15 +49,18 @@ class CrossEncoder(LocalReranker):
     @cached_property
     def identity(self) -> Mapping[str, object]:
         folder, model, settings = self.files
-        padding = None if settings.own_code else changed_padding(folder)
-        return {
+        identity: dict[str, object] = {
             "reranker": "cross_encoder",
             "format": _FORMAT,
             "instruction": self.instruction,
             "sentence-transformers": version("sentence-transformers"),
             **model,
-            **({} if padding is None else {"padding": padding}),
         }
+        if not settings.own_code:
+            padding = changed_padding(folder)
+            if padding is not None:
+                identity["padding"] = padding
+        return identity
 
     @cached_property
     def network(self) -> Model:
@@ -69,7 +72,9 @@ class CrossEncoder(LocalReranker):
         texts: list[Any] = [tuple(pair) for pair in pairs]
         features: dict[str, Any] = self.network.preprocess(texts, prompt=self.prompt_settings[1])
         positions = counted_positions(self.network, features["attention_mask"])
-        return features if positions is None else {**features, "position_ids": positions}
+        if positions is None:
+            return features
+        return {**features, "position_ids": positions}
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
         """Compute the logits of pairs, [pairs] or [pairs, labels], float32."""
@@ -78,9 +83,8 @@ class CrossEncoder(LocalReranker):
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
         # The longest first within a chunk, and chunks of like texts: little padding.
-        order = sorted(
-            range(len(pairs)), key=lambda row: -len(pairs[row].claim + pairs[row].source)
-        )
+        lengths = [len(pair.claim) + len(pair.source) for pair in pairs]
+        order = sorted(range(len(pairs)), key=lambda row: -lengths[row])
         for start in range(0, len(order), CHUNK):
             yield from self._chunk(pairs, order[start : start + CHUNK])
 
@@ -102,24 +106,23 @@ class CrossEncoder(LocalReranker):
             longest = max(lengths[row] for row in rows)
             columns = slice(padded - longest, None) if is_left_padded else slice(0, longest)
             index = torch.tensor(rows)
-            batch = {
-                key: _feature_rows(value, index, columns, padded) for key, value in features.items()
-            }
-            batch = {
-                key: value.to(model.device) if isinstance(value, torch.Tensor) else value
-                for key, value in batch.items()
-            }
+            batch: dict[str, Any] = {}
+            for key, value in features.items():
+                part = _feature_rows(value, index, columns, padded)
+                if isinstance(part, torch.Tensor):
+                    part = part.to(model.device)
+                batch[key] = part
             scores = self.logits(batch)
             if scores.shape[-1:] == (2,):  # of irrelevant and relevant: log-odds
                 scores = scores[:, 1] - scores[:, 0]
             return scores.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):
-            for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
-                cause = {chunk[row]: reason for row, reason in scored.reason.items()}
-                yield RawScores(
-                    [chunk[row] for row in scored.positions], scored.scores, cause, scored.tokens
-                )
+            tokens = sum(lengths[row] for row in rows)
+            for scored in scored_alone(rows, score, tokens):
+                positions = [chunk[row] for row in scored.positions]
+                reasons = {chunk[row]: reason for row, reason in scored.reason.items()}
+                yield RawScores(positions, scored.scores, reasons, scored.tokens)
 
 
 def _feature_rows(value: Any, index: torch.Tensor, columns: slice, padded: int) -> Any:
@@ -129,4 +132,6 @@ def _feature_rows(value: Any, index: torch.Tensor, columns: slice, padded: int) 
     if not isinstance(value, torch.Tensor):
         return value
     rows = value[index]
-    return rows[:, columns] if rows.ndim == 2 and rows.shape[1] == padded else rows
+    if rows.ndim == 2 and rows.shape[1] == padded:
+        return rows[:, columns]
+    return rows

@@ -28,7 +28,7 @@ from claim2source.stages.llm_stage import (
     answers_cost,
 )
 from claim2source.stages.pairs import DEEPEST, ranked_by
-from claim2source.text.prompts import read_prompt
+from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim, render_source
 
 Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
@@ -89,19 +89,33 @@ class LLMScores(LLMStage, ABC):
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
         by_id = {source.id: source for source in sources}
-        lists, answered = [], list[Answer]()
+        lists: list[ListScores] = []
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
             texts = [render_source(by_id[source], self.sources) for source in ids]
-            nothing = np.full(len(ids), np.nan)
-            lists.append(ListScores(claim, run.scored(claim.id), texts, nothing))
+            unscored = np.full(len(ids), np.nan)
+            lists.append(ListScores(claim, run.scored(claim.id), texts, unscored))
+
+        answered: list[Answer] = []
         self.fill([entry for entry in lists if entry.texts], answered)
-        ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
-        failures = [Failure(entry.claim.id, reason) for entry in lists for reason in entry.failures]
-        notes = {entry.claim.id: entry.note for entry in lists if entry.note}
-        run = Run.from_lists(ranked, pool=run.pool)
-        thinking = count_thinking(answered)
-        return Result(run, notes, tuple(failures), answers_cost(answered), thinking=thinking)
+
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, str] = {}
+        failures: list[Failure] = []
+        for entry in lists:
+            claim_id = entry.claim.id
+            ranked[claim_id] = ranked_by(entry.before, entry.scores)
+            if entry.note:
+                notes[claim_id] = entry.note
+            for reason in entry.failures:
+                failures.append(Failure(claim_id, reason))
+        return Result(
+            Run.from_lists(ranked, pool=run.pool),
+            notes,
+            tuple(failures),
+            answers_cost(answered),
+            thinking=count_thinking(answered),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +132,21 @@ class VersionedScores(LLMScores):
 
     def check(self) -> None:
         super().check()
-        good = self.version is None or 1 <= self.version <= self.versions
-        require(good, "version", self.version, f"1 to versions ({self.versions}), or null")
+        is_valid = self.version is None or 1 <= self.version <= self.versions
+        require(is_valid, "version", self.version, f"1 to versions ({self.versions}), or null")
 
     @property
     def samples(self) -> range:
         """Number the versions that are asked for, from 0."""
-        version = self.version
-        return range(self.versions) if version is None else range(version - 1, version)
+        if self.version is None:
+            return range(self.versions)
+        return range(self.version - 1, self.version)
 
     def each_version(self) -> Iterator[Self]:
         """Yield the stages that rank by one version alone; none if there is one only."""
-        for version in range(1, self.versions + 1) if self.versions > 1 else ():
+        if self.versions == 1:
+            return
+        for version in range(1, self.versions + 1):
             yield replace(self, version=version)
 
 
@@ -159,8 +176,8 @@ class Attribution(VersionedScores):
         super().check()
         llm = self.extracting
         require(bool(llm.model.strip()), "extractor.model", llm.model, "its name at the server")
-        good = self.versions == 1 or llm.temperature > 0
-        require(good, "versions", self.versions, "1: at temperature 0 all versions are the same")
+        differ = self.versions == 1 or llm.temperature > 0
+        require(differ, "versions", self.versions, "1: at temperature 0 all versions are the same")
 
     @property
     def extracting(self) -> LLMConfig:
@@ -168,15 +185,37 @@ class Attribution(VersionedScores):
 
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Judge every fact of every version by every source; fuse the shares of supported facts."""
-        facts, prompt = self._split_posts(lists, answered), read_prompt(self.support_prompt)
+        facts = self._split_posts(lists, answered)
+        rates = _empty_records(lists)
+        tasks = self._support_tasks(lists, facts, rates)
+        for record, answer in self.run_tasks(tasks, answered, "facts and papers"):
+            labels = (answer.data or {})["labels"]
+            assert isinstance(labels, list)
+            record.append(float(np.mean([int(label) for label in labels])))
+
+        fuse = FUSIONS[self.fusion]
+        for entry, own, versions in zip(lists, rates, facts, strict=True):
+            n = means(own)
+            q = sigmoid(list(entry.before.values())[: len(n)])
+            fused = fuse(q, n, self.alpha)
+            # What could not be judged keeps its rank, by whatever fusion.
+            entry.scores = np.where(np.isnan(n), np.nan, fused)
+            entry.note = "no facts"
+            if versions:
+                entry.note = f"facts: {' | '.join(versions[0])}"
+
+    def _support_tasks(
+        self,
+        lists: Sequence[ListScores],
+        facts: Sequence[Sequence[Sequence[str]]],
+        rates: Sequence[Sequence[list[float]]],
+    ) -> list[Task[list[float]]]:
+        """Ask of every version's facts which of them each source supports."""
+        prompt = read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
-        # By list and source: the support rates of the versions.
-        rates: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for entry, versions, own in zip(lists, facts, rates, strict=True):
             for statements in versions:
-                label = {"type": "integer", "enum": [0, 1]}
-                count = {"minItems": len(statements), "maxItems": len(statements)}
-                schema = object_schema(labels={"type": "array", "items": label, **count})
+                schema = _labels_schema(len(statements))
                 for paper, record in zip(entry.texts, own, strict=True):
                     values = {
                         "count": str(len(statements)),
@@ -185,16 +224,7 @@ class Attribution(VersionedScores):
                     }
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, answered, "facts and papers"):
-            labels = (answer.data or {})["labels"]
-            assert isinstance(labels, list)
-            record.append(float(np.mean([int(label) for label in labels])))
-        for entry, own, versions in zip(lists, rates, facts, strict=True):
-            n = means(own)
-            q = sigmoid(list(entry.before.values())[: len(n)])
-            # What could not be judged keeps its rank, by whatever fusion.
-            entry.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
-            entry.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
+        return tasks
 
     def _split_posts(
         self, lists: Sequence[ListScores], answered: list[Answer]
@@ -210,11 +240,15 @@ class Attribution(VersionedScores):
                 )
                 tasks.append(Task((number, post), entry.failures, request))
         statements: list[list[list[str]]] = [[] for _ in lists]
-        for (number, post), answer in self.good(tasks, answered, "facts", config=self.extracting):
+        answers = self.run_tasks(tasks, answered, "facts", config=self.extracting)
+        for (number, post), answer in answers:
             texts = (answer.data or {})["facts"]
             assert isinstance(texts, list)
-            distinct = dict.fromkeys(" ".join(str(text).split()) for text in texts)
-            statements[number].append([text for text in distinct if text] or [post])
+            distinct: dict[str, None] = {}
+            for text in texts:
+                distinct[" ".join(str(text).split())] = None
+            distinct.pop("", None)
+            statements[number].append(list(distinct) or [post])
         return statements
 
 
@@ -234,28 +268,40 @@ class Entities(VersionedScores):
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
+        counts = _empty_records(lists)
         tasks: list[Task[list[list[float]]]] = []
-        counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for entry, own in zip(lists, counts, strict=True):
-            size, post = self.chunk or len(entry.texts), entry.claim.text
-            english = render_claim(entry.claim, "translated")
-            post_values = {"post": post, "translation": "" if english == post else english}
-            for sample in self.samples:
-                for start in range(0, len(entry.texts), size):
-                    texts = entry.texts[start : start + size]
-                    values = {"count": str(len(texts)), "documents": numbered(texts)}
-                    values |= post_values
-                    request = Request.of(
-                        prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
-                    )
-                    tasks.append(Task(own[start : start + size], entry.failures, request))
-        for records, answer in self.good(tasks, answered, "entities", _names_documents):
-            for record, count in zip(
-                records, matched(answer.data or {}, len(records)), strict=True
-            ):
+            tasks += self._entry_tasks(prompt, entry, own)
+
+        for records, answer in self.run_tasks(tasks, answered, "entities", _names_documents):
+            matches = matched(answer.data or {}, len(records))
+            for record, count in zip(records, matches, strict=True):
                 record.append(float(count))
         for entry, own in zip(lists, counts, strict=True):
             entry.scores = means(own)
+
+    def _entry_tasks(
+        self, prompt: Prompt, entry: ListScores, records: list[list[float]]
+    ) -> Iterator[Task[list[list[float]]]]:
+        """Yield the requests for one claim, in every version and for each chunk of its sources."""
+        size = self.chunk or len(entry.texts)
+        post = entry.claim.text
+        english = render_claim(entry.claim, "translated")
+        translation = "" if english == post else english
+        for sample in self.samples:
+            for start in range(0, len(entry.texts), size):
+                end = start + size
+                texts = entry.texts[start:end]
+                values = {
+                    "count": str(len(texts)),
+                    "documents": numbered(texts),
+                    "post": post,
+                    "translation": translation,
+                }
+                request = Request.of(
+                    prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
+                )
+                yield Task(records[start:end], entry.failures, request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,11 +319,16 @@ class Relevance(LLMScores, RewritingStage):
 
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
-        versions = self.versions([text for entry in lists for text in entry.texts])
+        all_texts: list[str] = []
+        for entry in lists:
+            all_texts += entry.texts
+        versions = self.versions(all_texts)
         answered += versions.answers
-        prompt, schema = read_prompt(self.prompt), score_schema(0, MOST_RELEVANT)
+
+        prompt = read_prompt(self.prompt)
+        schema = score_schema(0, MOST_RELEVANT)
         tasks: list[Task[list[float]]] = []
-        scores: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
+        scores = _empty_records(lists)
         for entry, own in zip(lists, scores, strict=True):
             for text, record in zip(entry.texts, own, strict=True):
                 entry.failures += versions.failures.get(text, ())
@@ -285,7 +336,7 @@ class Relevance(LLMScores, RewritingStage):
                     values = {"rumor": entry.claim.text, "tweet": version}
                     request = Request.of(prompt, entry.claim.id, values, schema=schema)
                     tasks.append(Task(record, entry.failures, request))
-        for record, answer in self.good(tasks, answered, "relevance"):
+        for record, answer in self.run_tasks(tasks, answered, "relevance"):
             record.append(score_reply(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
@@ -294,9 +345,33 @@ class Relevance(LLMScores, RewritingStage):
             entry.note = f"relevance by {prompt.name}"
 
 
+def _empty_records(lists: Sequence[ListScores]) -> list[list[list[float]]]:
+    """Make an empty list of values for each source of each list."""
+    records: list[list[list[float]]] = []
+    for entry in lists:
+        records.append([[] for _ in entry.texts])
+    return records
+
+
+def _labels_schema(count: int) -> dict[str, object]:
+    """Return the JSON schema of a reply with 0 or 1 for each of `count` facts."""
+    return object_schema(
+        labels={
+            "type": "array",
+            "items": {"type": "integer", "enum": [0, 1]},
+            "minItems": count,
+            "maxItems": count,
+        }
+    )
+
+
 def numbered(texts: Sequence[str]) -> str:
     """Number texts from 1, each on one line: none can pass for the next one's number."""
-    return "\n".join(f"[{i}] {' '.join(text.split())}" for i, text in enumerate(texts, 1))
+    lines = []
+    for number, text in enumerate(texts, 1):
+        flat = " ".join(text.split())
+        lines.append(f"[{number}] {flat}")
+    return "\n".join(lines)
 
 
 def score_schema(low: int, high: int) -> dict[str, object]:
@@ -327,17 +402,24 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
     query_entities = _text_set(data.get("query_entities"))
     shared: list[set[str]] = [set() for _ in range(count)]
     documents = data.get("documents")
-    for entry in documents if isinstance(documents, list) else []:
-        number = int(entry["document"])
-        if 1 <= number <= count:
-            shared[number - 1] |= _text_set(entry["entities"]) & query_entities
+    if isinstance(documents, list):
+        for entry in documents:
+            number = int(entry["document"])
+            if 1 <= number <= count:
+                shared[number - 1] |= _text_set(entry["entities"]) & query_entities
     return np.array([len(entities) for entities in shared], dtype=np.float64)
 
 
 def _text_set(texts: object) -> set[str]:
-    items = texts if isinstance(texts, list) else []
-    return {" ".join(nfkc(str(text)).casefold().split()) for text in items} - {""}
+    if not isinstance(texts, list):
+        return set()
+    distinct: set[str] = set()
+    for text in texts:
+        folded = nfkc(str(text)).casefold()
+        distinct.add(" ".join(folded.split()))
+    return distinct - {""}
 
 
 def _names_documents(request: Request, answer: Answer) -> str | None:
-    return None if (answer.data or {}).get("documents") else "names no document"
+    data = answer.data or {}
+    return None if data.get("documents") else "names no document"

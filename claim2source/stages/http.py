@@ -24,7 +24,7 @@ from claim2source.llm.config import LLMConfig, check_server
 from claim2source.llm.server import NoReply, Refusal, Server, other_shape
 from claim2source.stages.pairs import Pair, RawScores, Reranker, rows_by_claim
 from claim2source.stages.yes_no import INSTRUCTIONS
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 log = logging.getLogger(__name__)
 
@@ -109,13 +109,12 @@ class Http(Reranker):
         Raises `UserError` if the server cannot be reached, or refuses that first request.
         """
         # The server writes texts into a prompt.
-        pairs = [Pair(*map(defused, pair)) for pair in pairs]
+        pairs = [_escaped(pair) for pair in pairs]
         size = self.documents
-        parts = [
-            rows[start : start + size]
-            for rows in rows_by_claim(pairs).values()
-            for start in range(0, len(rows), size)
-        ]
+        parts: list[list[int]] = []
+        for rows in rows_by_claim(pairs).values():
+            for start in range(0, len(rows), size):
+                parts.append(rows[start : start + size])
         # A wrong address, key or model is found before many requests are made.
         starts = [0, *range(1, len(parts), _WAVE), len(parts)]
         for start, end in zip(starts, starts[1:], strict=False):
@@ -126,8 +125,16 @@ class Http(Reranker):
                 yield from work.scored
 
 
+def _escaped(pair: Pair) -> Pair:
+    claim = escape_control_tokens(pair.claim)
+    source = escape_control_tokens(pair.source)
+    return Pair(claim, source)
+
+
 @dataclass
 class _Wave:
+    """Requests under way together, and the scores that have come."""
+
     settings: Http
     pairs: Sequence[Pair]
     is_first: bool
@@ -140,14 +147,9 @@ class _Wave:
         async def part(rows: Sequence[int]) -> None:
             async with gate:
                 texts = [self.pairs[row].source for row in rows]
-                values = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
-                reason = {
-                    r: value
-                    for r, value in zip(rows, values, strict=True)
-                    if isinstance(value, str)
-                }
-                scores = [math.nan if isinstance(value, str) else value for value in values]
-                self.scored.append(RawScores(rows, np.array(scores, np.float32), reason))
+                claim = self.pairs[rows[0]].claim
+                values = await self._score_texts(claim, texts, self.is_first)
+                self.scored.append(_raw_scores(rows, values))
 
         async with self.settings.server as self.server:
             await all_or_none(map(part, parts))
@@ -159,44 +161,52 @@ class _Wave:
     ) -> list[float | str]:
         """Score a claim's texts, in halves if the whole fails; a failed text has its error."""
         try:
-            scores: list[float | str] = list(await self._ask(claim, texts, no_retry))
+            replied = await self._ask(claim, texts, no_retry)
         except NoReply as error:
             url = self.settings.url
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
         except Refusal as error:
-            is_refused = error.status in _REFUSALS
-            is_too_long = error.is_too_large or (
-                is_refused and bool(_TOO_LONG.search(error.reason))
-            )
-            if error.is_spent or (is_first and not is_too_long and not error.passes):
+            is_too_long = _is_too_long(error)
+            is_fatal = is_first and not is_too_long and not error.passes
+            if error.is_spent or is_fatal:
                 raise self.server.unusable(error) from None
-            # What is refused for another reason than its texts is refused in parts as well.
-            half = len(texts) // 2
-            if half and (is_too_long or error.passes or is_refused):
-                # Each half is requested once: the whole was requested several times.
-                return [
-                    *await self._score_texts(claim, texts[:half], no_retry=True),
-                    *await self._score_texts(claim, texts[half:], no_retry=True),
-                ]
-            if not half and is_too_long and len(texts[0]) > _SHORTEST:
-                self.halved += 1
-                return await self._score_texts(
-                    claim, [texts[0][: len(texts[0]) // 2]], no_retry=no_retry
-                )
-            return [f"status {error.status}: {error.reason}"] * len(texts)
-        for number, score in enumerate(scores):
-            if isinstance(score, float) and not math.isfinite(score):
-                is_single = len(texts) == 1
+            refusal = error
+        else:
+            return await self._with_missing(claim, texts, replied)
+
+        # What is refused for another reason than its texts is refused in parts as well.
+        half = len(texts) // 2
+        may_pass = is_too_long or refusal.passes or refusal.status in _REFUSALS
+        if half and may_pass:
+            # Each half is requested once: the whole was requested several times.
+            first = await self._score_texts(claim, texts[:half], no_retry=True)
+            second = await self._score_texts(claim, texts[half:], no_retry=True)
+            return [*first, *second]
+        text = texts[0]
+        if not half and is_too_long and len(text) > _SHORTEST:
+            self.halved += 1
+            shorter = text[: len(text) // 2]
+            return await self._score_texts(claim, [shorter], no_retry=no_retry)
+        return [f"status {refusal.status}: {refusal.reason}"] * len(texts)
+
+    async def _with_missing(
+        self, claim: str, texts: Sequence[str], replied: Sequence[float]
+    ) -> list[float | str]:
+        """Ask alone for each text that a reply has no score of; a single one has failed."""
+        scores: list[float | str] = list(replied)
+        for number, score in enumerate(replied):
+            if math.isfinite(score):
+                continue
+            if len(texts) == 1:
                 scores[number] = "no score in the reply"
-                if not is_single:
-                    (scores[number],) = await self._score_texts(
-                        claim, [texts[number]], no_retry=True
-                    )
+            else:
+                alone = [texts[number]]
+                (scores[number],) = await self._score_texts(claim, alone, no_retry=True)
         return scores
 
     async def _ask(self, claim: str, texts: Sequence[str], no_retry: bool) -> list[float]:
         settings = self.settings
-        path, results, score = _SHAPES[settings.dialect]
+        path, results, score_field = _SHAPES[settings.dialect]
         body: dict[str, Any] = {"model": settings.model, "documents": list(texts)}
         if settings.dialect == "jina":
             body |= {"query": claim, "top_n": len(texts), "return_documents": False}
@@ -209,12 +219,33 @@ class _Wave:
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:
-                number, value = entry["index"], entry[score]
+                number = entry["index"]
+                value = entry[score_field]
                 if {type(number), type(value)} & {bool, str}:
                     raise TypeError("no place or score")
                 # Larger ones are infinite as float32.
-                if 0 <= number < len(texts) and value is not None and abs(value) <= _LARGEST:
+                is_asked = 0 <= number < len(texts)
+                if is_asked and value is not None and abs(value) <= _LARGEST:
                     scores[number] = float(value)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise other_shape(content, f"not of the dialect {settings.dialect}") from None
         return scores
+
+
+def _is_too_long(error: Refusal) -> bool:
+    """Whether a server refused a request because of its length."""
+    if error.is_too_large:
+        return True
+    return error.status in _REFUSALS and bool(_TOO_LONG.search(error.reason))
+
+
+def _raw_scores(rows: Sequence[int], values: Sequence[float | str]) -> RawScores:
+    """Make scores of values of which some are errors."""
+    scores = np.full(len(rows), np.nan, np.float32)
+    reasons: dict[int, str] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, str):
+            reasons[rows[place]] = value
+        else:
+            scores[place] = value
+    return RawScores(rows, scores, reasons)

@@ -30,24 +30,31 @@ class InjectGold(Settings):
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Put every claim's golds among its first `depth` sources; notes name those added."""
-        ranked, notes = {}, {}
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, str] = {}
         for claim in claims:
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
-            missing = [gold for gold in claim.golds if gold not in first][: self.depth]
-            order = [*first[: self.depth - len(missing)], *missing]
+            missing = [gold for gold in claim.golds if gold not in first]
+            missing = missing[: self.depth]
+            kept = self.depth - len(missing)
+            order = first[:kept] + missing
             order += [source for source in before if source not in order]
-            ranked[claim.id] = list(
-                zip(order, _falling_scores(before.values(), len(order)), strict=True)
-            )
+            scores = _falling_scores(before.values(), len(order))
+            ranked[claim.id] = list(zip(order, scores, strict=True))
             if missing:
                 notes[claim.id] = f"gold added: {', '.join(missing)}"
         return Result(Run.from_lists(ranked, pool=run.pool), notes)
 
 
 def _falling_scores(scores: Collection[float], count: int) -> list[float]:
+    """Make the first `count` scores fall strictly; the lowest stands for those that are missing."""
+    lowest = min(scores, default=0.0)
+    padded = islice(chain(scores, repeat(lowest)), count)
     falling: list[float] = []
-    for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
-        last = np.float32(falling[-1]) if falling else np.float32(np.inf)
-        falling.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
+    last = np.float32(np.inf)
+    for score in padded:
+        below = np.nextafter(last, np.float32(-np.inf))
+        last = min(np.float32(score), below)
+        falling.append(float(last))
     return falling

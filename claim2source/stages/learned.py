@@ -100,11 +100,11 @@ class LearnedFusion:
 
         A score that is not known counts as the mean of the claim's known ones.
         """
-        scaled = np.stack(
-            [filled(column) / view.scale for column, view in zip(columns, self.views, strict=True)],
-            1,
-        )
-        totals: np.ndarray = scaled @ np.array([view.weight for view in self.views])
+        scaled: list[np.ndarray] = []
+        for column, view in zip(columns, self.views, strict=True):
+            scaled.append(filled(column) / view.scale)
+        weights = np.array([view.weight for view in self.views])
+        totals: np.ndarray = np.stack(scaled, 1) @ weights
         return totals
 
     def write(self, path: Path) -> None:
@@ -123,7 +123,8 @@ def filled(scores: np.ndarray) -> np.ndarray:
     missing = np.isnan(scores)
     if not missing.any():
         return scores
-    return np.where(missing, scores[~missing].mean() if not missing.all() else 0.0, scores)
+    mean = 0.0 if missing.all() else scores[~missing].mean()
+    return np.where(missing, mean, scores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +157,14 @@ class Learned(WithRuntime):
     @property
     def identity(self) -> Mapping[str, object]:
         """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
+        identity = asdict(self.fusion)
+        del identity["fitted"]["texts"]  # no score depends on them
+        if self.counts_terms:
+            identity["analysis"] = FORMATS["terms"]
         pool = self.__dict__.get("_pool")
-        analysis = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
-        fusion = asdict(self.fusion)
-        del fusion["fitted"]["texts"]  # no score depends on them
-        return fusion | analysis | ({} if pool is None else {"pool": pool})
+        if pool is not None:
+            identity["pool"] = pool
+        return identity
 
     @property
     def counts_terms(self) -> bool:
@@ -174,7 +178,7 @@ class Learned(WithRuntime):
         """
         copy = replace(self)
         copy.__dict__["_runtime"] = self.runtime
-        copy.__dict__["_of_pool"] = Scorer(pool, self.runtime, several=True)
+        copy.__dict__["_pool_scorer"] = Scorer(pool, self.runtime, several=True)
         copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 
@@ -183,29 +187,41 @@ class Learned(WithRuntime):
 
         Raises `UserError` if an encoder is not the one that the fusion was fitted with.
         """
-        candidates = [run.sources(claim.id, self.depth) for claim in claims]
-        scorer = self.__dict__.get("_of_pool") or self._scorer.of_pool(sources)
+        scorer: Scorer | None = self.__dict__.get("_pool_scorer")
+        if scorer is None:
+            scorer = self._scorer.for_sources(sources)
         names = [view.name for view in self.fusion.views]
-        for name in self.models:
-            require(
-                name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
-            )
-        columns = []
-        for part in self.fusion.views:
-            view = part.view
-            if part.name in self.models and view.model is not None:
-                view = replace(view, model=replace(view.model, name=self.models[part.name]))
-            if scorer.key(view) != part.encoder:
-                model = view.model.name if view.model is not None else ""
-                raise UserError(
-                    f"{self.file}: view {part.name!r} was fitted with another encoder than {model} "
-                    "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
-                    "or name the encoder's place in `models`"
-                )
+        for name, model in self.models.items():
+            require(name in names, f"models.{name}", model, f"views: {', '.join(names)}")
+
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
+        columns: list[list[np.ndarray]] = []
+        for fitted in self.fusion.views:
+            view = self._placed_view(fitted)
+            if scorer.key(view) != fitted.encoder:
+                raise self._other_encoder(fitted.name, view)
             columns.append(scorer.scores(view, claims, candidates))
-        ranked, notes = {}, {}
+
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, str] = {}
         for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
             notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
         return Result(Run.from_lists(ranked, pool=run.pool), notes)
+
+    def _placed_view(self, fitted: LearnedView) -> ViewConfig:
+        """Return a view's settings with its encoder where `models` says that it is."""
+        view = fitted.view
+        place = self.models.get(fitted.name)
+        if place is None or view.model is None:
+            return view
+        return replace(view, model=replace(view.model, name=place))
+
+    def _other_encoder(self, name: str, view: ViewConfig) -> UserError:
+        model = "" if view.model is None else view.model.name
+        return UserError(
+            f"{self.file}: view {name!r} was fitted with another encoder than {model} "
+            "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
+            "or name the encoder's place in `models`"
+        )

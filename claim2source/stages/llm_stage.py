@@ -55,7 +55,7 @@ class LLMStage(WithRuntime):
     def check(self) -> None:
         require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
 
-    def good(
+    def run_tasks(
         self,
         tasks: Sequence[Task[T]],
         answered: list[Answer],
@@ -67,7 +67,7 @@ class LLMStage(WithRuntime):
 
         All answers are added to `answered`.
         """
-        with self.asking(config) as llm:
+        with self.open_client(config) as llm:
             answers = llm.answer([task.request for task in tasks], check, subject)
         answered += answers
         for task, answer in zip(tasks, answers, strict=True):
@@ -79,15 +79,20 @@ class LLMStage(WithRuntime):
     @property
     def identity(self) -> Mapping[str, object] | None:
         """Describe the prompts' words: a result depends on them beside the settings."""
-        names = [spec.name for spec in fields(self) if spec.name.endswith("prompt")]
-        read = (replace(read_prompt(getattr(self, name)), path=Path()) for name in names)
-        return {"prompts": [content_hash([repr(prompt)]) for prompt in read]}
+        hashes: list[str] = []
+        for spec in fields(self):
+            if spec.name.endswith("prompt"):
+                prompt = read_prompt(getattr(self, spec.name))
+                words = replace(prompt, path=Path())
+                hashes.append(content_hash([repr(words)]))
+        return {"prompts": hashes}
 
     @contextmanager
-    def asking(self, config: LLMConfig | None = None) -> Iterator[LLM]:
+    def open_client(self, config: LLMConfig | None = None) -> Iterator[LLM]:
         """Open the answers, for several calls of `answer` in one budget, of `llm` or another."""
         store = self.runtime.store
-        with AnswerStore(None if store is None else store.root / ANSWERS) as answers:
+        path = None if store is None else store.root / ANSWERS
+        with AnswerStore(path) as answers:
             yield LLM(config or self.llm, answers)
 
 
@@ -119,8 +124,8 @@ class RewritingStage(LLMStage):
 
     def check(self) -> None:
         super().check()
-        good = self.rewrites < 2 or self.temperature > 0
-        require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
+        differ = self.rewrites < 2 or self.temperature > 0
+        require(differ, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
 
     def versions(
         self, texts: Sequence[str], prompt: str | None = None, subject: str = "rewrites"
@@ -132,26 +137,35 @@ class RewritingStage(LLMStage):
         if not self.rewrites:
             return Versions({text: [text] for text in texts}, {})
         read = read_prompt(prompt or self.rewrite_prompt)
-        labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
-        requests = [
-            Request.of(read, name, {"post": text}, sample=sample)
-            for name, text in labels.items()
-            for sample in range(self.rewrites)
-        ]
+        labels: dict[str, str] = {}
+        requests: list[Request] = []
+        for number, text in enumerate(dict.fromkeys(texts), 1):
+            label = f"text {number}"
+            labels[label] = text
+            for sample in range(self.rewrites):
+                requests.append(Request.of(read, label, {"post": text}, sample=sample))
 
         def check(request: Request, answer: Answer) -> str | None:
             text = labels[request.id]
             longest = max(LONGEST, TIMES * len(text))
             return rewrite_error(answer.text, text, language=None, longest=longest, may_repeat=True)
 
-        with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
+        config = replace(self.llm, temperature=self.temperature)
+        with self.open_client(config) as llm:
             answers = llm.answer(requests, check, subject)
-        good: dict[str, list[str]] = {text: [] for text in labels.values()}
-        failures: dict[str, list[str]] = {text: [] for text in labels.values()}
+
+        versions: dict[str, list[str]] = {}
+        failures: dict[str, list[str]] = {}
+        for text in labels.values():
+            versions[text] = []
+            failures[text] = []
         for answer in answers:
             text = labels[answer.id]
             if answer.failure is None:
-                good[text].append(answer.text)
+                versions[text].append(answer.text)
             else:
                 failures[text].append(f"{subject}: {answer.failure}")
-        return Versions({text: own or [text] for text, own in good.items()}, failures, answers)
+        for text, own in versions.items():
+            if not own:
+                own.append(text)
+        return Versions(versions, failures, answers)

@@ -141,8 +141,11 @@ class LocalReranker(Reranker):
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, their identity, and how to load them."""
         name, revision, adapter = self.model, self.revision, None
+        dtype = self.dtype
         if self.trained is not None:
             name, revision, adapter = model_weights(*self.trained)
+            if dtype == LocalReranker.dtype:
+                dtype = self.trained[1].reranker.dtype
         # An export's head is its checkpoint's.
         own = read_any_manifest(self.model)
         labels = own.reranker.labels if isinstance(own, RerankerManifest) else 1
@@ -161,20 +164,10 @@ class LocalReranker(Reranker):
         if self.trained is not None:
             check_base(*self.trained, base)
         own_code = check_code(config, folder)
-        beside = {
-            str(path.relative_to(folder)): file_hash(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-            and (path.suffix in _TEXTS or path.parent != folder)
-            and path.name not in (MANIFEST, TRAINED_ON)
-        }
-        dtype = self.dtype
-        if self.trained is not None and dtype == LocalReranker.dtype:
-            dtype = self.trained[1].reranker.dtype
         settings = LoadSettings(dtype, self.runtime.device, own_code, adapter, labels)
         identity: dict[str, object] = {
             "weights": base.sha256,
-            "files": content_hash(beside),
+            "files": content_hash(_text_hashes(folder)),
             "dtype": dtype,
             "max_length": self.max_length,
             "libraries": {name: version(name) for name in ("tokenizers", "transformers")},
@@ -198,6 +191,17 @@ class LocalReranker(Reranker):
         names = read_object(folder / "config.json").get("architectures")
         name = str(names[0]) if isinstance(names, list) and names else "none"
         return None if name.endswith(_HEADS) else name
+
+
+def _text_hashes(folder: Path) -> dict[str, str]:
+    """Hash the files that scores depend on besides the weights, by their path in the folder."""
+    hashes: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.name in (MANIFEST, TRAINED_ON):
+            continue
+        if path.suffix in _TEXTS or path.parent != folder:
+            hashes[str(path.relative_to(folder))] = file_hash(path)
+    return hashes
 
 
 def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
@@ -255,10 +259,10 @@ def load_cross_encoder(
     import torch
     from sentence_transformers import CrossEncoder
 
-    from claim2source.models.load import count_positions
-
     labels = settings.labels if labels is None else labels
-    options: dict[str, Any] = {"ignore_mismatched_sizes": True} if new_head else {}
+    options: dict[str, Any] = {"dtype": settings.dtype, "use_safetensors": True}
+    if new_head:
+        options["ignore_mismatched_sizes"] = True
     try:
         model = CrossEncoder(
             str(folder),
@@ -267,28 +271,24 @@ def load_cross_encoder(
             max_length=max_length,
             trust_remote_code=settings.own_code,
             local_files_only=True,
-            model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **options},
+            model_kwargs=options,
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if model.num_labels != labels:
-        found_scores = f"model {folder}: {model.num_labels}"
-        if labels == 1:
-            raise UserError(f"{found_scores} scores for a pair; a re-ranker has 1")
-        raise UserError(f"{found_scores} scores for a pair; {labels} are needed")
-    missing = missing_weights(folder, model[0].model)
-    head = [key for key in missing if new_head and belongs_to_head(key, model[0].model)]
+        needed = "a re-ranker has 1" if labels == 1 else f"{labels} are needed"
+        raise UserError(f"model {folder}: {model.num_labels} scores for a pair; {needed}")
+    network = model[0].model
+    missing = missing_weights(folder, network)
+    head: list[str] = []
+    if new_head:
+        head = [key for key in missing if belongs_to_head(key, network)]
     require_weights(folder, set(missing).difference(head))
-    _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
+    _set_padding(folder, network.config.get_text_config(), model.tokenizer)
     set_padding_side(model)
-    positions = count_positions(model[0].model)
-    if positions is not None:
-        if max_length is not None and max_length > positions:
-            key = "model.max_length" if trains else "max_length"
-            raise ConfigError(key, max_length, f"at most {positions}")
-        model.tokenizer.model_max_length = min(model.tokenizer.model_max_length, positions)
+    _limit_length(model, max_length, "model.max_length" if trains else "max_length")
     if settings.adapter is not None:
-        with_adapter(model[0].model, settings.adapter)
+        with_adapter(network, settings.adapter)
     # Beside the modules: an activation is one, and no part of the network.
     object.__setattr__(model, "named_activation", model.activation_fn)
     object.__setattr__(model, "headless", bool(head))
@@ -298,6 +298,19 @@ def load_cross_encoder(
     if not trains:
         first_token_alone(model[0].model)
     return model.eval()
+
+
+def _limit_length(model: CrossEncoder, max_length: int | None, key: str) -> None:
+    """Cut pairs at the positions that a model has. Raises `ConfigError` if more are wanted."""
+    from claim2source.models.load import count_positions
+
+    positions = count_positions(model[0].model)
+    if positions is None:
+        return
+    if max_length is not None and max_length > positions:
+        raise ConfigError(key, max_length, f"at most {positions}")
+    tokenizer = model.tokenizer
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
 
 
 def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
@@ -340,20 +353,20 @@ def first_token_alone(model: Any) -> None:
     layer = base.encoder.layer[-1]
     attention = layer.attention.self
 
+    def by_head(rows: torch.Tensor) -> torch.Tensor:
+        return rows.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+
     def forward(hidden: torch.Tensor, mask: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:
-        query, key, value = (
-            part(rows).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
-            for part, rows in (
-                (attention.query, hidden[:, :1]),
-                (attention.key, hidden),
-                (attention.value, hidden),
-            )
-        )
+        first = hidden[:, :1]
+        query = by_head(attention.query(first))
+        key = by_head(attention.key(hidden))
+        value = by_head(attention.value(hidden))
+        first_mask = None if mask is None else mask[:, :, :1]
         attended = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask if mask is None else mask[:, :, :1]
+            query, key, value, attn_mask=first_mask
         )
         attended = attended.transpose(1, 2).flatten(2)
-        return layer.feed_forward_chunk(layer.attention.output(attended, hidden[:, :1]))
+        return layer.feed_forward_chunk(layer.attention.output(attended, first))
 
     layer.forward = forward
 

@@ -69,7 +69,9 @@ class EncoderReranker(Reranker):
     @cached_property
     def identity(self) -> Mapping[str, object]:
         encoder = self.encoder
-        sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
+        sides = [encoder]
+        if encoder.source_encoder is not None:
+            sides.append(encoder.source_encoder)
         template = encoder.settings.template
         return {
             "reranker": self.kind,
@@ -88,10 +90,13 @@ class Cosine(EncoderReranker):
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score all pairs at once; each text is encoded once, and kept in the store."""
         store = self.runtime.store
-        claims, read = self.encoder.encode([pair.claim for pair in pairs], "claim", store=store)
-        sources, also = self.encoder.encode([pair.source for pair in pairs], "source", store=store)
+        claim_texts = [pair.claim for pair in pairs]
+        source_texts = [pair.source for pair in pairs]
+        claims, read = self.encoder.encode(claim_texts, "claim", store=store)
+        sources, also = self.encoder.encode(source_texts, "source", store=store)
+        products = (claims * sources).sum(axis=1)
         lengths = np.linalg.norm(claims, axis=1) * np.linalg.norm(sources, axis=1)
-        cosines = (claims * sources).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        cosines = products / np.maximum(lengths, np.finfo(np.float32).tiny)
         yield RawScores(range(len(pairs)), cosines, tokens=read.tokens + also.tokens)
 
 
@@ -109,28 +114,28 @@ class MaxSim(EncoderReranker):
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs source by source: each text is encoded once, and sources are not kept."""
-        import torch
-
         claims = list(dict.fromkeys(pair.claim for pair in pairs))
-        number = {text: number_of for number_of, text in enumerate(claims)}
-        vectors: list[Tensor] = [torch.empty(0)] * len(claims)
+        vectors: dict[str, Tensor] = {}
         read = 0
-        for rows, vectors_of, tokens in self.encoder.token_vectors(claims, "claim"):
+        for rows, batch, tokens in self.encoder.token_vectors(claims, "claim"):
             read += tokens
-            for row, vector in zip(rows, vectors_of, strict=True):
-                vectors[row] = vector
-        asking: dict[str, list[int]] = {}
-        for number_of, pair in enumerate(pairs):
-            asking.setdefault(pair.source, []).append(number_of)
-        sources = list(asking)
-        for rows, vectors_of, tokens in self.encoder.token_vectors(sources, "source"):
-            numbers = [asking[sources[row]] for row in rows]
-            scores = [
-                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in members], source)
-                for members, source in zip(numbers, vectors_of, strict=True)
-            ]
-            flat = [number_of for members in numbers for number_of in members]
-            yield RawScores(flat, np.concatenate(scores), tokens=tokens + read)
+            for row, vector in zip(rows, batch, strict=True):
+                vectors[claims[row]] = vector
+
+        # By a source's text: the positions of its pairs.
+        positions: dict[str, list[int]] = {}
+        for position, pair in enumerate(pairs):
+            positions.setdefault(pair.source, []).append(position)
+        sources = list(positions)
+        for rows, batch, tokens in self.encoder.token_vectors(sources, "source"):
+            scored: list[int] = []
+            scores: list[np.ndarray] = []
+            for row, source in zip(rows, batch, strict=True):
+                members = positions[sources[row]]
+                own_claims = [vectors[pairs[position].claim] for position in members]
+                scores.append(_max_sim(own_claims, source))
+                scored += members
+            yield RawScores(scored, np.concatenate(scores), tokens=tokens + read)
             read = 0
 
 
@@ -138,6 +143,8 @@ def _max_sim(claims: Sequence[Tensor], source: Tensor) -> np.ndarray:
     """Score claims [tokens, width] with one source [tokens, width]; returns [claims] float32."""
     import torch
 
-    best = (torch.cat(list(claims)) @ source.T).amax(dim=1)
-    scores = [part.mean() for part in best.split([len(claim) for claim in claims])]
+    cosines = torch.cat(list(claims)) @ source.T
+    best = cosines.amax(dim=1)
+    lengths = [len(claim) for claim in claims]
+    scores = [part.mean() for part in best.split(lengths)]
     return torch.stack(scores).float().cpu().numpy()

@@ -66,7 +66,7 @@ def changed_padding(folder: Path) -> str | None:
         return None  # whoever loads the model says so
     kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     required = required_side(kind, config)
-    return required if required not in (None, declared) else None
+    return None if required == declared else required
 
 
 def _declared_side(folder: Path) -> str | None:

@@ -50,8 +50,8 @@ class Pair(NamedTuple):
 class RawScores:
     """Raw scores of some pairs, float32, by their positions in the request.
 
-    A pair that could not be scored has NaN, and its reason in `why`, by position. `tokens` are
-    those read now, `reused` counts the scores that were in the store.
+    A pair that could not be scored has NaN, and its `reason`, by position. `tokens` are those read
+    now, `reused` counts the scores that were in the store.
     """
 
     positions: Sequence[int]
@@ -71,7 +71,7 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Store and the device of a stage, a dataclass, beside its settings."""
+    """Stage, a dataclass, with a store and a device beside its settings."""
 
     @property
     def runtime(self) -> Runtime:
@@ -140,23 +140,32 @@ class Reranker(WithRuntime, ABC):
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         wanted_ids = {source for ids in candidates for source in ids}
         wanted = [source for source in sources if source.id in wanted_ids]
-        texts = dict(
-            zip([source.id for source in wanted], self.rendering.source_texts(wanted), strict=True)
-        )
+        source_texts: dict[str, str] = {}
+        for source, text in zip(wanted, self.rendering.source_texts(wanted), strict=True):
+            source_texts[source.id] = text
+        claim_texts = self.rendering.claim_texts(claims)
+
+        # Distinct pairs by their numbers, and the numbers of every claim's pairs.
         pairs: dict[Pair, int] = {}
-        rows = [
-            [pairs.setdefault(Pair(text, texts[source]), len(pairs)) for source in ids]
-            for text, ids in zip(self.rendering.claim_texts(claims), candidates, strict=True)
-        ]
+        rows: list[list[int]] = []
+        for text, ids in zip(claim_texts, candidates, strict=True):
+            row = []
+            for source_id in ids:
+                pair = Pair(text, source_texts[source_id])
+                row.append(pairs.setdefault(pair, len(pairs)))
+            rows.append(row)
         scored = self.pair_scores(list(pairs))
-        ranked, failures, notes = {}, [], {}
+
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        failures: list[Failure] = []
+        notes: dict[str, str] = {}
         untranslated = set(missing_translations(claims, self.rendering.claims))
         for claim, row in zip(claims, rows, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = self._rank(before, scored.scores[row])
-            failures += [
-                Failure(claim.id, scored.reason[pair]) for pair in row if pair in scored.reason
-            ]
+            for number in row:
+                if number in scored.reason:
+                    failures.append(Failure(claim.id, scored.reason[number]))
             notes[claim.id] = f"{len(row)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
@@ -165,50 +174,98 @@ class Reranker(WithRuntime, ABC):
 
     def pair_scores(self, pairs: Sequence[Pair]) -> RawScores:
         """Score distinct pairs, those that the store has not; new scores are written to it."""
-        scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
-            return RawScores((), scores)
+            return RawScores((), np.empty(0, dtype=np.float32))
         store = self.runtime.store
-        space = store.pair_scores(self.identity, self.label) if store is not None else None
-        keys = _keys(pairs) if space is not None else []
-        todo = space.missing(keys) if space is not None else list(range(len(pairs)))
-        if space is not None:
-            stored_rows = sorted(set(range(len(pairs))).difference(todo))
-            if stored_rows:
-                scores[stored_rows] = space.get([keys[row] for row in stored_rows])[:, 0]
-        cause: dict[int, str] = {}
-        tokens, new, started = 0, [], time.monotonic()
+        space = None
+        if store is not None:
+            space = store.pair_scores(self.identity, self.label)
+        table = _ScoreTable(pairs, space)
+        todo = table.missing()
+        reused = len(pairs) - len(todo)
+
+        reasons: dict[int, str] = {}
+        tokens = 0
         name = f"pairs by {self.label}" if self.runtime.progress else None
-        with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
+        with Progress(name, len(pairs), reused) as bar:
             try:
-                for batch in self.score([pairs[row] for row in todo]) if todo else ():
-                    rows = [todo[row] for row in batch.positions]
-                    scores[rows] = batch.scores
-                    cause |= {todo[row]: reason for row, reason in batch.reason.items()}
+                for batch in self._score_some(pairs, todo):
+                    table.add(batch)
+                    reasons |= batch.reason
                     tokens += batch.tokens
-                    new += rows
-                    bar.update(len(rows))
-                    late = time.monotonic() - started >= _SECONDS
-                    if space is not None and (late or len(new) >= _SHARD):
-                        _store_finite_scores(space, keys, scores, new)
-                        new, started = [], time.monotonic()
+                    bar.update(len(batch.positions))
             finally:
                 # Also what was scored before an error or a key press.
-                if space is not None:
-                    _store_finite_scores(space, keys, scores, new)
+                table.flush()
+
+        scores = table.scores
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
-        cause = {row: cause.get(row, NOT_A_NUMBER) for row in failed}
-        return RawScores(range(len(pairs)), scores, cause, tokens, len(pairs) - len(todo))
+        causes = {row: reasons.get(row, NOT_A_NUMBER) for row in failed}
+        return RawScores(range(len(pairs)), scores, causes, tokens, reused)
+
+    def _score_some(self, pairs: Sequence[Pair], rows: Sequence[int]) -> Iterator[RawScores]:
+        """Score the pairs at some positions, which the batches then name."""
+        if not rows:
+            return
+        for batch in self.score([pairs[row] for row in rows]):
+            positions = [rows[position] for position in batch.positions]
+            reasons: dict[int, str] = {}
+            for position, reason in batch.reason.items():
+                reasons[rows[position]] = reason
+            yield RawScores(positions, batch.scores, reasons, batch.tokens)
 
     def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         scores = scores.astype(np.float64)
-        good = np.flatnonzero(~np.isnan(scores))
-        if self.mix and len(good):
+        known = np.flatnonzero(~np.isnan(scores))
+        if self.mix and len(known):
             first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
-            own = (1 - self.mix) * min_max(scores[good])
-            scores[good] = self.mix * min_max(first[good]) + own
+            own = (1 - self.mix) * min_max(scores[known])
+            scores[known] = self.mix * min_max(first[known]) + own
         return ranked_by(before, scores)
+
+
+class _ScoreTable:
+    """Scores [pairs] float32, NaN at first, that are read from a store and written to it."""
+
+    def __init__(self, pairs: Sequence[Pair], space: EmbeddingSpace | None) -> None:
+        self.scores = np.full(len(pairs), np.nan, dtype=np.float32)
+        self._space = space
+        self._keys = [] if space is None else _keys(pairs)
+        # Rows that are not written yet, and since when.
+        self._new: list[int] = []
+        self._since = time.monotonic()
+
+    def missing(self) -> list[int]:
+        """Read the stored scores; list the rows of the others."""
+        rows = range(len(self.scores))
+        if self._space is None:
+            return list(rows)
+        missing = self._space.missing(self._keys)
+        stored = sorted(set(rows).difference(missing))
+        if stored:
+            found = self._space.get([self._keys[row] for row in stored])
+            self.scores[stored] = found[:, 0]
+        self._since = time.monotonic()
+        return missing
+
+    def add(self, batch: RawScores) -> None:
+        """Set the scores of a batch; write now and then."""
+        self.scores[batch.positions] = batch.scores
+        self._new += batch.positions
+        is_late = time.monotonic() - self._since >= _SECONDS
+        if is_late or len(self._new) >= _SHARD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the scores that are new."""
+        if self._space is not None:
+            # A pair that failed is scored again next time.
+            rows = [row for row in self._new if np.isfinite(self.scores[row])]
+            keys = [self._keys[row] for row in rows]
+            self._space.put(keys, self.scores[rows][:, None])
+        self._new = []
+        self._since = time.monotonic()
 
 
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
@@ -218,45 +275,51 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
     scores strictly decrease: a run would order equal ones by the sources' ids.
     """
     ids = list(before)
-    good = np.flatnonzero(~np.isnan(scores))
-    if not len(good):
+    known = np.flatnonzero(~np.isnan(scores))
+    if not len(known):
         return list(before.items())
-    finite = scores[good].astype(np.float64)
-    order = good[np.argsort(-finite, kind="stable")].tolist()
-    value = dict(zip(good.tolist(), finite.tolist(), strict=True))
+    values = scores[known].astype(np.float64)
+    order = known[np.argsort(-values, kind="stable")].tolist()
     for row in np.flatnonzero(np.isnan(scores)).tolist():
         order.insert(row, row)
     order += range(len(scores), len(ids))
-    ranked, last = [], np.float32(np.inf)
+
+    value = dict(zip(known.tolist(), values.tolist(), strict=True))
     top = np.float32(max(value.values()))
+    ranked: list[tuple[str, float]] = []
+    last = np.float32(np.inf)
     for rank, row in enumerate(order):
         # A source without a score lies between its neighbours, those beyond below all.
-        below = last - np.float32(1) if row >= len(scores) else last
-        score = np.float32(value.get(row, below))
-        if rank == 0 and row not in value:
+        if row in value:
+            score = np.float32(value[row])
+        elif rank == 0:
             score = np.nextafter(top, np.float32(np.inf))
-        last = min(score, np.nextafter(last, np.float32(-np.inf)))
+        elif row >= len(scores):
+            score = last - np.float32(1)
+        else:
+            score = last
+        below = np.nextafter(last, np.float32(-np.inf))
+        last = min(score, below)
         ranked.append((ids[row], float(last)))
     return ranked
 
 
 def min_max(scores: np.ndarray) -> np.ndarray:
     """Normalise to 0..1; scores that are all equal become 1."""
-    low, high = scores.min(), scores.max()
-    return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+    low = scores.min()
+    high = scores.max()
+    if high > low:
+        return (scores - low) / (high - low)
+    return np.ones_like(scores)
 
 
 def _keys(pairs: Sequence[Pair]) -> list[bytes]:
-    hashed = {text: text_key(text) for text in {text for pair in pairs for text in pair}}
+    hashed: dict[str, bytes] = {}
+    for pair in pairs:
+        for text in pair:
+            if text not in hashed:
+                hashed[text] = text_key(text)
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
-
-
-def _store_finite_scores(
-    space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
-) -> None:
-    # A pair that failed is scored again next time.
-    good = [row for row in fresh if np.isfinite(scores[row])]
-    space.put([keys[row] for row in good], scores[good][:, None])
 
 
 def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
@@ -268,8 +331,9 @@ def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
 
 def token_budget(device: torch.device, budget: int | None) -> tuple[int, int]:
     """Return the padded tokens of a batch, and the cost of one more batch in such tokens."""
-    on_cpu = device.type == "cpu"
-    return budget or (_CPU_TOKENS if on_cpu else _GPU_TOKENS), _CPU_EXTRA if on_cpu else _GPU_EXTRA
+    if device.type == "cpu":
+        return budget or _CPU_TOKENS, _CPU_EXTRA
+    return budget or _GPU_TOKENS, _GPU_EXTRA
 
 
 def scored_alone(
@@ -290,11 +354,11 @@ def scored_alone(
         yield from scored_alone(rows[:half], score, tokens)
         yield from scored_alone(rows[half:], score)
         return
-    bad = np.flatnonzero(~np.isfinite(scores)).tolist()
-    if bad and len(rows) > 1:
-        good = np.flatnonzero(np.isfinite(scores)).tolist()
-        yield RawScores([rows[row] for row in good], scores[good], tokens=tokens)
-        for row in bad:
-            yield from scored_alone([rows[row]], score)
+    is_finite = np.isfinite(scores)
+    if len(rows) > 1 and not is_finite.all():
+        finite = np.flatnonzero(is_finite).tolist()
+        yield RawScores([rows[place] for place in finite], scores[finite], tokens=tokens)
+        for place in np.flatnonzero(~is_finite).tolist():
+            yield from scored_alone([rows[place]], score)
         return
     yield RawScores(rows, scores, tokens=tokens)

@@ -55,7 +55,8 @@ class Posts(WithRuntime):
 
     def check(self) -> None:
         for key in ("dataset", "split", "model"):
-            require(bool(getattr(self, key).strip()), key, getattr(self, key), "a name or a folder")
+            value = getattr(self, key)
+            require(bool(value.strip()), key, value, "a name or a folder")
 
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
@@ -82,32 +83,49 @@ class Posts(WithRuntime):
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
-        own = {key for claim in claims for key in _keys(claim)}
-        posts = [post for post in self.known_posts if own.isdisjoint(_keys(post))]
-        texts, store = self.rendering.claim_texts([*posts, *claims]), self.runtime.store
-        vectors, read = self.resolved.encoder.encode(texts, "claim", store=store)
-        known, of_claims = np.split(unit_vectors(vectors), [len(posts)])
+        posts = self._posts_of_others(claims)
+        texts = self.rendering.claim_texts([*posts, *claims])
+        encoder = self.resolved.encoder
+        vectors, read = encoder.encode(texts, "claim", store=self.runtime.store)
+        known, claim_vectors = np.split(unit_vectors(vectors), [len(posts)])
+
         rows = defaultdict[str, list[int]](list)
         for row, post in enumerate(posts):
             for gold in post.golds:
                 rows[gold].append(row)
-        mean, spread = other_papers_cosines(known, connected_groups(post.golds for post in posts))
-        ranked, notes = {}, {}
-        for claim, vector in zip(claims, of_claims, strict=True):
+        papers = connected_groups(post.golds for post in posts)
+        mean, spread = other_papers_cosines(known, papers)
+
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, str] = {}
+        for claim, vector in zip(claims, claim_vectors, strict=True):
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
             cosines = known @ vector
-            nearest = [cosines[rows[s]].max() if s in rows else mean for s in first]
+            nearest = []
+            for source in first:
+                known_cosine = cosines[rows[source]].max() if source in rows else mean
+                nearest.append(known_cosine)
             near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
             scores = np.array([before[source] for source in first], np.float64)
             ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
-            notes[claim.id] = f"{int((near > 0).sum())} of {len(first)} sources have a near post"
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=Cost(tokens=read.tokens))
+            count = int((near > 0).sum())
+            notes[claim.id] = f"{count} of {len(first)} sources have a near post"
+        run = Run.from_lists(ranked, pool=run.pool)
+        return Result(run, notes, cost=Cost(tokens=read.tokens))
+
+    def _posts_of_others(self, claims: Sequence[Claim]) -> list[Claim]:
+        """List the known posts without those that are ranked."""
+        own: set[tuple[str, str]] = set()
+        for claim in claims:
+            own |= _keys(claim)
+        return [post for post in self.known_posts if own.isdisjoint(_keys(post))]
 
 
 def _keys(claim: Claim) -> set[tuple[str, str]]:
     """Identify a claim by its id and, without the set's name in a mixed data set, id and text."""
-    return {(claim.id, ""), (claim.id.rpartition("/")[2], plain_text(claim.text))}
+    own_id = claim.id.rpartition("/")[2]
+    return {(claim.id, ""), (own_id, plain_text(claim.text))}
 
 
 def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:
@@ -116,7 +134,8 @@ def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[fl
     `vectors` [posts, dimensions] have length 1, `papers` [posts] number what they mean. Without two
     papers no cosine is high: 1 and 1.
     """
-    numbers, highest = np.array(papers), np.empty(len(papers), np.float32)
+    numbers = np.array(papers)
+    highest = np.empty(len(papers), np.float32)
     for start in range(0, len(papers), _BLOCK):
         block = slice(start, start + _BLOCK)
         cosines = vectors[block] @ vectors.T
@@ -130,4 +149,6 @@ def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[fl
 def standardised(scores: np.ndarray) -> np.ndarray:
     """Subtract the mean and divide by the deviation; scores that are all equal become 0."""
     spread = scores.std() if len(scores) else 0.0
-    return (scores - scores.mean()) / spread if spread > 0 else np.zeros_like(scores)
+    if spread > 0:
+        return (scores - scores.mean()) / spread
+    return np.zeros_like(scores)

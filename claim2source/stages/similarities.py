@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -58,16 +59,19 @@ class ViewConfig(Settings):
     sources: SourceForm = "title_abstract"
 
     def check(self) -> None:
-        lexical = self.score == "bm25"
-        require(lexical or self.terms == "words", "terms", self.terms, "words but with score bm25")
-        parts = get_args(PartOfSource) if self.score in ("bm25", "cosine") else ("all",)
+        has_terms = self.score == "bm25" or self.terms == "words"
+        require(has_terms, "terms", self.terms, "words but with score bm25")
+        parts: tuple[str, ...] = ("all",)
+        if self.score in ("bm25", "cosine"):
+            parts = get_args(PartOfSource)
         if self.encodes or self.terms != "words":
             parts = tuple(part for part in parts if part != "metadata")
         require_one_of("part", self.part, parts)
-        good = self.bm25.analysis == "terms"
-        require(good, "bm25.analysis", self.bm25.analysis, "terms: the others have other scores")
-        good = self.model is None or self.encodes
-        require(good, "model", self.model, f"none with score {self.score}")
+        analysis = self.bm25.analysis
+        allowed = "terms: the others have other scores"
+        require(analysis == "terms", "bm25.analysis", analysis, allowed)
+        has_encoder = self.model is None or self.encodes
+        require(has_encoder, "model", self.model, f"none with score {self.score}")
 
     @property
     def encodes(self) -> bool:
@@ -75,8 +79,9 @@ class ViewConfig(Settings):
 
     def encoder_over(self, default: ModelConfig) -> ModelConfig:
         """Return the encoder, which is `default` as far as no other is named."""
-        model = self.model or default
-        return model.over(default) if isinstance(model, ModelChanges) else model
+        if isinstance(self.model, ModelChanges):
+            return self.model.over(default)
+        return self.model or default
 
     @property
     def is_similarity(self) -> bool:
@@ -90,10 +95,11 @@ class TextVectors(NamedTuple):
     rows: Mapping[str, int]
     vectors: np.ndarray
 
-    def of(self, texts: Sequence[str]) -> np.ndarray:
+    def get(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of some texts, [texts, dimensions]."""
-        rows_of: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
-        return rows_of
+        rows = [self.rows[text] for text in texts]
+        vectors: np.ndarray = self.vectors[rows]
+        return vectors
 
 
 class Scorer:
@@ -111,12 +117,13 @@ class Scorer:
         several: bool = False,
     ) -> None:
         self._sources = {source.id: source for source in sources}
-        self.runtime, self._several = runtime or Runtime(), several
+        self.runtime = runtime or Runtime()
+        self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
         self._lexical: dict[ViewConfig, BM25Index] = {}
 
-    def of_pool(self, sources: Sequence[Source]) -> Scorer:
-        """Return a scorer of another pool that shares the encoders."""
+    def for_sources(self, sources: Sequence[Source]) -> Scorer:
+        """Make a scorer of another pool that shares the encoders."""
         scorer = Scorer(sources, self.runtime, several=self._several)
         scorer._encoders = self._encoders
         return scorer
@@ -153,75 +160,105 @@ class Scorer:
         `fresh` encodes claims whose vectors the store may hold: what a new claim costs.
         """
         if view.score == "year":
-            dates = [[self._sources[source].date for source in ids] for ids in candidates]
-            return [np.array([decimal_year(date) for date in row], np.float64) for row in dates]
+            return [self._years(ids) for ids in candidates]
         if view.score == "bm25":
             values = self._bm25(view, claims, candidates)
         else:
-            texts_of = _sentences if view.score == "best_sentence" else _whole_texts
-            values = self._cosines(view, claims, candidates, texts_of, fresh)
+            values = self._cosines(view, claims, candidates, fresh)
         if view.part == "all":
             return values
-        missing = (
-            [_lacks(self._sources[source], view.part) for source in ids] for ids in candidates
-        )
-        return [np.where(none, np.nan, value) for none, value in zip(missing, values, strict=True)]
+        known: list[np.ndarray] = []
+        for ids, value in zip(candidates, values, strict=True):
+            lacks = [_lacks(self._sources[source], view.part) for source in ids]
+            known.append(np.where(lacks, np.nan, value))
+        return known
+
+    def _years(self, ids: Sequence[str]) -> np.ndarray:
+        years = [decimal_year(self._sources[source].date) for source in ids]
+        return np.array(years, np.float64)
 
     def _bm25(
         self, view: ViewConfig, claims: Sequence[Claim], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        metadata = view.part == "metadata" or (view.part == "all" and view.bm25.metadata)
-        config = replace(view.bm25, claims=view.claims, metadata=metadata)
-        index = self._lexical.get(view)
         if view.terms != "words":
             claims = [_as_grams(claim, view) for claim in claims]
-            base = replace(config, metadata=False, stop_words=False, stemmer=False)
-            config = replace(base, claims="original")
-        if index is None:
+        queries: list[Claim] = []
+        for claim, ids in zip(claims, candidates, strict=True):
+            queries.append(replace(claim, candidates=tuple(ids)))
+        deepest = max(map(len, candidates), default=0)
+        run = self._lexical_index(view).rank(queries, deepest)
+
+        rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
+        scores: list[np.ndarray] = []
+        for claim, ids in zip(claims, candidates, strict=True):
+            ranked = run.scored(claim.id)
+            own = [ranked.get(source, 0.0) for source in ids]
+            scores.append(np.array(own) / rarest)
+        return scores
+
+    def _lexical_index(self, view: ViewConfig) -> BM25Index:
+        """Return the pool's index by a view's terms, built when it is first needed."""
+        if view not in self._lexical:
+            config = replace(view.bm25, claims=view.claims, metadata=_has_metadata(view))
             pool = [_only(source, view.part) for source in self._sources.values()]
             if view.terms != "words":
                 pool = _gram_sources(pool, view)
-            index = self._lexical[view] = BM25Index(pool, config)
-        queries = [
-            replace(claim, candidates=tuple(ids))
-            for claim, ids in zip(claims, candidates, strict=True)
-        ]
-        run = index.rank(queries, max(map(len, candidates), default=0))
-        rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
-        scores = []
-        for claim, ids in zip(claims, candidates, strict=True):
-            ranked = run.scored(claim.id)
-            scores.append(np.array([ranked.get(source, 0.0) for source in ids]) / rarest)
-        return scores
+                config = replace(
+                    config, metadata=False, stop_words=False, stemmer=False, claims="original"
+                )
+            self._lexical[view] = BM25Index(pool, config)
+        return self._lexical[view]
 
     def _cosines(
         self,
         view: ViewConfig,
         claims: Sequence[Claim],
         candidates: Sequence[Sequence[str]],
-        texts_of: Callable[[Sequence[Source], Rendering], list[list[str]]],
         fresh: bool,
     ) -> list[np.ndarray]:
+        """Take the highest cosine of each claim with the texts of each of its sources."""
         resolved = self.resolved(view)
         rendering = resolved.rendering or Rendering(view.claims, view.sources)
-        ids = list(dict.fromkeys(source for ids_of_claim in candidates for source in ids_of_claim))
-        parts = [_only(self._sources[source], view.part) for source in ids]
-        texts = dict(zip(ids, texts_of(parts, rendering), strict=True))
-        store = self.runtime.store
-        sources = self._encoded(
-            resolved, [t for text in texts.values() for t in text], "source", store
-        )
+        texts = self._source_texts(view, candidates, rendering)
+        source_texts: list[str] = []
+        for own_texts in texts.values():
+            source_texts += own_texts
         claim_texts = rendering.claim_texts(claims)
-        own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
-        cosines = []
-        for text, ids_of_claim in zip(claim_texts, candidates, strict=True):
-            if not ids_of_claim:
-                cosines.append(np.empty(0))
+        store = self.runtime.store
+        source_vectors = self._encoded(resolved, source_texts, "source", store)
+        claim_vectors = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
+
+        highest: list[np.ndarray] = []
+        for text, ids in zip(claim_texts, candidates, strict=True):
+            if not ids:
+                highest.append(np.empty(0))
                 continue
-            vectors = sources.of([t for source in ids_of_claim for t in texts[source]])
-            starts = np.cumsum([0, *(len(texts[source]) for source in ids_of_claim[:-1])])
-            cosines.append(np.maximum.reduceat(vectors @ own.of([text])[0], starts))
-        return [scores.astype(np.float64) for scores in cosines]
+            own_texts = []
+            starts: list[int] = []
+            for source in ids:
+                starts.append(len(own_texts))
+                own_texts += texts[source]
+            cosines = source_vectors.get(own_texts) @ claim_vectors.get([text])[0]
+            best = np.maximum.reduceat(cosines, starts)
+            highest.append(best.astype(np.float64))
+        return highest
+
+    def _source_texts(
+        self, view: ViewConfig, candidates: Sequence[Sequence[str]], rendering: Rendering
+    ) -> dict[str, list[str]]:
+        """Write the texts of the candidates that a view compares: one, or their sentences."""
+        distinct: dict[str, Source] = {}
+        for ids in candidates:
+            for source in ids:
+                if source not in distinct:
+                    distinct[source] = _only(self._sources[source], view.part)
+        parts = list(distinct.values())
+        if view.score == "best_sentence":
+            return {part.id: _sentences(part) for part in parts}
+        texts: dict[str, list[str]] = {}
+        for part, text in zip(parts, rendering.source_texts(parts), strict=True):
+            texts[part.id] = [text]
+        return texts
 
     def _encoded(
         self,
@@ -235,18 +272,25 @@ class Scorer:
         progress = f"{side}s" if self.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         rows = {text: row for row, text in enumerate(distinct)}
-        return TextVectors(rows, unit_vectors(vectors) if distinct else vectors)
+        if distinct:
+            vectors = unit_vectors(vectors)
+        return TextVectors(rows, vectors)
 
 
-def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
-    return [[text] for text in rendering.source_texts(sources)]
+def _has_metadata(view: ViewConfig) -> bool:
+    """Whether BM25 reads venues and authors too."""
+    if view.part == "all":
+        return view.bm25.metadata
+    return view.part == "metadata"
 
 
-def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
-    return [
-        [text for text in (source.title.strip(), *split_sentences(source.abstract)) if text] or [""]
-        for source in sources
-    ]
+def _sentences(source: Source) -> list[str]:
+    """List a source's title and the sentences of its abstract; an empty text if it has none."""
+    sentences = split_sentences(source.abstract)
+    title = source.title.strip()
+    if title:
+        sentences = [title, *sentences]
+    return sentences or [""]
 
 
 def _only(source: Source, part: PartOfSource) -> Source:
@@ -254,61 +298,76 @@ def _only(source: Source, part: PartOfSource) -> Source:
         return replace(source, abstract="", venue="", authors=())
     if part == "abstract":
         return replace(source, title="", venue="", authors=())
-    return replace(source, title="", abstract="") if part == "metadata" else source
+    if part == "metadata":
+        return replace(source, title="", abstract="")
+    return source
 
 
 def _lacks(source: Source, part: PartOfSource) -> bool:
     """Whether a source has nothing in a part: a low score would speak against it."""
     if part == "metadata":
         return not source.venue.strip() and not source.authors
-    return not (source.title if part == "title" else source.abstract).strip()
+    text = source.title if part == "title" else source.abstract
+    return not text.strip()
 
 
 def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
     """Write a claim as its bigrams or pieces of words, to be compared as words."""
-    parts = claim_parts(claim, view.claims)
-    text = " ".join(_grams([part.text], view, part.language)[0] for part in parts)
-    return replace(claim, text=text, lang="en", translation=None)
+    grams: list[str] = []
+    for part in claim_parts(claim, view.claims):
+        grams += _grams([part.text], view, part.language)
+    return replace(claim, text=" ".join(grams), lang="en", translation=None)
 
 
 def _gram_sources(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
     """Write the parts of sources as grams, none of which spans two parts."""
     titles = _grams([source.title for source in pool], view, view.bm25.language)
     abstracts = _grams([source.abstract for source in pool], view, view.bm25.language)
-    return [
-        replace(source, title=title, abstract=abstract)
-        for source, title, abstract in zip(pool, titles, abstracts, strict=True)
-    ]
+    written: list[Source] = []
+    for source, title, abstract in zip(pool, titles, abstracts, strict=True):
+        written.append(replace(source, title=title, abstract=abstract))
+    return written
 
 
 def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
-    characters = view.terms == "characters"
-    stemmer = None if characters else make_stemmer(view.bm25)
-    left_out = sorted(
-        get_stop_words(view.bm25, language) | get_stop_words(view.bm25, view.bm25.language)
-    )
-    speller = SPELLERS.get(view.bm25.language, str)
-    split = import_bm25s().tokenize(
+    """Write texts in a language as the grams of a view, between spaces."""
+    config = view.bm25
+    left_out = get_stop_words(config, language) | get_stop_words(config, config.language)
+    speller = SPELLERS.get(config.language, str)
+    has_characters = view.terms == "characters"
+    split: list[list[str]] = import_bm25s().tokenize(
         [speller(nfkc(text)) for text in texts],
-        stopwords=left_out,
-        stemmer=stemmer,
+        stopwords=sorted(left_out),
+        stemmer=None if has_characters else make_stemmer(config),
         return_ids=False,
         show_progress=False,
     )
-    if characters:
-        grams_of: dict[str, str] = {}
-        for word in {word for words in split for word in words}:
-            marked = f"_{word}_"
-            pieces = (marked[i : i + _GRAM] for i in range(max(1, len(marked) - _GRAM + 1)))
-            grams_of[word] = " ".join(pieces)
-        return [" ".join(grams_of[word] for word in words) for words in split]
-    return [
-        " ".join(f"{word}_{next_one}" for word, next_one in zip(words, words[1:], strict=False))
-        for words in split
-    ]
+    if has_characters:
+        pieces: dict[str, str] = {}
+        for words in split:
+            for word in words:
+                if word not in pieces:
+                    pieces[word] = _character_grams(word)
+        return [" ".join(map(pieces.__getitem__, words)) for words in split]
+    return [_bigrams(words) for words in split]
+
+
+def _character_grams(word: str) -> str:
+    """Cut a word, its ends marked, into overlapping pieces of `_GRAM` letters."""
+    marked = f"_{word}_"
+    count = max(1, len(marked) - _GRAM + 1)
+    pieces = [marked[start : start + _GRAM] for start in range(count)]
+    return " ".join(pieces)
+
+
+def _bigrams(words: Sequence[str]) -> str:
+    bigrams = [f"{first}_{second}" for first, second in pairwise(words)]
+    return " ".join(bigrams)
 
 
 def decimal_year(date: str) -> float:
     """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
     year, rest = divmod(first_day(date), 10_000)
-    return year + (rest // 100 - 1) / 12 if year else math.nan
+    if not year:
+        return math.nan
+    return year + (rest // 100 - 1) / 12

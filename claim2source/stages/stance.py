@@ -35,7 +35,8 @@ NO_WEIGHT = "weights of stances that sum to 0"
 class Stances:
     """Stance of each pair's second text towards its first, [pairs] float64, -2 to 2.
 
-    A pair that could not be judged has NaN; `why` says why, and of others what was left out.
+    A pair that could not be judged has NaN. `reason` says why, by the pair's position, and of
+    other pairs what was left out.
     """
 
     values: np.ndarray
@@ -80,8 +81,8 @@ class Stance(RewritingStage):
         if self.by == "llm":
             super().check()
             require(self.model is None, "model", self.model, "none by llm: `llm.model` names it")
-        good = self.rewrites > 0 or not self.summaries
-        require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
+        fits = self.rewrites > 0 or not self.summaries
+        require(fits, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
 
     @cached_property
     def scorer(self) -> Cosine | None:
@@ -97,50 +98,57 @@ class Stance(RewritingStage):
         return super().identity if self.scorer is None else self.scorer.identity
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Give every claim the verdict of its first `depth` sources, as its note."""
         run = run.top(self.depth)
         texts = {source.id: source.abstract for source in sources}
-        rows = [(c, Pair(c.text, texts[source])) for c in claims for source in run.sources(c.id)]
-        judged = self.stances([pair for _, pair in rows])
-        failures = [
-            Failure(rows[row][0].id, reason)
-            for row, whys in judged.reason.items()
-            for reason in whys
-        ]
-        values = iter(judged.values.tolist())
+        pairs: list[Pair] = []
+        claim_of_pair: list[str] = []
+        for claim in claims:
+            for source in run.sources(claim.id):
+                pairs.append(Pair(claim.text, texts[source]))
+                claim_of_pair.append(claim.id)
+        judged = self.stances(pairs)
+        failures: list[Failure] = []
+        for row, reasons in judged.reason.items():
+            for reason in reasons:
+                failures.append(Failure(claim_of_pair[row], reason))
+
+        values = judged.values.tolist()
+        start = 0
         notes: dict[str, str] = {}
         details: dict[str, dict[str, float]] = {}
         for claim in claims:
             scores = list(run.scored(claim.id).values())
-            own = [next(values) for _ in scores]
+            end = start + len(scores)
+            own = values[start:end]
+            start = end
             mean = mean_stance(own, scores, self.weights)
             if mean is not None:
                 details[claim.id] = {MEAN: mean}
             elif own:
-                failures.append(Failure(claim.id, NO_STANCE if np.isnan(own).all() else NO_WEIGHT))
+                reason = NO_STANCE if np.isnan(own).all() else NO_WEIGHT
+                failures.append(Failure(claim.id, reason))
             notes[claim.id] = to_verdict(mean, self.threshold)
+
         if self.drop_unverifiable:
-            lists = {
-                claim: [] if notes.get(claim) == UNVERIFIABLE else [*run.scored(claim).items()]
-                for claim in run.claim_ids
-            }
-            run = Run.from_lists(lists, pool=run.pool)
+            run = _without_evidence(run, notes)
         return Result(
             run, notes, tuple(failures), judged.cost, details=details, thinking=judged.thinking
         )
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
+        """Judge the stances of pairs' sources towards their claims."""
         if self.scorer is None:
             return self._ask_llm(pairs)
-        distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
+        distinct: dict[Pair, int] = {}
+        rows = [distinct.setdefault(pair, len(distinct)) for pair in pairs]
         scored = self.scorer.pair_scores(list(distinct))
-        rows = [distinct[pair] for pair in pairs]
-        reason = {
-            position: [scored.reason[row]]
-            for position, row in enumerate(rows)
-            if row in scored.reason
-        }
+        reasons: dict[int, list[str]] = {}
+        for position, row in enumerate(rows):
+            if row in scored.reason:
+                reasons[position] = [scored.reason[row]]
         cost = Cost(tokens=scored.tokens, reused=scored.reused)
-        return Stances(scored.scores[rows].astype(np.float64), reason, cost)
+        return Stances(scored.scores[rows].astype(np.float64), reasons, cost)
 
     def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
         """Ask the language model.
@@ -148,31 +156,45 @@ class Stance(RewritingStage):
         The j-th version of one text goes with the j-th of the other; if one has fewer good
         versions, they are used again.
         """
-        texts = [text for pair in pairs for text in pair]
+        texts: list[str] = []
+        for pair in pairs:
+            texts += pair
         if self.summaries:
             versions = self.versions(texts, self.summary_prompt, "summaries")
         else:
             versions = self.versions(texts)
         answered = list(versions.answers)
-        prompt, schema = read_prompt(self.prompt), score_schema(-HIGHEST, HIGHEST)
+        prompt = read_prompt(self.prompt)
+        schema = score_schema(-HIGHEST, HIGHEST)
         tasks: list[Task[list[float]]] = []
         answers: list[list[float]] = [[] for _ in pairs]
-        reason: dict[int, list[str]] = {row: [] for row in range(len(pairs))}
+        reasons: list[list[str]] = [[] for _ in pairs]
         for row, pair in enumerate(pairs):
-            rumors, tweets = versions.of[pair.claim], versions.of[pair.source]
+            rumors = versions.of[pair.claim]
+            tweets = versions.of[pair.source]
             for text in dict.fromkeys(pair):
-                reason[row] += versions.failures.get(text, ())
+                reasons[row] += versions.failures.get(text, ())
             for number in range(max(len(rumors), len(tweets))):
                 values = {
                     "rumor": rumors[number % len(rumors)],
                     "tweet": tweets[number % len(tweets)],
                 }
                 request = Request.of(prompt, f"pair {row + 1}", values, schema=schema)
-                tasks.append(Task(answers[row], reason[row], request))
-        for scores, answer in self.good(tasks, answered, "stances"):
+                tasks.append(Task(answers[row], reasons[row], request))
+        for scores, answer in self.run_tasks(tasks, answered, "stances"):
             scores.append(score_reply(answer))
-        failed = {row: reasons for row, reasons in reason.items() if reasons}
+        failed = {row: own for row, own in enumerate(reasons) if own}
         return Stances(means(answers), failed, answers_cost(answered), count_thinking(answered))
+
+
+def _without_evidence(run: Run, verdicts: Mapping[str, str]) -> Run:
+    """Take the sources away from the claims that cannot be verified."""
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for claim in run.claim_ids:
+        lists[claim] = []
+        if verdicts.get(claim) != UNVERIFIABLE:
+            lists[claim] = list(run.scored(claim).items())
+    return Run.from_lists(lists, pool=run.pool)
 
 
 def to_verdict(mean: float | None, threshold: float) -> Label:
@@ -188,9 +210,13 @@ def mean_stance(
 
     NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
     """
-    own, shares = np.array(stances, np.float64), np.array(scores, np.float64)
-    own, shares = own[~np.isnan(own)], shares[~np.isnan(own)]
+    all_stances = np.array(stances, np.float64)
+    is_known = ~np.isnan(all_stances)
+    own = all_stances[is_known]
+    shares = np.array(scores, np.float64)[is_known]
     if weights == "min_max" and len(shares):
         shares = min_max(shares)
     total = shares.sum()
-    return float(own @ shares / total) if total else None
+    if not total:
+        return None
+    return float(own @ shares / total)

@@ -96,7 +96,9 @@ class Poll:
         first, second = np.sort(self.votes)[::-1][:2]
         lead = float(first - second)
         # Sums of probabilities in different orders are not exact.
-        return (int(np.argmax(self.votes)) if lead > 1e-9 else None), lead
+        if lead <= 1e-9:
+            return None, lead
+        return int(np.argmax(self.votes)), lead
 
     def votes_needed(self, limit: int) -> int:
         """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
@@ -108,21 +110,24 @@ class Poll:
         if self.closed or remaining <= 0:
             return 0
         leader, lead = self.lead()
-        stays = leader in (0, self.none) or not self.votes.any()
-        if lead > remaining or (stays and self.votes.any() and lead >= remaining):
+        has_votes = bool(self.votes.any())
+        stays = leader in (0, self.none) or not has_votes
+        is_settled = lead > remaining
+        if stays and has_votes:
+            is_settled = lead >= remaining
+        if is_settled:
             return 0
         half = (remaining - lead) / 2
-        return min(remaining, max(1, math.ceil(half) if stays else math.floor(half) + 1))
+        needed = math.ceil(half) if stays else math.floor(half) + 1
+        return min(remaining, max(1, needed))
 
     def details(self) -> dict[str, float]:
         """Return the poll's numbers for reports; `none` and `share` are shares of the votes."""
         total = float(self.votes.sum())
         values: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
         if total > 0:
-            values |= {
-                "none": float(self.votes[self.none]) / total,
-                "share": float(self.votes.max()) / total,
-            }
+            values["none"] = float(self.votes[self.none]) / total
+            values["share"] = float(self.votes.max()) / total
         return values
 
 
@@ -194,25 +199,32 @@ class Verifier(LLMStage):
         A claim without a good answer keeps its ranking.
         """
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
-        ids = {source for poll in polls for source in poll.ids}
-        by_id = {source.id: source for source in sources if source.id in ids}
+        by_id = {source.id: source for source in sources}
         answered: list[Answer] = []
-        if any(not poll.closed for poll in polls):
-            with self.asking() as llm:
+        if not all(poll.closed for poll in polls):
+            with self.open_client() as llm:
                 answered = self._collect_votes(llm, polls, by_id)
+
         untranslated = set(missing_translations(claims, self.claims))
-        ranked, notes = {}, {}
+        ranked: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, str] = {}
+        details: dict[str, dict[str, float]] = {}
+        failures: list[Failure] = []
+        tokens = 0
         for poll in polls:
             claim = poll.claim.id
             ranked[claim], notes[claim] = self._rank(poll, run.scored(claim))
             if claim in untranslated:
                 notes[claim] += "; no translation: read as posted"
+            details[claim] = poll.details()
+            failures += poll.failures
+            tokens += poll.tokens
         return Result(
             Run.from_lists(ranked, pool=run.pool),
             notes,
-            tuple(failure for poll in polls for failure in poll.failures),
-            Cost(tokens=sum(poll.tokens for poll in polls)),
-            details={poll.claim.id: poll.details() for poll in polls},
+            tuple(failures),
+            Cost(tokens=tokens),
+            details=details,
             thinking=count_thinking(answered),
         )
 
@@ -225,23 +237,15 @@ class Verifier(LLMStage):
         """
         answered: list[Answer] = []
         while True:
-            requests, orders = list[Request](), Orders()
-            for poll in polls:
-                for _ in range(poll.votes_needed(self.votes)):
-                    order, request = self._ask(poll, sources)
-                    if request is None:
-                        poll.fail(OVER_BUDGET, close=True)
-                        break
-                    poll.asks += 1
-                    requests.append(request)
-                    orders[request.id] = poll, order
+            requests, orders = self._next_round(polls, sources)
             if not requests:
                 return answered
 
             def reply_error(
                 request: Request, answer: Answer, orders: Orders = orders
             ) -> str | None:
-                vote = self.vote(answer, len(orders[request.id][1]))
+                _, order = orders[request.id]
+                vote = self.vote(answer, len(order))
                 return vote if isinstance(vote, str) else None
 
             answers = llm.answer(requests, reply_error, f"claims by {self.llm.model}")
@@ -256,21 +260,35 @@ class Verifier(LLMStage):
                 assert isinstance(vote, Vote)
                 poll.count(vote.weights, order, vote.reason)
 
+    def _next_round(
+        self, polls: Sequence[Poll], sources: Mapping[str, Source]
+    ) -> tuple[list[Request], Orders]:
+        """Request the votes that each poll needs before it can be settled."""
+        requests: list[Request] = []
+        orders: Orders = {}
+        for poll in polls:
+            for _ in range(poll.votes_needed(self.votes)):
+                order, request = self._ask(poll, sources)
+                if request is None:
+                    poll.fail(OVER_BUDGET, close=True)
+                    break
+                poll.asks += 1
+                requests.append(request)
+                orders[request.id] = poll, order
+        return requests, orders
+
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> tuple[list[int], Request | None]:
         """Draw the ranks' order and request a vote on it; none if it is over the budget."""
-        count, claim = len(poll.ids), poll.claim
-        shuffled = self.shuffle or self.votes > 1
-        orders = [
-            shown_order(claim.id, self.seed, draw, count) if shuffled else [*range(count)]
-            for draw in range(poll.asks + 1)
-        ]
+        claim = poll.claim
+        count = len(poll.ids)
+        orders: list[list[int]] = []
+        for draw in range(poll.asks + 1):
+            if self.shuffle or self.votes > 1:
+                orders.append(shown_order(claim.id, self.seed, draw, count))
+            else:
+                orders.append(list(range(count)))
         order = orders[-1]
-        foreign = claim.lang != "en" and bool(claim.translation)
-        english = str(claim.translation) if foreign else claim.text
-        values = self.names(count) | {
-            "post": english if self.claims == "translated" else claim.text,
-            "translation": english if foreign and self.claims == "bilingual" else "",
-        }
+        values = self.names(count) | self._post_values(claim)
 
         def write(sources: Sequence[Source]) -> tuple[Message, ...]:
             papers = papers_text(sources, self.labels(count), self.sources)
@@ -285,6 +303,16 @@ class Verifier(LLMStage):
         # Showing the same order again draws another sample.
         return order, replace(request, sample=orders.count(order) - 1)
 
+    def _post_values(self, claim: Claim) -> dict[str, str]:
+        """Write a claim's post and its translation as `claims` says."""
+        values = {"post": claim.text, "translation": ""}
+        if claim.lang != "en" and claim.translation:
+            if self.claims == "translated":
+                values["post"] = claim.translation
+            elif self.claims == "bilingual":
+                values["translation"] = claim.translation
+        return values
+
     def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:
         order = list(before.items())
         if len(poll.ids) < 2:
@@ -296,11 +324,13 @@ class Verifier(LLMStage):
             return order, f"none of the first {len(poll.ids)} fits: ranking unchanged"
         if leader is None:
             return order, "the vote is a tie: ranking unchanged"
-        votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
-        reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
-        cause = f": {reason}" if reason else ""
-        how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
-        return _move_to_front(order, leader), how + cause
+        note = f"rank {leader + 1} chosen" if leader else "first rank confirmed"
+        if self.votes > 1:
+            note += f" by {poll.votes[leader]:.3g} of {poll.good}"
+        reason = printable_line(poll.reasons.get(leader, ""))
+        if reason:
+            note += f": {shortened(reason, _LONGEST_REASON)}"
+        return _move_to_front(order, leader), note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,15 +357,18 @@ class Select(Verifier):
         if self.reply == "json":
             data = answer.data or {}
             # 3.0 is an integer of JSON, too.
-            number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
-        elif (match := _NUMBER.match(answer.text)) is None or _is_quotation(match):
+            number = int(float(str(data["selected_paper"])))
+            weights[number - 1] = 1
+            return Vote(weights, str(data["reasoning"]))
+
+        match = _NUMBER.match(answer.text)
+        if match is None or _is_quotation(match):
             return NO_NUMBER
-        else:
-            number, reason = int(match["number"] or count + 1), ""
-            if match["number"] and not 1 <= number <= count:
-                return f"chooses a paper that is not among 1 to {count}"
+        number = int(match["number"] or count + 1)
+        if match["number"] and not 1 <= number <= count:
+            return f"chooses a paper that is not among 1 to {count}"
         weights[number - 1] = 1
-        return Vote(weights, reason)
+        return Vote(weights)
 
 
 def _is_quotation(match: re.Match[str]) -> bool:
@@ -374,16 +407,21 @@ class Letters(Verifier):
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
         """Read the probabilities of the last token that is a letter: thoughts go before."""
-        option_of = {letter: i for i, letter in enumerate(self.labels(count + 1))}
-        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in option_of), None)
-        if token is None:
+        letters = self.labels(count + 1)
+        read = [token for token in answer.logprobs if token.text.strip() in letters]
+        if not read:
             return NO_LOGPROBS
+        token = read[-1]
         weights = np.zeros(count + 1)
-        for text, logprob in {token.text: token.logprob, **token.top}.items():
-            if text.strip() in option_of:
-                weights[option_of[text.strip()]] += math.exp(min(logprob, 0.0))
+        logprobs = {token.text: token.logprob, **token.top}
+        for text, logprob in logprobs.items():
+            letter = text.strip()
+            if letter in letters:
+                weights[letters.index(letter)] += math.exp(min(logprob, 0.0))
         total = weights.sum()
-        return Vote(weights / total) if total > 0 else NO_LOGPROBS
+        if total > 0:
+            return Vote(weights / total)
+        return NO_LOGPROBS
 
 
 def shown_order(claim: str, seed: int, draw: int, count: int) -> list[int]:
@@ -404,8 +442,10 @@ def papers_text(sources: Sequence[Source], names: Sequence[str], form: SourceFor
     """
     blocks = []
     for name, source in zip(names, sources, strict=True):
-        lines = render_source(flat(source), form).splitlines()
-        blocks.append("\n".join([f"Paper {name}", *(f"  {line}" for line in lines)]))
+        lines = [f"Paper {name}"]
+        for line in render_source(flat(source), form).splitlines():
+            lines.append(f"  {line}")
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
@@ -433,32 +473,39 @@ def fitted(
     def fits(messages: tuple[Message, ...]) -> bool:
         return prompt_tokens(Request("", messages)) <= budget
 
-    if fits(messages := write(sources)):
+    messages = write(sources)
+    if fits(messages):
         return messages
-    without_authors = [replace(source, authors=()) for source in map(flat, sources)]
-    if fits(messages := write(without_authors)):
+    without_authors = [replace(flat(source), authors=()) for source in sources]
+    messages = write(without_authors)
+    if fits(messages):
         return messages
-    best, low, high = None, 0, _STEPS
+    best: tuple[Message, ...] | None = None
+    low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2
         messages = write([_shorten(source, middle / _STEPS) for source in without_authors])
         if fits(messages):
-            best, low = messages, middle + 1
+            best = messages
+            low = middle + 1
         else:
             high = middle
     return best
 
 
 def _shorten(source: Source, share: float) -> Source:
-    text = source.abstract[: int(len(source.abstract) * share)]
+    length = int(len(source.abstract) * share)
+    text = source.abstract[:length]
     words = text.rpartition(" ")[0] or text
     return replace(source, abstract=f"{words} .." if words else "")
 
 
 def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
     """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
-    first, last = np.float32(ranked[0][1]), np.float32(ranked[-1][1])
-    raised = first + (first - last if first > last else np.float32(1))
-    score = max(raised, np.nextafter(first, np.float32(np.inf)))
-    rest = [pair for rank, pair in enumerate(ranked) if rank != row]
-    return [(ranked[row][0], float(score)), *rest]
+    first = np.float32(ranked[0][1])
+    last = np.float32(ranked[-1][1])
+    step = first - last if first > last else np.float32(1)
+    above = np.nextafter(first, np.float32(np.inf))
+    score = max(first + step, above)
+    source, _ = ranked[row]
+    return [(source, float(score)), *ranked[:row], *ranked[row + 1 :]]

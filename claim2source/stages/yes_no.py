@@ -33,7 +33,7 @@ from claim2source.stages.pairs import (
     scored_alone,
     token_budget,
 )
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +134,8 @@ class YesNo(LocalReranker):
         words = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
-        claim, source = map(defused, pair)
+        claim = escape_control_tokens(pair.claim)
+        source = escape_control_tokens(pair.source)
         body = f"<Instruct>: {words}\n<Query>: {claim}\n<Document>: {source}"
         return head, body, _ENDINGS[template]
 
@@ -147,21 +148,30 @@ class YesNo(LocalReranker):
 
         tokenizer: Any = self.network[1]
         head, _, end = self.prompt(Pair("", ""))
-        first, last = (
-            tokenizer(text, add_special_tokens=False)["input_ids"] for text in (head, end)
-        )
-        bodies = [self.prompt(pair)[1] for pair in pairs]
-        claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        length = min(
-            self.prompt_settings[0], count_positions(self.network[0]) or self.prompt_settings[0]
-        )
+        first = tokenizer(head, add_special_tokens=False)["input_ids"]
+        last = tokenizer(end, add_special_tokens=False)["input_ids"]
+        length = self.prompt_settings[0]
+        positions = count_positions(self.network[0])
+        if positions:
+            length = min(length, positions)
         room = length - len(first) - len(last)
-        ids = []
-        rows = tokenizer(bodies, **options)["input_ids"]
-        for body, claim in zip(rows, tokenizer(claims, **options)["input_ids"], strict=True):
-            fits = len(body) <= room or len(claim) < room
-            ids.append([*first, *body[:room], *last] if fits else [])
+
+        bodies: list[str] = []
+        claims: list[str] = []
+        for pair in pairs:
+            _, body, _ = self.prompt(pair)
+            _, claim, _ = self.prompt(Pair(pair.claim, ""))
+            bodies.append(body)
+            claims.append(claim.rstrip())
+        options = {"add_special_tokens": False, "split_special_tokens": True}
+        body_ids = tokenizer(bodies, **options)["input_ids"]
+        claim_ids = tokenizer(claims, **options)["input_ids"]
+        ids: list[list[int]] = []
+        for body_row, claim_row in zip(body_ids, claim_ids, strict=True):
+            if len(body_row) <= room or len(claim_row) < room:
+                ids.append([*first, *body_row[:room], *last])
+            else:
+                ids.append([])
         return ids
 
     @cached_property
@@ -197,18 +207,19 @@ class YesNo(LocalReranker):
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, so that the shared start of their prompts is read once."""
-        order = [row for rows in rows_by_claim(pairs).values() for row in rows]
+        order: list[int] = []
+        for rows in rows_by_claim(pairs).values():
+            order += rows
         shared = _Prefixes(self.network[0], self.answers)
         for start in range(0, len(order), CHUNK):
             chunk = order[start : start + CHUNK]
-            ids = dict(zip(chunk, self.tokens([pairs[row] for row in chunk]), strict=True))
+            tokens = self.tokens([pairs[row] for row in chunk])
+            ids = dict(zip(chunk, tokens, strict=True))
             yield from self._chunk(pairs, ids, shared)
 
     def _chunk(
         self, pairs: Sequence[Pair], ids: Mapping[int, list[int]], shared: _Prefixes
     ) -> Iterator[RawScores]:
-        from claim2source.models.tokens import grouped_lengths
-
         groups: dict[str, list[int]] = {}
         for row, tokens in ids.items():
             if tokens:
@@ -216,22 +227,36 @@ class YesNo(LocalReranker):
             else:
                 reason = "the claim leaves no room for a source within max_length"
                 yield RawScores([row], np.full(1, np.nan, np.float32), {row: reason})
-        large = [rows for rows in groups.values() if len(rows) >= _OWN_PREFIX]
-        small = [row for rows in groups.values() if len(rows) < _OWN_PREFIX for row in rows]
+
+        small: list[int] = []
+        for rows in groups.values():
+            if len(rows) >= _OWN_PREFIX:
+                yield from self._group(rows, ids, shared)
+            else:
+                small += rows
+        if small:
+            yield from self._group(small, ids, shared)
+
+    def _group(
+        self, rows: Sequence[int], ids: Mapping[int, list[int]], shared: _Prefixes
+    ) -> Iterator[RawScores]:
+        """Score prompts, reading the tokens with which all of them begin once."""
+        from claim2source.models.tokens import grouped_lengths
+
+        # At least one token is left to each pair.
+        prefix = list(commonprefix([ids[row][:-1] for row in rows]))
+        lengths = [len(ids[row]) - len(prefix) for row in rows]
+
+        def score(members: Sequence[int]) -> np.ndarray:
+            rest = [ids[row][len(prefix) :] for row in members]
+            return shared.score(prefix, rest)
+
         budget, extra = token_budget(self.network[0].device, self.batch_tokens)
-        for rows in [*large, *([small] if small else [])]:
-            # At least one token is left to each pair.
-            prefix = list(commonprefix([ids[row][:-1] for row in rows]))
-            lengths = [len(ids[row]) - len(prefix) for row in rows]
-            read = len(prefix)
-
-            def score(rows_of_group: Sequence[int], prefix: list[int] = prefix) -> np.ndarray:
-                return shared.score(prefix, [ids[row][len(prefix) :] for row in rows_of_group])
-
-            for group in grouped_lengths(lengths, budget, extra):
-                count = read + sum(lengths[member] for member in group)
-                yield from scored_alone([rows[member] for member in group], score, count)
-                read = 0
+        read = len(prefix)
+        for group in grouped_lengths(lengths, budget, extra):
+            tokens = read + sum(lengths[member] for member in group)
+            yield from scored_alone([rows[member] for member in group], score, tokens)
+            read = 0
 
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -258,7 +283,9 @@ def answers_direction(
     yes, no = answers
     direction = head.weight[yes].float() - head.weight[no].float()
     bias = getattr(head, "bias", None)
-    return direction, 0.0 if bias is None else bias[yes].float() - bias[no].float()
+    if bias is None:
+        return direction, 0.0
+    return direction, bias[yes].float() - bias[no].float()
 
 
 class _Prefixes:
@@ -282,9 +309,8 @@ class _Prefixes:
             device = self.model.device
             ids, mask = left_padded(rest)
             positions = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
-            attention = torch.cat(
-                [torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1
-            )
+            read = torch.ones((len(rest), len(prefix)), dtype=torch.long)
+            attention = torch.cat([read, mask], dim=1)
             hidden = self.model.base_model(
                 input_ids=ids.to(device),
                 attention_mask=attention.to(device),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Result, Run
@@ -121,7 +121,7 @@ class Weighing:
         """
         return round(float(values @ self.weights), 12)
 
-    def among(self, claims: np.ndarray) -> Weighing:
+    def select_claims(self, claims: np.ndarray) -> Weighing:
         """Weigh some of the claims, bool [claims], as they are weighed here."""
         ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
         weights = self.weights[claims] / self.weights[claims].sum()
@@ -295,7 +295,7 @@ def choose_bm25(
     claims = [claim for claim in data.claims if claim.golds]
     candidates: dict[BM25Config, np.ndarray] = {}
     analyses = _by_analysis(settings, "k1", "b")
-    for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
+    for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
         index = BM25Index(data.sources, analysis)
         terms = index.terms(claims)
         for cell in cells:
@@ -366,7 +366,7 @@ def _fielded_scores(
     """Score all settings: average precision by claim id, [settings] each."""
     ids, scores_of = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
     analyses = _by_analysis(settings, "k1", "b", "boost")
-    for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
+    for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
         index = FieldedIndex(data.sources, analysis)
         timelines = [index.timeline(claim) for claim in claims]
         for weights, boosts in _by_analysis(cells, "boost"):

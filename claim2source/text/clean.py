@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from claim2source.core.errors import UserError
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 
 LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
@@ -30,12 +30,13 @@ def clean_post(text: str) -> str:
         >>> clean_post("@WHO says masks work \\U0001f637 #COVID19 https://t.co/a")
         'says masks work COVID19'
     """
-    for pattern, by in ((LINK, " "), (_HANDLE, " "), (EMOJI, " "), (_HASH, "")):
-        text = pattern.sub(by, text)
+    for pattern in (LINK, _HANDLE, EMOJI):
+        text = pattern.sub(" ", text)
+    text = _HASH.sub("", text)
     return " ".join(text.split())
 
 
-# Tags may follow each other without a space; `&#39;` is none.
+# Tags may follow each other without a space; `&#39;` is not a tag.
 _HASHTAG = re.compile(r"(?<!&)#(\w+)")
 
 
@@ -45,14 +46,18 @@ def tweet_fields(
     """Return a tweet's text without addresses and emojis, and its hashtags without #.
 
     With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
-    than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
-    and vowel signs end words here.
+    than `shortest` characters leave it. Texts must be in NFKC, and Arabic ones have gone through
+    `normalise_arabic`: accents apart and vowel signs end words here.
     """
-    cleaned = EMOJI.sub(" ", LINK.sub(" ", tweet))
+    without_links = LINK.sub(" ", tweet)
+    cleaned = EMOJI.sub(" ", without_links)
     hashtags = tuple(_HASHTAG.findall(cleaned))
 
     def tag_text(tag: re.Match[str]) -> str:
-        return f" {tag[1].replace('_', ' ')} " if keep_words else " "
+        if not keep_words:
+            return " "
+        words = tag[1].replace("_", " ")
+        return f" {words} "
 
     text = _HASHTAG.sub(tag_text, cleaned)
     if shortest > 1:
@@ -84,7 +89,8 @@ _WORDS = """
 
 def split_sentences(abstract: str) -> list[str]:
     """Split an abstract if a sentence ends and a capital, a digit or a bracket follows."""
-    return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
+    line = " ".join(abstract.split())
+    return [text for text in _SENTENCE_END.split(line) if text]
 
 
 # Shorter ones are headings and pieces of citations.
@@ -108,32 +114,42 @@ def findings(sentences: Sequence[str]) -> list[int]:
     They stand in its later half or show a result: 92 % of them are results or conclusions, and
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
     """
-    last = len(sentences) - 1
-    long = [i for i in range(len(sentences)) if len(sentences[i].split()) >= _FEWEST_WORDS]
+    everything = list(range(len(sentences)))
+    long = [i for i in everything if len(sentences[i].split()) >= _FEWEST_WORDS]
     if len(sentences) < _SHORTEST:
-        return long or [*range(len(sentences))]
-    early = [i for i in long if _EARLIER * last <= i < _LATER * last]
-    marked = [i for i in early if _SIGNS.search(sentences[i])]
-    marked += [i for i in long if i >= _LATER * last]
-    return marked or long or [*range(len(sentences))]
+        return long or everything
+    last = len(sentences) - 1
+    found: list[int] = []
+    for i in long:
+        is_late = i >= _LATER * last
+        may_have_sign = _EARLIER * last <= i
+        if is_late or (may_have_sign and _SIGNS.search(sentences[i])):
+            found.append(i)
+    return found or long or everything
 
 
 def keep_numbers(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
     """Keep, of these positions, sentences that hold most of the text's numbers; all, if none does.
 
-    A decimal comma is a point. Single digits are no sign: they are in every abstract.
+    A decimal comma is a point. Single digits say nothing: they are in every abstract.
     """
     numbers = _numbers(text)
-    shared = {i: len(numbers & _numbers(sentences[i])) for i in positions}
-    maximum = max(shared.values(), default=0)
-    return [i for i, count in shared.items() if count == maximum]
+    shared: dict[int, int] = {}
+    for position in positions:
+        shared[position] = len(numbers & _numbers(sentences[position]))
+    most = max(shared.values(), default=0)
+    return [position for position, count in shared.items() if count == most]
 
 
 def _numbers(text: str) -> set[str]:
-    return {number.replace(",", ".") for number in _NUMBER.findall(text) if len(number) > 1}
+    numbers: set[str] = set()
+    for number in _NUMBER.findall(text):
+        if len(number) > 1:
+            numbers.add(number.replace(",", "."))
+    return numbers
 
 
-def spelled(text: str) -> str:
+def normalise_arabic(text: str) -> str:
     """Remove vowel signs and tatweel, write every alef as a plain one and digits as 0 to 9.
 
     Of the normalisations of Lucene's Arabic analyser these are what Snowball's stemmer does not
@@ -142,7 +158,7 @@ def spelled(text: str) -> str:
     return _MARKS.sub("", text).translate(_LETTERS)
 
 
-STOP_WORDS = frozenset(spelled(word) for word in _WORDS.split())
+STOP_WORDS = frozenset(normalise_arabic(word) for word in _WORDS.split())
 
 
 SPACY_MODEL = "en_core_web_sm"
@@ -162,10 +178,11 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
     unused = [name for name in _UNUSED if name in pipeline.pipe_names]
     lines = (text.replace(",", "") for text in texts)
     docs = pipeline.pipe(lines, disable=unused, batch_size=256)
-    return [
-        " ".join(t.lemma_ for t in doc if not t.is_stop and t.text.isalnum()).lower()
-        for doc in watched(docs, "lemmas", len(texts))
-    ]
+    lemmas: list[str] = []
+    for doc in track(docs, "lemmas", len(texts)):
+        words = [token.lemma_ for token in doc if not token.is_stop and token.text.isalnum()]
+        lemmas.append(" ".join(words).lower())
+    return lemmas
 
 
 def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:

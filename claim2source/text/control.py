@@ -1,7 +1,7 @@
 """Break up control tokens of chat templates in foreign texts; take a reply out of its thoughts.
 
 A server reads `<|im_end|>` in a post as if the template had written it. What a model thinks, and
-the tokens around its turn, are no part of what it says. Every scan here is linear.
+the tokens around its turn, are not part of what it says. Every scan here is linear.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _WITHOUT_TEXT = tuple(
         (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),
     )
 )
-# What a template writes around a turn. A tool's call is nothing that is said.
+# What a template writes around a turn. A tool's call is not part of the text.
 _TOKEN = (
     r"(?:<[|｜][^\s<>|｜]{0,60}[|｜]?>|<[^\s<>|｜]{1,60}[|｜]>|\[\|\w{1,20}\|\]"
     r"|</?(?i:s|(?:\w{1,20}:)?(?:bos|eos|pad|eod)|unk|sop|eop|eoa|im_(?:start|end)|turn|_end"
@@ -100,13 +100,13 @@ _MOST_QUOTED, _LONGEST_QUOTE = 20, 500
 _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
-def defused(text: str) -> str:
-    """Break up the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
+def escape_control_tokens(text: str) -> str:
+    """Escape the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return _CONTROL.sub(lambda match: f"{match[0]} ", text)
 
 
-def without_thoughts(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """Remove a model's thoughts; nothing is left if a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
@@ -126,7 +126,7 @@ def without_thoughts(text: str) -> str:
 
 
 def held_thoughts(text: str, rest: str) -> bool:
-    """Whether a text held thoughts, of which `rest` is what `without_thoughts` leaves."""
+    """Whether a text held thoughts, of which `rest` is what `strip_reasoning` leaves."""
     if rest == text:
         return False
     return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > _letters(rest)
@@ -138,7 +138,9 @@ def _letters(text: str) -> int:
 
 def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Match[str] | None]:
     """Return what stands outside of thoughts, and the mark of one that does not end."""
-    parts, start, open_tag = list[str](), 0, ""
+    parts: list[str] = []
+    start = 0
+    open_tag = ""
     opened: re.Match[str] | None = None
     for mark in marks:
         kind, closes = _thought_kind(mark)
@@ -202,8 +204,16 @@ def without_control(text: str) -> str:
             break
         start = before.end()
     tokens = _TOKENS.finditer(text, start)
-    after = next((token for token in tokens if not _is_enclosed(text, token)), None)
-    text = text[start : after.start() if after else None].strip()
-    tag = _ANSWER.match(text)
-    end = f"</{tag[1]}>" if tag else ""
-    return text[tag.end() : -len(end)].strip() if tag and text.endswith(end) else text
+    end = len(text)
+    for token in tokens:
+        if not _is_enclosed(text, token):
+            end = token.start()
+            break
+    reply = text[start:end].strip()
+    tag = _ANSWER.match(reply)
+    if tag is None:
+        return reply
+    closing = f"</{tag[1]}>"
+    if not reply.endswith(closing):
+        return reply
+    return reply[tag.end() : -len(closing)].strip()

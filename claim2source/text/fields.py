@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 
 # Signs that a reader takes for those of a tag, and letters that are not seen.
 _LOOK_ALIKES = str.maketrans(
@@ -46,16 +46,25 @@ _BRACKETS = {"'": "'", "‘": "’", "[": "]", "(": ")", "<": ">"}
 
 def field_names(text: str) -> list[str]:
     """List the fields of a text, once each."""
-    return list(dict.fromkeys(match[2] for match in _FIELD.finditer(text) if match[2]))
+    names: dict[str, None] = {}
+    for match in _FIELD.finditer(text):
+        if match[2]:
+            names[match[2]] = None
+    return list(names)
 
 
 def without_fields(text: str) -> str:
-    return _FIELD.sub(lambda match: f"{{{match[1]}}}" if match[1] else " ", text)
+    """Replace the fields of a text by spaces, and `{{post}}` by the word that it stands for."""
+
+    def replaced(match: re.Match[str]) -> str:
+        return f"{{{match[1]}}}" if match[1] else " "
+
+    return _FIELD.sub(replaced, text)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What a prompt marks its parts by: tags, fences, labels and whole lines.
+    """Marks of a prompt's parts: tags, fences, labels and whole lines.
 
     A value in which such a part is found is marked there; any other value stays as it is.
     """
@@ -67,9 +76,11 @@ class Guard:
 
     @classmethod
     def of(cls, text: str) -> Guard:
-        labels, lines = set[str](), set[str]()
+        labels: set[str] = set()
+        lines: set[str] = set()
         for line in text.splitlines():
-            if label := _LABEL.match(line):
+            label = _LABEL.match(line)
+            if label is not None:
                 labels.add(_letters(label[0]))
             elif not field_names(line) and any(map(str.isalnum, line)):
                 lines.add(_letters(line))
@@ -83,10 +94,9 @@ class Guard:
         def filled(match: re.Match[str]) -> str:
             if match[1]:
                 return f"{{{match[1]}}}"
-            value = self._guarded(
-                defused(values[match[2]].strip()), not _line_before(match).strip()
-            )
-            return _escaped(match, value)
+            value = escape_control_tokens(values[match[2]].strip())
+            begins_line = not _line_before(match).strip()
+            return _escaped(match, self._guarded(value, begins_line))
 
         return _FIELD.sub(filled, text)
 
@@ -98,11 +108,10 @@ class Guard:
             # Of three in a row no two stay together.
             value = re.sub(f"{signs}{{3,}}", lambda match: " ".join(match[0]), value)
         lines = value.splitlines(keepends=True)
-        marked = [
-            self._marked(line) if number or begins_line else line
-            for number, line in enumerate(lines)
-        ]
-        return "".join(marked)
+        # The first line follows what stands before its field.
+        first = 0 if begins_line else 1
+        marked = [self._marked(line) for line in lines[first:]]
+        return "".join([*lines[:first], *marked])
 
     def _without_tags(self, value: str) -> str:
         """Part every sign that opens a tag of the prompt, whatever its letters look like."""
@@ -110,8 +119,9 @@ class Guard:
         parts = [first]
         for part in rest:
             name = _TAG_NAME.match(normalised(part[:_LONGEST_TAG]))
-            is_forged = name is not None and any(_is_read_as(name[1], tag) for tag in self.tags)
-            parts.append(f" {part}" if is_forged else part)
+            if name is not None and any(_is_read_as(name[1], tag) for tag in self.tags):
+                parts.append(" ")
+            parts.append(part)
         return "".join(parts)
 
     def _marked(self, line: str) -> str:
@@ -122,8 +132,12 @@ class Guard:
 
 def _is_read_as(name: str, tag: str) -> bool:
     """Whether a name may be read as a tag's: a letter of another script stands for any."""
-    pairs = zip(name, tag, strict=False)
-    return len(name) == len(tag) and all(a == b or a == WILDCARD for a, b in pairs)
+    if len(name) != len(tag):
+        return False
+    for letter, expected in zip(name, tag, strict=True):
+        if letter not in (expected, WILDCARD):
+            return False
+    return True
 
 
 def _letters(line: str) -> str:
@@ -136,7 +150,8 @@ def _line_before(match: re.Match[str]) -> str:
 
 def _escaped(match: re.Match[str], value: str) -> str:
     """Escape within a value the sign that closes the quotes or brackets around its field."""
-    before, after = _line_before(match), match.string[match.end() :].partition("\n")[0]
+    before = _line_before(match)
+    after = match.string[match.end() :].partition("\n")[0]
     for left, right in _QUOTES.items():
         if left == right:
             is_open = before.count(left) % 2 == 1
@@ -158,9 +173,12 @@ def normalised(text: str) -> str:
     """Normalise a text so that look-alikes of `<` and invisible marks cannot hide a tag."""
     unescaped = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
     unseen = ("Cf", "Mn", "Me", "Cc")
-    visible = (c for c in unescaped if c.isspace() or unicodedata.category(c) not in unseen)
+    visible: list[str] = []
+    for c in unescaped:
+        if c.isspace() or unicodedata.category(c) not in unseen:
+            visible.append(c)
     mapped = "".join(visible).translate(_LOOK_ALIKES)
-    return "".join(_ascii(c) for c in mapped)
+    return "".join(map(_ascii, mapped))
 
 
 def _ascii(c: str) -> str:
@@ -168,6 +186,8 @@ def _ascii(c: str) -> str:
     if c.isascii():
         return c
     digit = unicodedata.decimal(c, -1)
-    if digit >= 0 or unicodedata.category(c) == "Pd":
-        return str(digit) if digit >= 0 else "-"
+    if digit >= 0:
+        return str(digit)
+    if unicodedata.category(c) == "Pd":
+        return "-"
     return WILDCARD if c.isalnum() else c

@@ -64,15 +64,19 @@ def detect(text: str) -> str | None:
 
 def likeliest(text: str, languages: Sequence[str]) -> str:
     """Detect a text's language, however short it is: the likeliest of these if none is sure."""
-    words = _words(text)
-    if detected := detect(text):
+    detected = detect(text)
+    if detected is not None:
         return detected
+    words = _words(text)
     if not any(map(str.isalpha, words)):
         return languages[0]
     ranked = [str(language) for language, _ in load_detector().result().rank(words)]
-    return next(
-        (lang for lang in ranked if lang in languages or not _is_latin(words)), languages[0]
-    )
+    if not _is_latin(words):
+        return ranked[0] if ranked else languages[0]
+    for language in ranked:
+        if language in languages:
+            return language
+    return languages[0]
 
 
 def language_error(text: str, language: str) -> str | None:
@@ -91,9 +95,13 @@ def _words(text: str) -> str:
 
 
 def _is_latin(text: str) -> bool:
-    letters = [letter for letter in text if letter.isalpha()]
-    latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
-    return 2 * latin >= len(letters)
+    letters = 0
+    latin = 0
+    for character in text:
+        if character.isalpha():
+            letters += 1
+            latin += unicodedata.name(character, "").startswith("LATIN")
+    return 2 * latin >= letters
 
 
 @lru_cache(maxsize=1)
@@ -148,15 +156,17 @@ def rewrite_error(
         return f"far too long: {len(reply)} characters, at most {longest}"
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
         return "a refusal"
-    folded, source = _folded(reply), _folded(original)
+    folded = _folded(reply)
     # A name alone is the same in every language.
-    if not may_repeat and folded == source and len(folded.split()) > 3:
+    if not may_repeat and folded == _folded(original) and len(folded.split()) > 3:
         return "an echo of the text"
-    wrong = None if language is None else language_error(reply, language)
-    # A post that is in another language than its data set says may stay in it.
-    if wrong and language and may_repeat and wrong == language_error(original, language):
+    if language is None:
         return None
-    return wrong
+    error = language_error(reply, language)
+    # A post that is in another language than its data set says may stay in it.
+    if error and may_repeat and error == language_error(original, language):
+        return None
+    return error
 
 
 def _folded(text: str) -> str:

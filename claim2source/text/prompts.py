@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from claim2source.core.config import read_mapping
 from claim2source.core.errors import InputError, did_you_mean
 from claim2source.core.validate import validated
-from claim2source.text.control import defused
+from claim2source.text.control import escape_control_tokens
 from claim2source.text.fields import WILDCARD, Guard, field_names, normalised, without_fields
 
 # Beside the library: claim2source/prompts.
@@ -75,18 +75,20 @@ class Prompt:
     @property
     def inline(self) -> frozenset[str]:
         """Name the variables that stand within the text, in braces."""
-        return frozenset(_PLACEHOLDER.findall("\n".join(text for _, text in self._texts())))
+        names: set[str] = set()
+        for _, text in self._texts():
+            names.update(_PLACEHOLDER.findall(text))
+        return frozenset(names)
 
     def check_variables(self, names: Iterable[str]) -> None:
         """Raise `InputError` unless exactly the variables of the prompt are given."""
-        names = set(names)
+        given = set(names)
         for name in self.variables:
-            if name not in names:
-                reason = (
-                    f"no value is given for it here; given: {', '.join(sorted(names)) or 'none'}"
-                )
+            if name not in given:
+                listed = ", ".join(sorted(given)) or "none"
+                reason = f"no value is given for it here; given: {listed}"
                 raise InputError(self.path, field=f"variables.{name}", reason=reason)
-        for name in sorted(names - {*self.variables}):
+        for name in sorted(given.difference(self.variables)):
             reason = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
             raise InputError(self.path, field="variables", reason=reason)
 
@@ -97,40 +99,55 @@ class Prompt:
         of the variables.
         """
         self.check_variables(values)
-        inline = {name: defused(self._inline_value(name, values[name])) for name in self.inline}
-        data = [name for name in self.variables if name not in inline]
-        parts_shown = [{**example.values} for example in self.examples] + [{**values}]
-        flat_values = [normalised(part.get(name, "")) for part in parts_shown for name in data]
-        tags = {name: _tag(name, flat_values) for name in data}
-        between = " or between ".join(f"<{tags[name]}> and </{tags[name]}>" for name in data)
-        parts = [
-            self.role,
-            f"Context: {self.context}" if self.context else "",
-            f"Task: {self.task}",
-            "\n".join(["Instructions:", *(f"- {text}" for text in self.instructions)])
-            if self.instructions
-            else "",
-            f"Output: {self.output}",
-        ]
-        system = "\n\n".join(
-            _PLACEHOLDER.sub(lambda m: inline[m[1]], part) for part in parts if part
-        )
-        if data:
-            system += "\n\n" + _DATA.format(tags=between)
-        messages = [Message("system", system)]
-        for example, part in zip(self.examples, parts_shown, strict=False):
-            messages.append(Message("user", self._fenced(part, tags)))
+        tags = self._tags(values)
+        messages = [Message("system", self._system(values, tags))]
+        for example in self.examples:
+            messages.append(Message("user", self._fenced(example.values, tags)))
             messages.append(Message("assistant", example.output))
         # Some chat templates refuse a system message without a user's.
         last = self._fenced(values, tags) or "Do your task."
         return (*messages, Message("user", last))
 
+    def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Name the tags around the data, which neither it nor an example holds."""
+        inline = self.inline
+        data = [name for name in self.variables if name not in inline]
+        texts: list[str] = []
+        for shown in (*(example.values for example in self.examples), values):
+            for name in data:
+                texts.append(normalised(shown.get(name, "")))
+        return {name: _tag(name, texts) for name in data}
+
+    def _system(self, values: Mapping[str, str], tags: Mapping[str, str]) -> str:
+        """Write the system's message, with the short values in their places."""
+        inline: dict[str, str] = {}
+        for name in self.inline:
+            inline[name] = escape_control_tokens(self._inline_value(name, values[name]))
+        parts = [self.role] if self.role else []
+        if self.context:
+            parts.append(f"Context: {self.context}")
+        parts.append(f"Task: {self.task}")
+        if self.instructions:
+            lines = [f"- {text}" for text in self.instructions]
+            parts.append("\n".join(["Instructions:", *lines]))
+        parts.append(f"Output: {self.output}")
+        filled = [_PLACEHOLDER.sub(lambda match: inline[match[1]], part) for part in parts]
+        if tags:
+            between = [f"<{tag}> and </{tag}>" for tag in tags.values()]
+            filled.append(_DATA.format(tags=" or between ".join(between)))
+        return "\n\n".join(filled)
+
     def _fenced(self, values: Mapping[str, str], tags: Mapping[str, str]) -> str:
-        blocks = []
+        blocks: list[str] = []
         for name, tag in tags.items():
-            if text := values.get(name, "").strip():
-                heading = f"{self.variables[name]}\n" if self.variables[name] else ""
-                blocks.append(f"{heading}<{tag}>\n{defused(text)}\n</{tag}>")
+            text = values.get(name, "").strip()
+            if not text:
+                continue
+            block = f"<{tag}>\n{escape_control_tokens(text)}\n</{tag}>"
+            heading = self.variables[name]
+            if heading:
+                block = f"{heading}\n{block}"
+            blocks.append(block)
         return "\n\n".join(blocks)
 
     def _inline_value(self, name: str, value: str) -> str:
@@ -142,8 +159,11 @@ class Prompt:
         raise InputError(self.path, field=f"variables.{name}", reason=reason)
 
     def _texts(self) -> list[tuple[str, str]]:
-        lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
-        return [(key, getattr(self, key)) for key in _TEXTS] + lines
+        """List the texts of the prompt, each under its key."""
+        texts: list[tuple[str, str]] = [(key, getattr(self, key)) for key in _TEXTS]
+        for i, text in enumerate(self.instructions):
+            texts.append((f"instructions.{i}", text))
+        return texts
 
 
 @dataclass(frozen=True)
@@ -181,12 +201,13 @@ class RawPrompt(Prompt):
         for key, text in (("system", self.system), ("user", self.user)):
             for name in field_names(text):
                 if name not in given:
-                    guess = did_you_mean(name, sorted(given))
-                    reason = (
-                        f"{{{name}}} is no field here; {guess}fields: {', '.join(sorted(given))}"
-                    )
+                    fields_here = sorted(given)
+                    guess = did_you_mean(name, fields_here)
+                    listed = ", ".join(fields_here)
+                    reason = f"{{{name}}} is not a field here; {guess}fields: {listed}"
                     raise InputError(self.path, field=key, reason=reason)
-        for name in sorted(given - {*self.variables} - MAY_LACK):
+        lacking = given.difference(self.variables, MAY_LACK)
+        for name in sorted(lacking):
             raise InputError(self.path, field="user", reason=f"lacks the field {{{name}}}")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
@@ -199,8 +220,10 @@ class RawPrompt(Prompt):
         for example in self.shown:
             user = example.user
             if user is None:
-                user = guard.fill(self.user, {**values, **(example.values or {})})
-            messages += [Message("user", user), Message("assistant", example.output)]
+                own_values = {**values, **(example.values or {})}
+                user = guard.fill(self.user, own_values)
+            messages.append(Message("user", user))
+            messages.append(Message("assistant", example.output))
         return (*messages, Message("user", guard.fill(self.user, values)))
 
 
@@ -214,10 +237,9 @@ def read_prompt(name_or_path: str) -> Prompt:
         path = PROMPTS / f"{name_or_path}.yaml"
         if not path.is_file():
             names = shipped_prompts()
-            reason = (
-                f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
-            )
-            raise InputError(name_or_path, reason=f"{reason}these ship: {', '.join(names)}")
+            guess = did_you_mean(name_or_path, names)
+            reason = f"no such prompt; {guess}a file ends in .yaml, and these ship: "
+            raise InputError(name_or_path, reason=reason + ", ".join(names))
     values = read_mapping(path)
     if "user" in values or "system" in values:
         return _raw_prompt(values, path)
@@ -238,20 +260,14 @@ def _raw_prompt(values: dict[str, Any], path: Path) -> RawPrompt:
     for key in ("version", "user"):
         if not getattr(read, key).strip():
             raise InputError(path, field=key, reason="is empty")
-    names = list(dict.fromkeys([*field_names(read.system), *field_names(read.user)]))
-    if not {*field_names(read.user)} - MAY_LACK:
+    user_names = field_names(read.user)
+    names = list(dict.fromkeys([*field_names(read.system), *user_names]))
+    if MAY_LACK.issuperset(user_names):
         raise InputError(
             path, field="user", reason="has no field, such as {post}, for what it is about"
         )
     for i, example in enumerate(read.examples):
-        if (example.values is None) == (example.user is None):
-            reason = "needs `values` or `user`, and not both"
-            raise InputError(path, field=f"examples.{i}", reason=reason)
-        own = {*(example.values or {})}
-        needed = set() if example.values is None else {*field_names(read.user)}
-        for name in sorted((own - {*names}) | (needed - own - MAY_LACK)):
-            reason = "is missing" if name in needed else f"is no field; fields: {', '.join(names)}"
-            raise InputError(path, field=f"examples.{i}.values.{name}", reason=reason)
+        _check_raw_example(example, f"examples.{i}", names, user_names, path)
     return RawPrompt(
         version=read.version,
         task="",
@@ -265,6 +281,26 @@ def _raw_prompt(values: dict[str, Any], path: Path) -> RawPrompt:
     )
 
 
+def _check_raw_example(
+    example: RawExample, key: str, names: Sequence[str], user_names: Sequence[str], path: Path
+) -> None:
+    """Raise `InputError` unless an example has its message, or the values of the message's fields.
+
+    `names` are the fields of the prompt, `user_names` those of the user's message.
+    """
+    if (example.values is None) == (example.user is None):
+        raise InputError(path, field=key, reason="needs `values` or `user`, and not both")
+    if example.values is None:
+        return
+    unknown = set(example.values).difference(names)
+    missing = set(user_names).difference(example.values, MAY_LACK)
+    for name in sorted(unknown | missing):
+        reason = f"is not a field; fields: {', '.join(names)}"
+        if name in missing:
+            reason = "is missing"
+        raise InputError(path, field=f"{key}.values.{name}", reason=reason)
+
+
 def _mapping(values: dict[str, Any], kind: type[Any], path: Path) -> dict[str, Any]:
     allowed = [spec.name for spec in fields(kind) if spec.name not in ("name", "path")]
     for key in values:
@@ -272,8 +308,9 @@ def _mapping(values: dict[str, Any], kind: type[Any], path: Path) -> dict[str, A
             form = " with `system` or `user`" if kind is _RawFile else ""
             reason = f"no such key{form}; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
             raise InputError(path, field=key, reason=reason)
-    if isinstance(version := values.get("version"), int | float) and not isinstance(version, bool):
-        values["version"] = values["version"].text  # as it is written
+    version: Any = values.get("version")
+    if isinstance(version, int | float) and not isinstance(version, bool):
+        values["version"] = version.text  # type: ignore[union-attr]  # as it is written
     return values
 
 
@@ -294,15 +331,19 @@ def _check(prompt: Prompt) -> None:
             if name not in prompt.variables:
                 names = ", ".join(prompt.variables)
                 refuse(key, f"names {{{name}}}, which is not among its variables: {names}")
-    data = {*prompt.variables} - prompt.inline
+    data = set(prompt.variables) - prompt.inline
     for i, example in enumerate(prompt.examples):
-        for name in {*example.values} ^ data:
+        for name in sorted(data.symmetric_difference(example.values)):
             reason = "is missing" if name in data else f"not one of: {', '.join(sorted(data))}"
             refuse(f"examples.{i}.values.{name}", reason)
 
 
 def _flat(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+    """Join the lines of each paragraph."""
+    paragraphs: list[str] = []
+    for part in re.split(r"\n\s*\n", text.strip()):
+        paragraphs.append(" ".join(part.split()))
+    return "\n\n".join(paragraphs)
 
 
 def _tag(name: str, values: Sequence[str]) -> str:
@@ -311,7 +352,10 @@ def _tag(name: str, values: Sequence[str]) -> str:
     # All numbers that values give it are found at once: there may be many.
     letters = "".join(f"[{re.escape(c)}{WILDCARD}]" for c in base)
     forged = rf"<(?:\s*/)?\s*{letters}(-\d+)?(?![a-z0-9-])"
-    taken_tags = {base + forgery for text in values for forgery in re.findall(forged, text)}
+    taken_tags: set[str] = set()
+    for text in values:
+        for forgery in re.findall(forged, text):
+            taken_tags.add(base + forgery)
     number = 1
     while tag in taken_tags:
         number += 1

@@ -35,42 +35,58 @@ _SPELT = {
 
 
 def tags(text: str) -> list[str]:
-    return list(dict.fromkeys(_TAG.findall(LINK.sub(" ", text))))
+    """List the handles and hashtags of a text, once each."""
+    without_links = LINK.sub(" ", text)
+    return list(dict.fromkeys(_TAG.findall(without_links)))
 
 
 def numbers(text: str) -> dict[str, bool]:
     """Find the numbers of a text: digits alone -> whether one of them is a percentage.
 
     "1,479", "1.479" and "1 479" are the same, as are "0.5" and "0,5". Digits within words (H1N1),
-    addresses, handles and hashtags are none.
+    addresses, handles and hashtags do not count.
     """
-    text = _TAG.sub(" ", LINK.sub(" ", text))
+    text = LINK.sub(" ", text)
+    text = _TAG.sub(" ", text)
     kinds: dict[str, bool] = {}
     for match in _NUMBER.finditer(text):
         digits = re.sub(r"\D", "", match[0])
-        percent = _PERCENT.match(text, match.end()) is not None
-        kinds[digits] = kinds.get(digits, False) or percent
+        is_percent = _PERCENT.match(text, match.end()) is not None
+        kinds[digits] = kinds.get(digits, False) or is_percent
     return kinds
 
 
-def spelt(text: str) -> set[str]:
+def numbers_in_words(text: str) -> set[str]:
     """Find the small numbers that are written as words, in English, German or French."""
-    words = set(_WORD.findall(nfkc(text).lower().replace("-", " ")))
-    return {_SPELT[word] for word in words & _SPELT.keys()}
+    plain = nfkc(text).lower().replace("-", " ")
+    found: set[str] = set()
+    for word in _WORD.findall(plain):
+        if word in _SPELT:
+            found.add(_SPELT[word])
+    return found
 
 
 def lost_facts(original: str, text: str) -> list[str]:
     """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers."""
-    before, after = numbers(original), numbers(text)
-    numbers_written = after.keys() | spelt(text)
-    facts = [f"the number {number} is gone" for number in before if number not in numbers_written]
-    for number, percent in before.items():
-        if percent and number in after and not after[number]:
+    before = numbers(original)
+    after = numbers(text)
+    facts: list[str] = []
+    written = after.keys() | numbers_in_words(text)
+    for number in before:
+        if number not in written:
+            facts.append(f"the number {number} is gone")
+    for number, is_percent in before.items():
+        if is_percent and number in after and not after[number]:
             facts.append(f"{number} is no longer a percentage")
-    numbers_known = before.keys() | spelt(original)
-    facts += [f"the number {number} is new" for number in after if number not in numbers_known]
-    tags_kept = {tag.lower() for tag in tags(text)}
-    return facts + [f"{tag} is gone" for tag in tags(original) if tag.lower() not in tags_kept]
+    known = before.keys() | numbers_in_words(original)
+    for number in after:
+        if number not in known:
+            facts.append(f"the number {number} is new")
+    kept = {tag.lower() for tag in tags(text)}
+    for tag in tags(original):
+        if tag.lower() not in kept:
+            facts.append(f"{tag} is gone")
+    return facts
 
 
 @dataclass(frozen=True)
@@ -89,17 +105,21 @@ class WrittenText:
 Judge = Callable[[str], WrittenText]
 
 
-def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> WrittenText:
-    """Keep a text that is doubtful at most; `why_bad` says why it is none at all."""
-    if why_bad is not None:
-        return WrittenText(kind="failed", reason=why_bad)
-    return WrittenText(text, "" if why_doubtful is None else "doubtful", why_doubtful)
+def judge_text(text: str, error: str | None, doubt: str | None) -> WrittenText:
+    """Keep a text that is doubtful at most; with an `error` it has failed."""
+    if error is not None:
+        return WrittenText(kind="failed", reason=error)
+    if doubt is not None:
+        return WrittenText(text, "doubtful", doubt)
+    return WrittenText(text)
 
 
 def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
     """Indent the first lines; `rest` says where the others are."""
-    remainder = [f"  and {len(lines) - limit} more{rest}"] if len(lines) > limit else []
-    return [*(f"  {line}" for line in lines[:limit]), *remainder]
+    first = [f"  {line}" for line in lines[:limit]]
+    if len(lines) > limit:
+        first.append(f"  and {len(lines) - limit} more{rest}")
+    return first
 
 
 @dataclass(frozen=True)
@@ -121,16 +141,23 @@ class Quality:
         """Compare pairs of an original and its rewriting; None without any."""
         if not pairs:
             return None
-        shares, new = [], []
+        words: list[int] = []
+        lengths: list[float] = []
+        shares: list[float] = []
+        new: list[int] = []
         for original, text in pairs:
-            before, after = numbers(original).keys(), numbers(text).keys()
+            count = len(text.split())
+            words.append(count)
+            lengths.append(count / max(len(original.split()), 1))
+            before = numbers(original).keys()
+            after = numbers(text).keys()
             if before:
-                shares.append(len(before & (after | spelt(text))) / len(before))
-            new.append(len(after - before - spelt(original)))
-        lengths = [(len(original.split()), len(text.split())) for original, text in pairs]
+                kept = before & (after | numbers_in_words(text))
+                shares.append(len(kept) / len(before))
+            new.append(len(after - before - numbers_in_words(original)))
         return cls(
-            words=fmean(words for _, words in lengths),
-            length=fmean(words / max(before, 1) for before, words in lengths),
+            words=fmean(words),
+            length=fmean(lengths),
             numbers=fmean(shares) if shares else None,
             new_numbers=fmean(new),
         )

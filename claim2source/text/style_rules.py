@@ -94,19 +94,28 @@ _FRAMES = (
 
 def formal(text: str, title: str | None = None) -> str:
     """Write a post plainly (C1): no addresses, emojis, signs of tags, quotes or line breaks."""
-    text = EMOJI.sub(" ", LINK.sub(" ", text))
-    text = _TAG.sub(lambda tag: "" if tag[1] == "user" else _CAMEL.sub(" ", tag[1]), text)
-    text = re.sub(r"([!?.])[!?.]+", r"\1", _QUOTES.sub("", text))
-    text = re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split())).strip(" ,;:-–—|")
-    return _sentence(text)
+
+    def tag_words(tag: re.Match[str]) -> str:
+        return "" if tag[1] == "user" else _CAMEL.sub(" ", tag[1])
+
+    text = LINK.sub(" ", text)
+    text = EMOJI.sub(" ", text)
+    text = _TAG.sub(tag_words, text)
+    text = _QUOTES.sub("", text)
+    text = re.sub(r"([!?.])[!?.]+", r"\1", text)
+    text = _closed_up(text)
+    return _sentence(text.strip(" ,;:-–—|"))
 
 
 def claim(text: str, title: str | None = None) -> str:
     """Write a post as a scientific claim (C2): plain, formal words, statements."""
-    text = _ENDING.sub("", _OPENING.sub("", formal(text).rstrip("."), count=1))
+    text = formal(text).rstrip(".")
+    text = _OPENING.sub("", text, count=1)
+    text = _ENDING.sub("", text)
     text = _INFORMAL.sub(lambda word: _FORMAL[word[0].lower()], text)
-    text = re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split())).strip(" ,;:-–—")
-    return _sentence(text.replace("!", ".").replace("?", ".")) or formal(text)
+    text = _closed_up(text).strip(" ,;:-–—")
+    statement = text.replace("!", ".").replace("?", ".")
+    return _sentence(statement) or formal(text)
 
 
 def abstract(text: str, title: str | None = None) -> str:
@@ -122,7 +131,8 @@ def abstract(text: str, title: str | None = None) -> str:
     if 2 * len(words) < ABSTRACT:
         parts.append(f"In summary, the statement holds that {_lowered(text_of_claim)}")
     for frame in _FRAMES:
-        if sum(len(part.split()) for part in (*parts, frame)) > ABSTRACT:
+        longer = " ".join([*parts, frame])
+        if len(longer.split()) > ABSTRACT:
             break
         parts.insert(-1 if len(parts) > 1 else 1, frame)
     return " ".join(parts)
@@ -130,8 +140,9 @@ def abstract(text: str, title: str | None = None) -> str:
 
 def question(text: str, title: str | None = None) -> str:
     """Write a post as one scientific question (C4)."""
-    sentence = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
-    return f"Which scientific evidence exists that {sentence.replace('?', '')}?"
+    joined = re.sub(r"[.?!]+\s+", "; ", claim(text))
+    statement = _lowered(joined.rstrip(".?! ")).replace("?", "")
+    return f"Which scientific evidence exists that {statement}?"
 
 
 # Two further styles begin with it.
@@ -142,7 +153,8 @@ def plain_abstract(text: str, title: str | None = None) -> str:
     sentences = [_SELF.sub("", sentence, count=1) for sentence in _SENTENCES.split(text)]
     for filler, replacement in _FILLER:
         sentences = [filler.sub(replacement, sentence) for sentence in sentences]
-    return _sentence(" ".join(map(_capital, filter(None, sentences))))
+    capitalised = [_capital(sentence) for sentence in sentences if sentence]
+    return _sentence(" ".join(capitalised))
 
 
 def summary(text: str, title: str | None = None) -> str:
@@ -153,12 +165,17 @@ def summary(text: str, title: str | None = None) -> str:
 def tweet(text: str, title: str | None = None) -> str:
     """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
     sentence = " ".join(_best(plain_abstract(text), 1))
-    words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
-    tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
-    room = TWEET - len(tags) - 1
+    words = dict.fromkeys(_WORD.findall((title or text).lower()))
+    tags: list[str] = []
+    for word in sorted(words, key=len, reverse=True)[:2]:
+        tag = "#" + word.replace("-", "")
+        tags.append(tag[:40])
+    ending = " ".join(tags)
+    room = TWEET - len(ending) - 1
     if len(sentence) > room:
-        sentence = f"{sentence[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
-    return f"{sentence} {tags}".strip()
+        beginning, *_ = sentence[: room - 1].rsplit(" ", 1)
+        sentence = beginning.rstrip(" ,;:(") + "…"
+    return f"{sentence} {ending}".strip()
 
 
 def _best(text: str, limit: int) -> list[str]:
@@ -179,9 +196,16 @@ def _by_worth(text: str) -> tuple[list[str], list[int]]:
     return sentences, sorted(range(len(sentences)), key=worth, reverse=True)
 
 
+def _closed_up(text: str) -> str:
+    """Make spaces single, and remove those before punctuation."""
+    return re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split()))
+
+
 def _sentence(text: str) -> str:
     text = _capital(text.strip())
-    return text if not text or text[-1] in ".!?…" else f"{text}."
+    if not text or text[-1] in ".!?…":
+        return text
+    return f"{text}."
 
 
 def _capital(text: str) -> str:
@@ -191,4 +215,6 @@ def _capital(text: str) -> str:
 def _lowered(text: str) -> str:
     """Lower a sentence's first letter, unless it begins an acronym or a name."""
     first = text.split(" ", 1)[0]
-    return text if any(map(str.isupper, first[1:])) else text[:1].lower() + text[1:]
+    if any(map(str.isupper, first[1:])):
+        return text
+    return text[:1].lower() + text[1:]

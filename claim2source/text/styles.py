@@ -57,14 +57,15 @@ class Style:
 
     def judge(self, original: Original, reply: str) -> WrittenText:
         """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
-        bad = rewrite_error(
+        error = rewrite_error(
             reply,
             original.text,
             language=original.language or detect(original.text) or "en",
             longest=self.longest or max(400, _TIMES * len(original.text)),
             may_repeat=self.same,
         )
-        return judge_text(reply, bad, bad or self.form(reply))
+        doubt = None if error is not None else self.form(reply)
+        return judge_text(reply, error, doubt)
 
 
 def _abstract_error(text: str) -> str | None:
@@ -75,13 +76,16 @@ def _abstract_error(text: str) -> str | None:
 
 
 def _question_error(text: str) -> str | None:
-    marks = text.count("?")
-    return None if marks == 1 and text.rstrip().endswith("?") else "not one question"
+    if text.count("?") == 1 and text.rstrip().endswith("?"):
+        return None
+    return "not one question"
 
 
 def _tweet_error(text: str) -> str | None:
     limit = style_rules.TWEET
-    return None if len(text) <= limit else f"{len(text)} characters, more than {limit}"
+    if len(text) <= limit:
+        return None
+    return f"{len(text)} characters, more than {limit}"
 
 
 STYLES: dict[str, Style] = {
@@ -110,7 +114,7 @@ class Rewrite:
     """One version of a rewritten text.
 
     `title` is that of the source, None for claims. `failure` says what is wrong; `text` is then
-    empty, or, where only the style's form is missed, the text still. `of` is the original's `sign`.
+    empty, or still the text if only the style's form is missed. `of` is the original's `sign`.
     """
 
     id: str
@@ -142,22 +146,22 @@ class Original:
 def originals(dataset: Dataset, side: Side, claims: ClaimText = "original") -> list[Original]:
     """List the texts of a data set that are rewritten.
 
-    With `claims` "translation" a claim in another language than English is its translation, where
-    it has one. Sources without an abstract have nothing to rewrite and are left out.
+    With `claims` "translation" a claim in another language than English is its translation, if it
+    has one. Sources without an abstract have nothing to rewrite and are left out.
     """
     require_one_of("claims", claims, get_args(ClaimText))
+    texts: list[Original] = []
     if side == "sources":
-        return [
-            Original(source.id, source.abstract, title=source.title)
-            for source in dataset.sources
-            if source.abstract.strip()
-        ]
-    return [
-        Original(claim.id, claim.translation, "en")
-        if claims == "translation" and claim.lang != "en" and claim.translation
-        else Original(claim.id, claim.text, claim.lang)
-        for claim in dataset.claims
-    ]
+        for source in dataset.sources:
+            if source.abstract.strip():
+                texts.append(Original(source.id, source.abstract, title=source.title))
+        return texts
+    for claim in dataset.claims:
+        if claims == "translation" and claim.lang != "en" and claim.translation:
+            texts.append(Original(claim.id, claim.translation, "en"))
+        else:
+            texts.append(Original(claim.id, claim.text, claim.lang))
+    return texts
 
 
 @dataclass(frozen=True)
@@ -208,11 +212,12 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""
     if style.rule is None:
         raise ValueError(f"style {style.name} is the text as it is")
-    # A post of emojis alone stays as it is.
-    return [
-        original.rewritten(style.rule(original.text, original.title).strip() or original.text)
-        for original in texts
-    ]
+    rewrites: list[Rewrite] = []
+    for original in texts:
+        text = style.rule(original.text, original.title).strip()
+        # A post of emojis alone stays as it is.
+        rewrites.append(original.rewritten(text or original.text))
+    return rewrites
 
 
 def write_style(
@@ -223,8 +228,10 @@ def write_style(
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for rewrite in rewrites:
-                named = {"_id": rewrite.id, **asdict(rewrite)}
-                row = {k: v for k, v in named.items() if k != "id" and v is not None}
+                row: dict[str, object] = {"_id": rewrite.id}
+                for key, value in asdict(rewrite).items():
+                    if key != "id" and value is not None:
+                        row[key] = value
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     failures = sum(rewrite.failure is not None for rewrite in rewrites)
     made_before[style.name] = replace(origin, texts=len(rewrites), failures=failures)
@@ -234,14 +241,22 @@ def write_style(
 
 def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewrite]) -> list[str]:
     """Count a style's rewritings, measure their quality, and list some that failed."""
-    by_id = {text.id: text.text for text in texts}
-    good = [rewrite for rewrite in rewrites if rewrite.text]
-    quality = Quality.of([(by_id[rewrite.id], rewrite.text) for rewrite in good])
-    ending = f"; {quality.sentence()}" if quality is not None else ""
-    lines = [f"{style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}"]
-    failed = [f"{r.id} version {r.version}: {r.failure}" for r in rewrites if r.failure is not None]
+    originals_by_id = {text.id: text.text for text in texts}
+    pairs: list[tuple[str, str]] = []
+    failed: list[str] = []
+    for rewrite in rewrites:
+        if rewrite.text:
+            pairs.append((originals_by_id[rewrite.id], rewrite.text))
+        if rewrite.failure is not None:
+            failed.append(f"{rewrite.id} version {rewrite.version}: {rewrite.failure}")
+
+    line = f"{style.name} ({style.what}): {len(pairs)} of {len(rewrites)} texts"
+    quality = Quality.of(pairs)
+    if quality is not None:
+        line += f"; {quality.sentence()}"
+    lines = [line]
     if failed:
-        unused = len(rewrites) - len(good)
+        unused = len(rewrites) - len(pairs)
         lines.append(f"  {len(failed)} failed, of which {unused} have no text:")
     return lines + first_lines(failed, LISTED, f", in {style.name}.jsonl")
 
@@ -279,7 +294,8 @@ def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> Non
     for name, new in styles.items():
         before = origins.get(name, new)
         for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
-            old, now = getattr(before, key), getattr(new, key)
+            old = getattr(before, key)
+            now = getattr(new, key)
             if old != now:
                 how = key if key == "by" else f"with {key}"
                 raise UserError(
@@ -310,20 +326,14 @@ def read_style(
     """
     path = folder / f"{style.name}.jsonl"
     origin = read_origin(folder).get(style.name)
-    if origin is None or (file_error(path) is not None):
+    if origin is None or file_error(path) is not None:
         raise InputError(folder, reason=f"holds no texts of style {style.name}")
-    problems = Problems()
-    rewrites: dict[tuple[str, int], tuple[Rewrite, int]] = {}
-    for row in JsonLines(path, problems).records():
-        if (rewrite := _rewrite(row, origin.versions, style)) is not None:
-            key = (rewrite.id, rewrite.version)
-            _, line = rewrites.setdefault(key, (rewrite, row.line))
-            if line != row.line:
-                row.complain("_id", f"{key[0]!r} version {key[1]} is already on line {line}")
-    problems.raise_if_any()
+    rewrites = _read_rewrites(path, style, origin.versions)
     if texts is None:
         return [rewrite for rewrite, _ in rewrites.values()]
-    versions = []
+
+    problems = Problems()
+    versions: list[Rewrite] = []
     for original in texts:
         for version in range(1, origin.versions + 1):
             if (original.id, version) not in rewrites:
@@ -336,6 +346,24 @@ def read_style(
             versions.append(rewrite)
     problems.raise_if_any()
     return versions
+
+
+def _read_rewrites(
+    path: Path, style: Style, versions: int
+) -> dict[tuple[str, int], tuple[Rewrite, int]]:
+    """Read a file's texts with their lines, by id and version."""
+    problems = Problems()
+    rewrites: dict[tuple[str, int], tuple[Rewrite, int]] = {}
+    for row in JsonLines(path, problems).records():
+        rewrite = _rewrite(row, versions, style)
+        if rewrite is None:
+            continue
+        key = (rewrite.id, rewrite.version)
+        _, line = rewrites.setdefault(key, (rewrite, row.line))
+        if line != row.line:
+            row.complain("_id", f"{key[0]!r} version {key[1]} is already on line {line}")
+    problems.raise_if_any()
+    return rewrites
 
 
 @dataclass(frozen=True)
@@ -353,12 +381,14 @@ class StyleTexts:
     @classmethod
     def of(cls, rewrites: Sequence[Rewrite], by: str) -> StyleTexts:
         count = max((rewrite.version for rewrite in rewrites), default=1)
-        good = [rewrite for rewrite in rewrites if rewrite.text.strip()]
-        versions = [
-            {rewrite.id: rewrite.text for rewrite in good if rewrite.version == number}
-            for number in range(1, count + 1)
-        ]
-        return cls(by, tuple(versions), len(rewrites) - len(good))
+        versions: list[dict[str, str]] = [{} for _ in range(count)]
+        lost = 0
+        for rewrite in rewrites:
+            if rewrite.text.strip():
+                versions[rewrite.version - 1][rewrite.id] = rewrite.text
+            else:
+                lost += 1
+        return cls(by, tuple(versions), lost)
 
 
 def style_texts(
@@ -388,4 +418,6 @@ def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:
         row.complain("text", "is empty, and no failure is named")
     if title is not None and style.side == "claims":
         row.complain("title", "claims have none")
-    return None if key is None else Rewrite(key, version, text, title, **fields)
+    if key is None:
+        return None
+    return Rewrite(key, version, text, title, **fields)

@@ -53,8 +53,11 @@ class ForeignText:
         It is doubtful if it lost numbers, percentages, handles or hashtags.
         """
         longest = max(_ALWAYS, _TIMES * len(self.text))
-        bad = rewrite_error(reply, self.text, language="en", longest=longest, may_repeat=False)
-        return judge_text(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
+        error = rewrite_error(reply, self.text, language="en", longest=longest, may_repeat=False)
+        doubt = None
+        if error is None:
+            doubt = "; ".join(lost_facts(self.text, reply)) or None
+        return judge_text(reply, error, doubt)
 
 
 def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
@@ -84,15 +87,15 @@ def foreign_claims(
 ) -> list[ForeignText]:
     """List the claims that are not English and have no translation (`overwrite`: all of them).
 
-    Only those in `languages` and with one of the `ids`, where these are given.
+    Only those in `languages` and with one of the `ids`, if these are given.
     """
-    texts = []
+    texts: list[ForeignText] = []
     for row in _rows(folder / QUERIES):
         language = language_tag(row.text("metadata.lang")) or "en"
         text = row.text("text")
         if primary_language(language) == "en" or not text.strip():
             continue
-        if languages is not None and not any(is_in_language(language, one) for one in languages):
+        if languages is not None and not _is_in_any(language, languages):
             continue
         if ids and row.key not in ids:
             continue
@@ -108,24 +111,30 @@ def foreign_sources(
 
     What was translated before is left out, or, with `overwrite`, listed as it was at first.
     """
-    foreign = []
-    # What is detected has no region.
-    wanted = None if languages is None else {primary_language(one) for one in languages}
+    foreign: list[ForeignText] = []
+    wanted: set[str] | None = None
+    if languages is not None:
+        # What is detected has no region.
+        wanted = set(map(primary_language, languages))
     for row in _rows(folder / CORPUS):
         before = row.meta.get("original")
-        texts = before if isinstance(before, dict) else row.record
         if before and not overwrite:
             continue
+        texts = before if isinstance(before, dict) else row.record
         parts = {part: str(texts.get(field) or "") for part, field in _FIELDS.items()}
         language = detect(" ".join(parts.values()))
-        if language in (None, "en") or wanted is not None and language not in wanted:
+        if language is None or language == "en":
             continue
-        foreign += [
-            ForeignText(row.key, part, text, str(language))
-            for part, text in parts.items()
-            if text.strip()
-        ]
+        if wanted is not None and language not in wanted:
+            continue
+        for part, text in parts.items():
+            if text.strip():
+                foreign.append(ForeignText(row.key, part, text, language))
     return foreign
+
+
+def _is_in_any(language: str, wanted: Collection[str]) -> bool:
+    return any(is_in_language(language, one) for one in wanted)
 
 
 # A text with its English.
@@ -144,40 +153,56 @@ def put_translations(
         file = QUERIES if text.part == CLAIM else CORPUS
         parts.setdefault((file, text.id), []).append((text, translation))
     changes: dict[str, dict[str, list[Translated]]] = {}
+    count = 0
     for (file, key), pairs in parts.items():
-        if all(t.text and not (strict and t.kind == "doubtful") for _, t in pairs):
+        if all(_is_usable(translation, strict) for _, translation in pairs):
             changes.setdefault(file, {})[key] = pairs
+            count += len(pairs)
     if changes or out is not None:
         _write_translations(folder, changes, out)
-    return sum(len(pairs) for by_id in changes.values() for pairs in by_id.values())
+    return count
+
+
+def _is_usable(translation: WrittenText, strict: bool) -> bool:
+    """Whether a translation is written into a data set."""
+    if strict and translation.kind == "doubtful":
+        return False
+    return bool(translation.text)
 
 
 def translation_report(results: Sequence[Translated]) -> dict[str, object]:
     """Count the results by kind, and list those that failed or are doubtful."""
-    problems = [
-        {
-            "_id": text.id,
-            "part": text.part,
-            "kind": translation.kind,
-            "why": translation.reason,
-            "text": text.text,
-            "translation": translation.text,
-        }
-        for text, translation in results
-        if translation.kind
-    ]
-    counts = Counter(translation.kind or "good" for _, translation in results)
+    problems: list[dict[str, str | None]] = []
+    counts = Counter[str]()
+    for text, translation in results:
+        counts[translation.kind or "good"] += 1
+        if translation.kind:
+            problems.append(
+                {
+                    "_id": text.id,
+                    "part": text.part,
+                    "kind": translation.kind,
+                    "why": translation.reason,
+                    "text": text.text,
+                    "translation": translation.text,
+                }
+            )
     return {"texts": len(results), "counts": dict(counts), "problems": problems}
 
 
 def count_lines(texts: Sequence[ForeignText]) -> list[str]:
-    lines = []
-    for kind, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
-        counts = Counter(
-            primary_language(text.language) for text in texts if (text.part == CLAIM) is of_claims
-        )
-        parts = ", ".join(f"{language} {counts[language]}" for language in sorted_languages(counts))
-        lines += [f"{counts.total()} {kind} to translate ({parts})"] if counts else []
+    """Count the texts to translate by language: a line of claims and one of sources' texts."""
+    claims = Counter[str]()
+    others = Counter[str]()
+    for text in texts:
+        counts = claims if text.part == CLAIM else others
+        counts[primary_language(text.language)] += 1
+    lines: list[str] = []
+    for kind, counts in (("claims", claims), ("titles and abstracts of sources", others)):
+        if counts:
+            languages = sorted_languages(counts)
+            parts = ", ".join(f"{language} {counts[language]}" for language in languages)
+            lines.append(f"{counts.total()} {kind} to translate ({parts})")
     return lines
 
 
@@ -210,7 +235,8 @@ def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Transl
     ):
         for line in lines:
             row = json.loads(line) if line.strip() else {}
-            if "_id" in row and (pairs := by_id.get(str(row["_id"]))):
+            pairs = by_id.get(str(row["_id"])) if "_id" in row else None
+            if pairs:
                 _translate(row, pairs)
                 line = json.dumps(row, ensure_ascii=False) + "\n"
                 if _SURROGATE.search(line):  # of a field that is not ours
@@ -224,14 +250,16 @@ def _translate(row: dict[str, object], pairs: Sequence[Translated]) -> None:
     These stand in `metadata.original` then, with their language.
     """
     metadata = row.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    (first, english), *_ = pairs
+    if not isinstance(metadata, dict):
+        metadata = {}
+    first, english = pairs[0]
     if first.part == CLAIM:
         row["metadata"] = {**metadata, "translation": english.text}
         return
     before = {name: row.get(name) for name in _FIELDS.values()}
     original = metadata.get("original") or {"lang": first.language, **before}
-    row.update({_FIELDS[text.part]: translation.text for text, translation in pairs})
+    for text, translation in pairs:
+        row[_FIELDS[text.part]] = translation.text
     row["metadata"] = {**metadata, "original": original}
 
 

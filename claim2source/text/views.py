@@ -82,10 +82,12 @@ def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, 
     if form == "original":
         return (posted,)
     require_one_of("claims", form, _CLAIM_FORMS)
-    english = ClaimPart(str(claim.translation), "en") if _has_forms(claim) else posted
-    if form == "paired" or (form == "bilingual" and english is not posted):
-        return (posted, english)
-    return (english,)
+    if not _has_forms(claim):
+        return (posted, posted) if form == "paired" else (posted,)
+    english = ClaimPart(str(claim.translation), "en")
+    if form == "translated":
+        return (english,)
+    return (posted, english)
 
 
 def _has_forms(claim: Claim) -> bool:
@@ -102,17 +104,20 @@ def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
 def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
     """Count the claims without the translation that `form` needs, in a sentence; none for 0."""
     missing = len(missing_translations(claims, form))
-    if not missing:
+    if missing == 0:
         return []
     return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
 
 
 def same_forms_reason(claims: Iterable[Claim]) -> str | None:
     """Explain why these claims are one text in every form but `paired`; None if they are not."""
-    foreign = [claim for claim in claims if claim.lang != "en"]
-    if any(map(_has_forms, foreign)):
-        return None
-    return "no claim has a translation" if foreign else "all claims are English"
+    are_english = True
+    for claim in claims:
+        if _has_forms(claim):
+            return None
+        if claim.lang != "en":
+            are_english = False
+    return "all claims are English" if are_english else "no claim has a translation"
 
 
 def distinct_forms(
@@ -120,13 +125,18 @@ def distinct_forms(
 ) -> tuple[list[ClaimForm], list[str]]:
     """List the claim forms that differ here, with a note on those that are left out."""
     forms = [form for form in _CLAIM_FORMS if form in names]
-    if (reason := same_forms_reason(claims)) is None:
+    reason = same_forms_reason(claims)
+    if reason is None:
         return forms, []
-    dropped_forms = [form for form in forms if form in FORMS[1:]]
-    note = f"{' and '.join(dropped_forms)}: the same as original here, since {reason}."
-    distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
-    distinct += [form for form in forms if form == "paired"]
-    return distinct, [note] if dropped_forms else []
+    distinct: list[ClaimForm] = []
+    if forms != ["paired"]:
+        distinct.append("original")
+    if "paired" in forms:
+        distinct.append("paired")
+    dropped = [form for form in forms if form in FORMS[1:]]
+    if not dropped:
+        return distinct, []
+    return distinct, [f"{' and '.join(dropped)}: the same as original here, since {reason}."]
 
 
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
@@ -142,26 +152,39 @@ def render_source(source: Source, form: SourceForm = "metadata") -> str:
     """
     require_one_of("sources", form, _SOURCE_FORMS)
     if form == "released" or form == "released_unlabelled":
-        authors = ", ".join(_released_authors(source.authors))
-        if form == "released":
-            return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
-        return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
-    title, abstract = source.title.strip(), source.abstract.strip()
-    if form == "organisers":
-        texts = (title, source.venue.strip(), abstract, ", ".join(source.authors))
-        return ". ".join(text for text in texts if text)
+        return _released_text(source, has_labels=form == "released")
+    title = source.title.strip()
     if form == "title":
         return title
+    abstract = source.abstract.strip()
     if form == "title_abstract":
-        stop = "" if not title or title.endswith((".", "!", "?")) else "."
-        return f"{title}{stop} {abstract}".strip() if abstract else title
-    rest = {"Venue": source.venue.strip(), "Authors": ", ".join(clean_authors(source.authors))}
+        return _title_and_abstract(title, abstract)
+    venue = source.venue.strip()
+    if form == "organisers":
+        texts = (title, venue, abstract, ", ".join(source.authors))
+        return ". ".join(filter(None, texts))
+    authors = ", ".join(clean_authors(source.authors))
     if form == "metadata":
-        fields = {"Title": title, **rest, "Abstract": abstract}
+        fields = {"Title": title, "Venue": venue, "Authors": authors, "Abstract": abstract}
     else:
-        authors_first = dict(reversed(rest.items()))
-        fields = {"Title": title, "Abstract": abstract, **authors_first}
+        fields = {"Title": title, "Abstract": abstract, "Authors": authors, "Venue": venue}
     return "\n".join(f"{label}: {text}" for label, text in fields.items() if text)
+
+
+def _released_text(source: Source, *, has_labels: bool) -> str:
+    authors = ", ".join(_released_authors(source.authors))
+    if has_labels:
+        return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
+    return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
+
+
+def _title_and_abstract(title: str, abstract: str) -> str:
+    if not abstract:
+        return title
+    if not title:
+        return abstract
+    stop = "" if title.endswith((".", "!", "?")) else "."
+    return f"{title}{stop} {abstract}"
 
 
 def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
@@ -171,14 +194,27 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped whole, as
     are footnote marks and e-mail addresses.
     """
-    names: list[str] = []
-    for entry in in_reading_order(authors) if authors else ():
-        name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
-        if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
-            names.append(name)
-    # Before choosing: a repeated name must not take another author's place.
-    names = list(dict.fromkeys(names))
-    return tuple(names if len(names) <= 2 * keep else names[:keep] + names[-keep:])
+    if not authors:
+        return ()
+    # Distinct before choosing: a repeated name must not take another author's place.
+    distinct: dict[str, None] = {}
+    for entry in in_reading_order(authors):
+        before_comma, _, _ = entry.partition(",")
+        unmarked = _MARKS.sub("", before_comma)
+        name = " ".join(unmarked.split())
+        if _is_author(name):
+            distinct[name] = None
+    names = tuple(distinct)
+    if len(names) <= 2 * keep:
+        return names
+    return names[:keep] + names[-keep:]
+
+
+def _is_author(name: str) -> bool:
+    """Whether a name is that of a person: no affiliation and no e-mail address."""
+    if not name or name.startswith("&") or "@" in name:
+        return False
+    return not AFFILIATION.search(name)
 
 
 def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
@@ -186,10 +222,17 @@ def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
 
     What follows an entry's first comma is dropped, and one of the last who is a first too.
     """
-    names = [name for entry in authors if (name := entry.split(",")[0].strip())]
+    names: list[str] = []
+    for entry in authors:
+        before_comma, _, _ = entry.partition(",")
+        name = before_comma.strip()
+        if name:
+            names.append(name)
     if len(names) <= 2 * keep:
         return names
-    return names[:keep] + [name for name in names[-keep:] if name not in names[:keep]]
+    first = names[:keep]
+    last = [name for name in names[-keep:] if name not in first]
+    return first + last
 
 
 def read_rewrites(path: Path) -> dict[str, str]:
@@ -198,9 +241,13 @@ def read_rewrites(path: Path) -> dict[str, str]:
     Claims of other splits may be there. Raises `InputError` with a line for each problem.
     """
     problems = Problems()
-    texts = {row.key: row.text("text").strip() for row in JsonLines(path, problems).rows()}
+    texts: dict[str, str] = {}
+    for row in JsonLines(path, problems).rows():
+        text = row.text("text").strip()
+        if text:
+            texts[row.key] = text
     problems.raise_if_any()
-    return {claim: text for claim, text in texts.items() if text}
+    return texts
 
 
 def with_claim_texts(
@@ -227,9 +274,10 @@ def with_source_texts(
     sources: Iterable[Source], texts: Mapping[str, str], *, keep_title: bool = True
 ) -> tuple[Source, ...]:
     """Replace the abstracts of sources by other texts; the title stays, or goes."""
-    return tuple(
-        replace(source, title=source.title if keep_title else "", abstract=texts[source.id])
-        if source.id in texts
-        else source
-        for source in sources
-    )
+    replaced: list[Source] = []
+    for source in sources:
+        if source.id in texts:
+            title = source.title if keep_title else ""
+            source = replace(source, title=title, abstract=texts[source.id])
+        replaced.append(source)
+    return tuple(replaced)

@@ -60,7 +60,7 @@ class Lists:
             groups=self.groups[claims],
         )
 
-    def seeing(self, views: Sequence[int]) -> Lists:
+    def select_views(self, views: Sequence[int]) -> Lists:
         columns = list(views)
         features = np.ascontiguousarray(self.features[:, :, columns])
         scale, signed = self.scale[columns], self.signed[columns]
@@ -189,14 +189,14 @@ def try_recipes(
     """
 
     def score(views: Sequence[int]) -> float:
-        values = held_out(lists.seeing(views), folds, penalties[0])
+        values = held_out(lists.select_views(views), folds, penalties[0])
         return round(float(values @ lists.weights), 12)
 
     results = {}
     numbers = list(range(len(lists.scale)))
     views, remaining = numbers[:2], numbers[2:]
     while True:
-        visible = lists.seeing(views)
+        visible = lists.select_views(views)
         for penalty in penalties:
             results[Recipe(tuple(views), penalty)] = held_out(visible, folds, penalty)
         if not remaining:
@@ -314,7 +314,7 @@ class Fitting:
 
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
-        visible = self.lists.seeing([self.names.index(name) for name in names])
+        visible = self.lists.select_views([self.names.index(name) for name in names])
         return held_out(visible, deal_papers(visible.groups, self.folds, _SEED), PENALTIES[0])
 
     def choose(self, lists: Lists, weighing: Weighing, seed: int) -> tuple[Recipe, Choice]:
@@ -344,9 +344,9 @@ class Fitting:
         values = np.zeros(len(folds))
         for fold in np.unique(folds):
             in_fold = folds == fold
-            others, weighing = self.lists.of(~in_fold), self.weighing.among(~in_fold)
+            others, weighing = self.lists.of(~in_fold), self.weighing.select_claims(~in_fold)
             recipe, _ = self.choose(others, weighing, _SEED + 1)
-            visible = self.lists.seeing(recipe.views)
+            visible = self.lists.select_views(recipe.views)
             values[in_fold] = rank_fold(visible, in_fold, recipe.penalty)
         return values
 
@@ -354,7 +354,7 @@ class Fitting:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists, data = self.lists, self.data
         recipe, choice = self.choose(lists, self.weighing, _SEED)
-        weights = fit_linear(lists.seeing(recipe.views), recipe.penalty).tolist()
+        weights = fit_linear(lists.select_views(recipe.views), recipe.penalty).tolist()
         fitted = FittingData(
             data.name,
             data.split,

@@ -19,10 +19,10 @@ import sys
 import termios
 import warnings
 from claim2source.core.errors import run_program
-from claim2source.core.progress import watched
+from claim2source.core.progress import track
 
 def main(argv):
-    for _ in watched(range(3), "texts", 3):
+    for _ in track(range(3), "texts", 3):
         print("result")
     import os, warnings
     warnings.warn("old", FutureWarning, stacklevel=1)

@@ -12,7 +12,7 @@ from claim2source.llm import LLM, LLMConfig
 from claim2source.llm.config import _warn, is_safe, key_state, may_use_proxy
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
-from tests.llm.test_client import asking
+from tests.llm.test_client import requests_for
 from tests.llm_server import LLMServer
 
 SAFE = [
@@ -85,7 +85,7 @@ def test_no_proxy_sees_what_is_sent_to_this_machine(
     monkeypatch.setenv("MY_CREDENTIAL", "sk-very-secret")
     monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
     config = LLMConfig(server.model, server.url, key_env="MY_CREDENTIAL")
-    (answer,) = LLM(config).answer(asking("a"))
+    (answer,) = LLM(config).answer(requests_for("a"))
     assert (answer.failure, server.requests, proxy.requests) == (None, 1, 0)
     stage = Http(url=server.url, model="m", key_env="MY_CREDENTIAL")
     with pytest.raises(UserError, match="refused 'm'"):

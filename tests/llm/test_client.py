@@ -29,7 +29,7 @@ SCHEMA = {
 Start = Callable[..., LLMServer]
 
 
-def asking(*texts: str, **options: object) -> list[Request]:
+def requests_for(*texts: str, **options: object) -> list[Request]:
     def messages(text: str) -> tuple[Message, ...]:
         return (Message("system", SYSTEM), Message("user", f"<post>\n{text}\n</post>"))
 
@@ -49,15 +49,15 @@ def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
     texts = [f"Masks work, says study {i} #covid" for i in range(20)]
     config = config_of(server, timeout=0.5, concurrency=8, retries=20)
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        answers = LLM(config, store).answer(asking(*texts))
+        answers = LLM(config, store).answer(requests_for(*texts))
     assert [answer.text for answer in answers] == [rewritten(text, SYSTEM) for text in texts]
     assert len(server.faulty) >= 4
     before = server.requests
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        plan = LLM(config, store).plan(asking(*texts, "one more", "one more"))
+        plan = LLM(config, store).plan(requests_for(*texts, "one more", "one more"))
         assert (plan.requests, plan.stored, plan.repeated) == (1, 20, 1)
         assert 5 < plan.prompt_tokens < 100 and plan.most_completion_tokens == 1024
-        rerun = LLM(config, store).answer(asking(*texts))
+        rerun = LLM(config, store).answer(requests_for(*texts))
     assert server.requests == before
     assert [a.text for a in rerun] == [a.text for a in answers] and all(a.stored for a in rerun)
     assert not any(a.stored for a in answers)
@@ -70,7 +70,7 @@ def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: St
     slow = kind in ("hang", "trickle")
     config = config_of(server, timeout=0.4 if slow else 5.0)
     began = time.monotonic()
-    (answer,) = LLM(config).answer(asking("Masks work"))
+    (answer,) = LLM(config).answer(requests_for("Masks work"))
     assert answer.failure is None and answer.text == rewritten("Masks work", SYSTEM)
     is_cleaned = kind in ("think", "fenced", "preamble")
     assert server.requests == (1 if is_cleaned else 2)
@@ -91,14 +91,14 @@ def test_retry_after_is_waited_for(
             return Reply("busy", status=429, headers={"Retry-After": after})
         return Reply("Masks work")
 
-    answers = LLM(config_of(llm_server(reply))).answer(asking("a"))
+    answers = LLM(config_of(llm_server(reply))).answer(requests_for("a"))
     assert [answer.failure for answer in answers] == [None]
     assert minimum <= seen[1] - seen[0] <= maximum
 
 
 def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
     server = llm_server(lambda chat: Reply("", status=429, headers={"Retry-After": "86000"}))
-    answers = LLM(config_of(server, concurrency=1)).answer(asking(*map(str, range(50))))
+    answers = LLM(config_of(server, concurrency=1)).answer(requests_for(*map(str, range(50))))
     assert server.requests == 8
     assert answers[-1].failure == "not asked: the server does not answer (status 429)"
 
@@ -107,13 +107,13 @@ def test_what_got_no_reply_is_asked_next_time(llm_server: Start, tmp_path: Path)
     server = llm_server(lambda chat: Reply("broken", status=500))
     with AnswerStore(tmp_path / "a.sqlite") as store:
         llm = LLM(config_of(server, retries=4, concurrency=1), store)
-        answers = llm.answer(asking("a", "b"))
+        answers = llm.answer(requests_for("a", "b"))
         assert [answer.failure for answer in answers] == ["no reply: status 500"] * 2
         with pytest.raises(UserError, match=r"2 of 2 texts have no answer \(2 no reply: status 50"):
             require_answers(answers, "texts")
         assert server.requests == 10 and len(store) == 0
         server.reply = lambda chat: "Masks work"
-        assert [a.text for a in llm.answer(asking("a", "b"))] == ["Masks work"] * 2
+        assert [a.text for a in llm.answer(requests_for("a", "b"))] == ["Masks work"] * 2
 
 
 def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) -> None:
@@ -122,7 +122,7 @@ def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) ->
 
     server = llm_server(reply)
     config = config_of(server, retries=1)
-    answers = LLM(config).answer(asking(*map(str, range(100))))
+    answers = LLM(config).answer(requests_for(*map(str, range(100))))
     assert server.requests <= 3 + 2 * (8 + 4)
     failures = [answer.failure for answer in answers]
     assert failures.count(None) == 3
@@ -133,7 +133,7 @@ def test_a_budget_of_tokens_is_never_exceeded_and_stops_cleanly(
     llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = llm_server()
-    requests = asking(*(f"Masks work, says study {i}" for i in range(40)))
+    requests = requests_for(*(f"Masks work, says study {i}" for i in range(40)))
     with AnswerStore(tmp_path / "a.sqlite") as store:
         llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600), store)
         answers = llm.answer(requests, subject="posts")
@@ -177,10 +177,10 @@ def test_the_key_reaches_no_log_store_or_error(
         llm = LLM(config_of(server, key_env="MY_CREDENTIAL"), store)
         if how == "401":
             with pytest.raises(UserError, match="the key in MY_CREDENTIAL is refused") as error:
-                llm.answer(asking("a"))
+                llm.answer(requests_for("a"))
             texts = "".join([str(error.value), repr(error.value.__cause__)])
         else:
-            texts = repr(llm.answer(asking("a", schema=schema)))
+            texts = repr(llm.answer(requests_for("a", schema=schema)))
             assert server.headers[0]["authorization"] == f"Bearer {key}"
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert "<MY_CREDENTIAL>" in texts
@@ -191,14 +191,14 @@ def test_the_key_reaches_no_log_store_or_error(
 
 def test_objects_are_asked_for_by_schema_and_checked(llm_server: Start) -> None:
     server = llm_server()
-    (answer,) = LLM(config_of(server)).answer(asking("a", schema=SCHEMA))
+    (answer,) = LLM(config_of(server)).answer(requests_for("a", schema=SCHEMA))
     assert answer.data == {"facts": []} and answer.failure is None
     form = {"name": "reply", "schema": SCHEMA, "strict": True}
     assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": form}
     assert "guided_json" not in server.bodies[0]
     # A server that ignores the schema, as vLLM does guided_json.
     server.reply = lambda chat: '{"facts": "none"}'
-    (answer,) = LLM(config_of(server)).answer(asking("b", schema=SCHEMA))
+    (answer,) = LLM(config_of(server)).answer(requests_for("b", schema=SCHEMA))
     assert (answer.failure, answer.data) == ("does not fit the schema", None)
 
 
@@ -209,7 +209,7 @@ def test_where_a_server_refuses_the_form_replies_are_parsed(name: str, llm_serve
     server = llm_server(lambda chat: reply, refuses=(name,))
     extra = {"choices": ("A", "B")} if is_choice else {"schema": SCHEMA}
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(asking(*"abcd", **extra)) + llm.answer(asking("e", **extra))
+    answers = llm.answer(requests_for(*"abcd", **extra)) + llm.answer(requests_for("e", **extra))
     assert all(a.text == "B" if is_choice else a.data == {"facts": ["x"]} for a in answers)
     # It is remembered: one request had it.
     assert [name in body for body in server.bodies] == [True] + [False] * 5
@@ -228,7 +228,9 @@ def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(llm_ser
 
     server = llm_server(reply)
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(asking("long", "short", schema=SCHEMA)) + llm.answer(asking("much"))
+    answers = llm.answer(requests_for("long", "short", schema=SCHEMA)) + llm.answer(
+        requests_for("much")
+    )
     reason = "refused by the server (400): "
     assert [answer.failure for answer in answers] == [reason + full, None, reason + large]
     assert [b.get("response_format") is not None for b in server.bodies] == [True, True, False]
@@ -239,7 +241,7 @@ def test_a_reply_that_did_not_end_by_itself_is_not_stored_and_asked_for_again(
     finish: str | None, llm_server: Start, tmp_path: Path
 ) -> None:
     server = llm_server(lambda chat: Reply("Masks", finish=finish))  # type: ignore[arg-type]
-    config, (request,) = config_of(server), asking("a")
+    config, (request,) = config_of(server), requests_for("a")
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config, store).answer([request])
         assert answer.failure is not None and (answer.text, answer.raw) == ("", "Masks")
@@ -268,7 +270,7 @@ def test_a_model_is_asked_as_it_wants_after_the_first_refusal(
 
     server = llm_server(reply)
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(asking(*"abc")) + llm.answer(asking("d"))
+    answers = llm.answer(requests_for(*"abc")) + llm.answer(requests_for("d"))
     assert [answer.text for answer in answers] == ["Masks work"] * 4
     assert [name in body for body in server.bodies] == [True] + [False] * 4
     later = server.bodies[-1]
@@ -277,7 +279,7 @@ def test_a_model_is_asked_as_it_wants_after_the_first_refusal(
     # One that wants nothing of it is asked for JSON all the same.
     names = ("temperature", "max_tokens", "chat_template_kwargs", "seed", "response_format")
     server = llm_server(lambda chat: '{"facts": []}', refuses=names)
-    answers = LLM(config_of(server, concurrency=1, seed=1)).answer(asking("a", schema=SCHEMA))
+    answers = LLM(config_of(server, concurrency=1, seed=1)).answer(requests_for("a", schema=SCHEMA))
     assert answers[0].data == {"facts": []} and server.requests == len(names) + 1
 
 
@@ -285,7 +287,7 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
     llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = llm_server(lambda chat: f"I cannot say {server.requests}")
-    requests = asking("a", schema=SCHEMA)
+    requests = requests_for("a", schema=SCHEMA)
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config_of(server), store).answer(requests, subject="posts")
         assert (answer.failure, answer.raw, answer.data) == ("not JSON", "I cannot say 2", None)
@@ -305,7 +307,7 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
 def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:
     """The first failed reply is stored at once; here the budget ends the run in its place."""
     server = llm_server(lambda chat: "I cannot")
-    requests = asking("a", schema=SCHEMA)
+    requests = requests_for("a", schema=SCHEMA)
     with AnswerStore(tmp_path / "a.sqlite") as store:
         plan = LLM(config_of(server)).plan(requests)
         most = (
@@ -331,21 +333,26 @@ def test_a_check_of_the_callers_refuses_and_is_asked_of_stored_answers_too(
 
     with AnswerStore(tmp_path / "a.sqlite") as store:
         llm = LLM(config_of(server, seed=7), store)
-        assert llm.answer(asking("a"), no_one)[0].text == "reply number 2"
-        assert llm.answer(asking("b"))[0].text == "reply number 3"
-        (answer,) = llm.answer(asking("b"), none)
+        assert llm.answer(requests_for("a"), no_one)[0].text == "reply number 2"
+        assert llm.answer(requests_for("b"))[0].text == "reply number 3"
+        (answer,) = llm.answer(requests_for("b"), none)
         assert (answer.failure, answer.text) == ("never good", "reply number 4")
         assert server.requests == 4
         assert server.bodies[0]["seed"] != server.bodies[1]["seed"]
         # The check's opinion is not stored with the answer.
-        assert llm.answer(asking("b"))[0].failure is None and server.requests == 4
+        assert llm.answer(requests_for("b"))[0].failure is None and server.requests == 4
 
 
 def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
     llm_server: Start,
 ) -> None:
     server = llm_server()
-    twins = [*asking("a"), *asking("a", sample=1), *asking("a", sample=0), *asking("a")]
+    twins = [
+        *requests_for("a"),
+        *requests_for("a", sample=1),
+        *requests_for("a", sample=0),
+        *requests_for("a"),
+    ]
     twins = [Request(f"id{i}", r.messages, r.version, sample=r.sample) for i, r in enumerate(twins)]
     store = AnswerStore()
     answers = LLM(config_of(server), store).answer(twins)
@@ -354,7 +361,7 @@ def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
     changes = [{"temperature": 0.5}, {"top_p": 0.5}, {"max_tokens": 9}, {"thinking": True}]
     for change in changes:
         LLM(config_of(server, **change), store).answer(twins[:1])
-    requests = [Request("x", twins[0].messages, "2"), *asking("a", schema=SCHEMA)]
+    requests = [Request("x", twins[0].messages, "2"), *requests_for("a", schema=SCHEMA)]
     LLM(config_of(server), store).answer(requests)
     assert server.requests == 2 + len(changes) + 2
     # Another server with that model gives the same answers.
@@ -364,7 +371,7 @@ def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
 def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None:
     server = llm_server(models=["qwen", "llama"])
     with pytest.raises(UserError, match="has no model 'm'; it has: qwen, llama"):
-        LLM(config_of(server)).answer(asking("a"))
+        LLM(config_of(server)).answer(requests_for("a"))
     assert server.requests == 0
     with pytest.raises(UserError, match="llm.model: ''"):
         LLM(LLMConfig())
@@ -372,12 +379,12 @@ def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None
     url = gone.url
     gone.stop()
     with pytest.raises(UserError, match=f"no server answers at {url}: broken connection"):
-        LLM(LLMConfig(model="m", url=url, retries=1)).answer(asking("a"))
+        LLM(LLMConfig(model="m", url=url, retries=1)).answer(requests_for("a"))
     gone.start()
     # A server without a list of models says at the first request what it lacks.
     empty_server = llm_server(models=[])
     with pytest.raises(UserError, match="refused 'm' .*: The model `m` does not exist"):
-        LLM(config_of(empty_server)).answer(asking("a"))
+        LLM(config_of(empty_server)).answer(requests_for("a"))
 
 
 def test_sigterm_ends_the_work_at_once(llm_server: Start, tmp_path: Path) -> None:
@@ -387,7 +394,7 @@ def test_sigterm_ends_the_work_at_once(llm_server: Start, tmp_path: Path) -> Non
         raise Stopped("terminated", number)
 
     server = llm_server(delay=0.01, hangs=30, faults=0.3, kinds=("hang",))
-    requests = asking(*map(str, range(300)))
+    requests = requests_for(*map(str, range(300)))
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with AnswerStore(tmp_path / "a.sqlite") as store:
@@ -407,10 +414,10 @@ def test_what_is_sent_is_what_vllm_takes_also_within_a_running_loop(llm_server: 
     server = llm_server()
 
     async def notebook() -> list[Answer]:
-        return LLM(config_of(server, top_p=0.8)).answer(asking("a"))
+        return LLM(config_of(server, top_p=0.8)).answer(requests_for("a"))
 
     assert asyncio.run(notebook())[0].failure is None
-    LLM(config_of(server, thinking=None)).answer(asking("b", choices=("x", "y"), logprobs=2))
+    LLM(config_of(server, thinking=None)).answer(requests_for("b", choices=("x", "y"), logprobs=2))
     first, second = server.bodies
     assert first["chat_template_kwargs"] == {"enable_thinking": False} and first["top_p"] == 0.8
     assert {*second} == {

@@ -14,7 +14,7 @@ from claim2source.core.errors import UserError
 from claim2source.llm import LLM, Answer, LLMConfig
 from claim2source.llm.answers import AnswerStore
 from claim2source.llm.server import MOST_BYTES, refusal
-from tests.llm.test_client import asking, config_of
+from tests.llm.test_client import config_of, requests_for
 from tests.llm_server import Chat, LLMServer, Reply
 
 Start = Callable[..., LLMServer]
@@ -22,7 +22,7 @@ Start = Callable[..., LLMServer]
 
 def ask(server: LLMServer, *texts: str, **options: Any) -> list[Answer]:
     config: LLMConfig = config_of(server, concurrency=1, **options)
-    return LLM(config).answer(asking(*texts or ("a",)))
+    return LLM(config).answer(requests_for(*texts or ("a",)))
 
 
 def completion(content: object = "Masks work", **options: Any) -> bytes:
@@ -155,7 +155,7 @@ def test_senseless_probabilities_are_no_reply_and_no_token_spoils_the_store(
     server = llm_server(lambda chat: Reply(body=body.replace('"?"', logprob).encode()))
     for _ in range(2):
         with AnswerStore(tmp_path / "a.sqlite") as store:
-            (answer,) = LLM(config_of(server), store).answer(asking("a", logprobs=1))
+            (answer,) = LLM(config_of(server), store).answer(requests_for("a", logprobs=1))
             assert (answer.failure is None, len(store)) == (is_good, is_good)
             assert [logprob.text for logprob in answer.logprobs] == (["?"] if is_good else [])
     assert server.requests == (1 if is_good else 2)

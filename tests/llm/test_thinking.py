@@ -15,7 +15,7 @@ from claim2source.core.run import Thinking
 from claim2source.llm import LLM, AnswerStore, LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import answer_key, count_thinking
-from tests.llm.test_client import asking, config_of
+from tests.llm.test_client import config_of, requests_for
 from tests.llm_server import LLMServer, Reply
 
 Start = Callable[..., LLMServer]
@@ -74,7 +74,7 @@ def test_free_keys_are_sent_and_win(llm_server: Start) -> None:
     server = llm_server(models=["moonshotai/Kimi-K2.6", "gpt-oss-20b", "other"])
 
     def sent(model: str, **options: Any) -> dict[str, Any]:
-        LLM(config_of(server, model=model, **options)).answer(asking("a"))
+        LLM(config_of(server, model=model, **options)).answer(requests_for("a"))
         names = ("chat_template_kwargs", "reasoning_effort", "thinking")
         return {name: value for name, value in server.bodies[-1].items() if name in names}
 
@@ -89,7 +89,7 @@ def test_free_keys_are_sent_and_win(llm_server: Start) -> None:
 
 def old_key(config: LLMConfig) -> str:
     """The key as stores have it since their first version."""
-    (request,) = asking("a")
+    (request,) = requests_for("a")
     return content_hash(
         {
             "model": config.model,
@@ -109,7 +109,7 @@ def old_key(config: LLMConfig) -> str:
 
 
 def test_stored_answers_are_kept_where_the_same_is_sent() -> None:
-    (request,) = asking("a")
+    (request,) = requests_for("a")
     for thinking in (False, True, None):
         for model in ("Qwen/Qwen3-8B", "m", "meta-llama/Llama-3.3-70B-Instruct"):
             config = LLMConfig(model, thinking=thinking)
@@ -129,13 +129,13 @@ def test_a_refused_switch_is_reported_as_not_sent(llm_server: Start, tmp_path: P
     server = llm_server(refuses=("chat_template_kwargs",))
     for stored in (False, True):
         with AnswerStore(tmp_path / "a.sqlite") as store:
-            answers = LLM(config_of(server), store).answer(asking("a", "b"))
+            answers = LLM(config_of(server), store).answer(requests_for("a", "b"))
         assert [answer.stored for answer in answers] == [stored] * 2
         assert count_thinking(answers) == (Thinking("m", False, "nothing", 2, 0),)
     # Each of several parts is refused by its own name.
     for name in ("reasoning_effort", "chat_template_kwargs"):
         server = llm_server(model="gpt-oss-20b", refuses=(name,))
-        (answer,) = LLM(config_of(server, model="gpt-oss-20b")).answer(asking("a"))
+        (answer,) = LLM(config_of(server, model="gpt-oss-20b")).answer(requests_for("a"))
         assert answer.thinking is not None and answer.thinking.sent == "reasoning_effort=low"
         assert name not in server.bodies[-1] and server.requests == 2
 
@@ -167,19 +167,19 @@ def test_replies_that_reason_although_it_is_off_are_counted(
     reply: Reply, reasoned: int, llm_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = llm_server(lambda chat: reply)
-    (answer,) = LLM(config_of(server)).answer(asking("a"))
+    (answer,) = LLM(config_of(server)).answer(requests_for("a"))
     assert answer.text == "Masks work"
     assert answer.thinking == Thinking("m", False, "enable_thinking=false", 1, reasoned)
     assert bool(answer.thinking.note) == bool(reasoned) == ("hold reasoning" in caplog.text)
     # On, and without reasoning, is worth a word, too.
-    (answer,) = LLM(config_of(server, thinking=True)).answer(asking("a"))
+    (answer,) = LLM(config_of(server, thinking=True)).answer(requests_for("a"))
     assert answer.thinking is not None and bool(answer.thinking.note) == (not reasoned)
 
 
 def test_a_store_of_before_says_what_its_key_says(llm_server: Start, tmp_path: Path) -> None:
     server, path = llm_server(), tmp_path / "a.sqlite"
     with AnswerStore(path) as store:
-        LLM(config_of(server), store).answer(asking("a"))
+        LLM(config_of(server), store).answer(requests_for("a"))
         (key,) = store._base.execute("SELECT key FROM answers").fetchone()
         reply = store.get(key)
         assert reply is not None and (reply.sent, reply.reasoned) == (
@@ -193,7 +193,7 @@ def test_a_store_of_before_says_what_its_key_says(llm_server: Start, tmp_path: P
         )
     base.close()
     with AnswerStore(path) as store:
-        (answer,) = LLM(config_of(server), store).answer(asking("a"))
+        (answer,) = LLM(config_of(server), store).answer(requests_for("a"))
     assert answer.stored and server.requests == 1
     assert answer.thinking == Thinking("m", False, "enable_thinking=false", 1, 0)
 

@@ -184,7 +184,7 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("values", "why"),
+    ("values", "reason"),
     [
         ({"prompts": {"query": 3}}, "prompts: not an object of names and texts"),
         ({"default_prompt_name": "sts"}, "default_prompt_name: 'sts' is not allowed; allowed: doc"),

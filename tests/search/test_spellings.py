@@ -21,7 +21,7 @@ from claim2source.search.fielded import FieldedConfig, Timeline
 from claim2source.search.fuse import load_index
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
-from claim2source.text.quality import spelt
+from claim2source.text.quality import numbers_in_words
 
 # Each with another way to write it, which is not the same string.
 SPELLINGS = [
@@ -131,4 +131,6 @@ def test_other_comparisons_of_words_know_the_spellings_too() -> None:
         assert names_one(f"so: {second}!", [first])
         answer = {"query_entities": [first], "documents": [{"document": 1, "entities": [second]}]}
         assert matched(answer, 1)[0] == 1
-    assert spelt("fünf") == spelt(unicodedata.normalize("NFD", "fünf")) == {"5"}
+    assert (
+        numbers_in_words("fünf") == numbers_in_words(unicodedata.normalize("NFD", "fünf")) == {"5"}
+    )

@@ -148,7 +148,7 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     all_models = Scorer(SOURCES, Runtime(None, "cpu"), several=True)
     assert len({ask(all_models, view) for view in [*views, longer] * 2}) == 2
     # Another pool's scorer shares them.
-    ask(all_models.of_pool(SOURCES), longer)
+    ask(all_models.for_sources(SOURCES), longer)
     assert counts == {"encoders": 2}
 
 

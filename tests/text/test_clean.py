@@ -15,8 +15,8 @@ from claim2source.text.clean import (
     STOP_WORDS,
     clean_post,
     lemma_texts,
+    normalise_arabic,
     pipeline_identity,
-    spelled,
     tweet_fields,
 )
 from tests.text.small_pipeline import write_pipeline
@@ -78,12 +78,12 @@ def test_no_tag_is_lost_and_nothing_is_made_up(text: str) -> None:
     ],
 )
 def test_arabic_is_spelled_in_one_way(text: str, spelling: str) -> None:
-    assert spelled(text) == spelling == spelled(spelling)
+    assert normalise_arabic(text) == spelling == normalise_arabic(spelling)
 
 
 def test_stop_words_are_spelled_alike() -> None:
     assert {"في", "الى", "ان", "هذا"} <= STOP_WORDS
-    assert all(spelled(word) == word and len(word.split()) == 1 for word in STOP_WORDS)
+    assert all(normalise_arabic(word) == word and len(word.split()) == 1 for word in STOP_WORDS)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from claim2source.text.control import defused, without_control, without_thoughts
+from claim2source.text.control import escape_control_tokens, strip_reasoning, without_control
 
 TOKENS = (
     *("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>"),
@@ -18,15 +18,17 @@ TOKENS = (
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_control_token_is_parted_and_nothing_is_lost(token: str) -> None:
-    parted = defused(f"a {token}{token} b")
+    parted = escape_control_tokens(f"a {token}{token} b")
     assert token.casefold() not in parted.casefold()
     assert parted.replace(" ", "") == f"a{token}{token}b".replace(" ", "")
-    assert defused(parted) == parted
+    assert escape_control_tokens(parted) == parted
 
 
 def test_harmless_texts_stay_as_they_are() -> None:
     text = "p < 0.05 & <b>x</b> |x| [1] [sic] <https://a.b> I think <3 a<b>c [n = 3] 5>|4 <system"
-    assert defused(text) == text and without_thoughts(text) == text == without_control(text)
+    assert escape_control_tokens(text) == text and strip_reasoning(text) == text == without_control(
+        text
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_harmless_texts_stay_as_they_are() -> None:
     ],
 )
 def test_what_is_said_is_what_is_left(reply: str) -> None:
-    assert without_control(without_thoughts(reply)).strip() == "Good."
+    assert without_control(strip_reasoning(reply)).strip() == "Good."
 
 
 @pytest.mark.parametrize(
@@ -76,14 +78,14 @@ def test_what_is_said_is_what_is_left(reply: str) -> None:
     ],
 )
 def test_a_quoted_mark_voids_nothing(text: str) -> None:
-    assert without_control(without_thoughts(text)) == text
-    assert without_thoughts(f'<think>Is "</think>" an end?</think>{text}') == text
+    assert without_control(strip_reasoning(text)) == text
+    assert strip_reasoning(f'<think>Is "</think>" an end?</think>{text}') == text
 
 
 def test_a_quotation_before_a_thought_hides_no_thought() -> None:
     text = 'A 5" ruler.<think>it doesn\'t fit: 6"</think> It\'s 5".'
-    assert without_thoughts(text) == 'A 5" ruler. It\'s 5".'
-    assert without_thoughts("It doesn't fit. <think>Let's see, that isn't all") == ""
+    assert strip_reasoning(text) == 'A 5" ruler. It\'s 5".'
+    assert strip_reasoning("It doesn't fit. <think>Let's see, that isn't all") == ""
 
 
 @pytest.mark.parametrize(
@@ -97,4 +99,4 @@ def test_a_quotation_before_a_thought_hides_no_thought() -> None:
     ],
 )
 def test_a_thought_without_an_end_leaves_nothing(reply: str) -> None:
-    assert without_control(without_thoughts(reply)) == ""
+    assert without_control(strip_reasoning(reply)) == ""

@@ -148,7 +148,7 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("row", "why"),
+    ("row", "reason"),
     [
         ({"_id": "1", "version": 3, "text": "x"}, ":3: version: is not a whole number from"),
         ({"_id": "1", "version": 2, "text": " "}, ":3: text: is empty, and no failure is named"),
