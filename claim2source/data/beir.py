@@ -411,7 +411,7 @@ def _is_headless(cells: Sequence[str]) -> bool:
     """Whether the first line is a judgement."""
     if len(cells) != 3:
         return False
-    return is_grade(cells[2]) or _DECIMAL.fullmatch(cells[2]) is not None
+    return bool(is_grade(cells[2]) or _DECIMAL.fullmatch(cells[2]))
 
 
 def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from claim2source.core.arguments import is_digits
@@ -101,7 +102,9 @@ def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
         problems.add(path, None, None, f"XML that cannot be read, save it as UTF-8: {error}")
 
 
-def _articles(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Paper | None]:
+def _articles(
+    file: BufferedReader | GzipFile, path: Path, problems: Problems
+) -> Iterator[Paper | None]:
     number = depth = 0
     root: Element | None = None
     for event, element in iterparse(file, ("start", "end")):

@@ -301,7 +301,7 @@ def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str |
     for rumor in rumors.rumors:
         ranked = list(run.scored(rumor.id).items())[:MAX_TWEETS]
         cells = [_evidence_cells(rumor.tweets[tweet_id(key)], score) for key, score in ranked]
-        entry = {
+        entry: dict[str, object] = {
             "id": rumor.file_id,
             "predicted_label": verdicts.get(rumor.id),
             "predicted_evidence": cells,
