@@ -199,4 +199,4 @@ def test_yaml_is_read_in_one_place() -> None:
         for _, imported in imports(ast.parse(path.read_text("utf-8")), name)
         if imported.partition(".")[0] == "yaml"
     }
-    assert importing == {"claim2source.core.config"}
+    assert importing == {"claim2source.core.yaml_files"}

@@ -18,12 +18,19 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
 from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
-from claim2source.core.files import file_error
 from claim2source.core.program import program_command
+from claim2source.core.yaml_files import (
+    NO_TEXT,
+    Location,
+    YamlMapping,
+    as_plain,
+    read_mapping,
+    read_yaml,
+    to_yaml,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +40,18 @@ cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
 LARGEST = 10**9  # the largest count
 _LIST = "a list, such as [a, b], each {0}"
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}
-_WORDS |= {dict: "a mapping of names to {1}", Any: "any value"}
-MOST_VALUES = 100_000  # aliases may stand for billions
-NO_TEXT = re.compile("[\0\ud800-\udfff]")
-Location = tuple[str, int]  # file and line
-_CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_TAG = "tag:yaml.org,2002:"  # before the kind of a node that has no tag of its own
-_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    NoneType: "null",
+    list: _LIST,
+    tuple: _LIST,
+    dict: "a mapping of names to {1}",
+    Any: "any value",
+}
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -68,20 +78,23 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, option in config_options(type(self)).items():
-            own = "." not in name and option.group is None
-            if own and (value := getattr(self, name)) is not option.default:
-                try:
-                    _refuse_look_alike(option.hint, value)
-                    _adapter(option.hint).validate_python(value)
-                except (ValueError, OverflowError):
-                    raise ConfigError(name, value, allowed_words(option.hint)) from None
+            if "." in name or option.group is not None:
+                continue
+            value = getattr(self, name)
+            if value is option.default:
+                continue
+            try:
+                _refuse_look_alike(option.hint, value)
+                _adapter(option.hint).validate_python(value)
+            except (ValueError, OverflowError):
+                raise ConfigError(name, value, allowed_words(option.hint)) from None
         self.check()
 
     def check(self) -> None:
         """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
 
     def require_unset(self, but: Collection[str], reason: str) -> None:
-        """Raise `ConfigError`, which says `why`, for a key not in `but` that was changed."""
+        """Raise `ConfigError` for a key not in `but` that was changed."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             make = field.default_factory
             default = field.default if make is MISSING else make()
@@ -108,7 +121,9 @@ def flag(help: str, default: bool = False) -> Any:
 
 def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
     """Declare a dataclass field of several values: `--name a b`, or `--name a --name b`."""
-    make: Any = partial(list, default) if default is not None else NoneType
+    make: Any = NoneType
+    if default is not None:
+        make = partial(list, default)
     return dataclasses.field(default_factory=make, metadata={"help": help})
 
 
@@ -128,22 +143,16 @@ def read_config(
     `--help` print and exit. With `common`, the most usual keys, `--help` explains these alone, and
     `--help=all` every key.
     """
-    words, options = list(sys.argv[1:] if argv is None else argv), config_options(kind)
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = config_options(kind)
     if {"-h", "--help", "--help=all"} & {*words}:
-        print(_help(program, description or "", options, () if "--help=all" in words else common))
+        explained = () if "--help=all" in words else common
+        print(_help(program, description or "", options, explained))
         sys.exit(0)
-    flags: dict[str, list[str]] = {}
-    for word in words:
-        if word.startswith("--") and word != "--":
-            key, equals, text = word[2:].partition("=")
-            before = flags.pop(key, [])
-            goes_on = key == "config" or key in options and _item_type(options[key].hint)
-            flags[key] = [*(before if goes_on else ()), *([text] if equals else ())]
-        elif flags:
-            flags[key].append(word)
-        else:
-            raise UserError(f"config: {word}: is not an option; --help explains every key")
-    prints, values = flags.pop("print_config", None) is not None, YamlMapping()
+    flags = _split_flags(options, words)
+    prints = "print_config" in flags
+    flags.pop("print_config", None)
+    values = YamlMapping()
     for file in flags.get("config") or ():
         values = values.overlaid(read_mapping(shipped(Path(file), program)))
     for key in sorted(flags, key=lambda key: key.count(".")):  # a group's file before its keys
@@ -156,6 +165,33 @@ def read_config(
     return config
 
 
+def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[str, list[str]]:
+    """Give every flag the words after it; a flag that is repeated stands where it was last.
+
+    A list, and `--config`, keeps the words of all its flags; another key those of the last one.
+    """
+    flags: dict[str, list[str]] = {}
+    last = ""
+    for word in words:
+        if word.startswith("--") and word != "--":
+            last, equals, text = word[2:].partition("=")
+            kept = flags.pop(last, [])
+            flags[last] = kept if _is_cumulative(options, last) else []
+            if equals:
+                flags[last].append(text)
+        elif flags:
+            flags[last].append(word)
+        else:
+            raise UserError(f"config: {word}: is not an option; --help explains every key")
+    return flags
+
+
+def _is_cumulative(options: Mapping[str, Option], key: str) -> bool:
+    if key == "config":
+        return True
+    return key in options and _item_type(options[key].hint) is not None
+
+
 def shipped(path: Path, program: str) -> Path:
     """Return `path`, or the config of the package that `configs/...` names if it is absent.
 
@@ -165,9 +201,11 @@ def shipped(path: Path, program: str) -> Path:
     if path.exists() or path.is_symlink():
         return path
     parts = path.parts
-    if parts[:1] == ("configs",) and (packaged := CONFIGS.joinpath(*parts[1:])).is_file():
-        log.warning("%s is not here: the one that ships with claim2source is read", path)
-        return packaged
+    if parts[:1] == ("configs",):
+        packaged = CONFIGS.joinpath(*parts[1:])
+        if packaged.is_file():
+            log.warning("%s is not here: the one that ships with claim2source is read", path)
+            return packaged
     files = sorted(CONFIGS.glob(f"{Path(program).stem}/*.yaml"))
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
     reason = "no such file or directory"
@@ -187,34 +225,10 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
     try:
         return _built(kind, config_options(kind), entries)
     except ConfigError as error:
-        if isinstance(entries, YamlMapping) and (origin := entries.at(error.key)):
+        origin = entries.at(error.key) if isinstance(entries, YamlMapping) else None
+        if origin:
             raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.reason) from None
-
-
-def as_plain(value: Any) -> Any:
-    """Turn a config into JSON-ready values: dataclasses to dicts, paths to text."""
-
-    def to_builtin(part: Any) -> Any:
-        return str(part) if isinstance(part, Path) else dataclasses.asdict(part)
-
-    return json.loads(json.dumps(value, default=to_builtin))
-
-
-def to_yaml(value: Any) -> str:
-    """Write a config, or plain values, as YAML that `read_yaml` reads back."""
-    return yaml.dump(as_plain(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Put texts in quotes that YAML 1.2 would read as another value, such as 1e-1."""
-
-    def text(self, value: str) -> yaml.ScalarNode:
-        style = "'" if value.lower() in _CONSTANTS or _NUMBER.fullmatch(value) else None
-        return self.represent_scalar(f"{_TAG}str", value, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.text)
 
 
 def require(condition: bool, key: str, value: Any, allowed: str | Sequence[str]) -> None:
@@ -245,24 +259,39 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
     YAML file that the group's own flag takes.
     """
     options: dict[str, Option] = {}
-    hints, helps = get_type_hints(kind, include_extras=True), _helps(kind)
-    for field in (field for field in dataclasses.fields(kind) if field.init):
-        key, hint = f"{prefix}{field.name}", hints[field.name]
-        text = field.metadata.get("help") or helps.get(field.name, "")
-        group = next((part for part in union_types(hint) if dataclasses.is_dataclass(part)), None)
-        default, factory = field.default, field.default_factory
-        if group is None:
-            options[key] = Option(hint, default if factory is MISSING else factory(), text)
+    hints = get_type_hints(kind, include_extras=True)
+    helps = _helps(kind)
+    for field in dataclasses.fields(kind):
+        if not field.init:
             continue
-        group_options, flags = config_options(group, f"{key}."), getattr(group, "FLAGS", None)
-        if flags:
-            text = f"{text.rstrip('.')}: a YAML file of {', '.join(config_options(group))}"
-            for name, option in group_options.items():
-                group_options[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
-        default = MISSING if default is factory is MISSING else None
-        own = Option(hint, default, text, group, bool(flags) or NoneType in union_types(hint))
-        options |= {key: own, **group_options}
+        key = f"{prefix}{field.name}"
+        hint = hints[field.name]
+        text = field.metadata.get("help") or helps.get(field.name, "")
+        default, factory = field.default, field.default_factory
+        group = next(filter(dataclasses.is_dataclass, union_types(hint)), None)
+        if group is not None:
+            has_default = default is not MISSING or factory is not MISSING
+            options |= _group_options(key, hint, group, text, has_default)
+        elif factory is not MISSING:
+            options[key] = Option(hint, factory(), text)
+        else:
+            options[key] = Option(hint, default, text)
     return options
+
+
+def _group_options(
+    key: str, hint: Any, group: Any, text: str, has_default: bool
+) -> dict[str, Option]:
+    """Describe a group of keys, and then each key of it."""
+    inner = config_options(group, f"{key}.")
+    flags = getattr(group, "FLAGS", None)
+    if flags:
+        text = f"{text.rstrip('.')}: a YAML file of {', '.join(config_options(group))}"
+        for name, option in inner.items():
+            inner[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
+    is_flag = bool(flags) or NoneType in union_types(hint)
+    default = None if has_default else MISSING
+    return {key: Option(hint, default, text, group, is_flag), **inner}
 
 
 def _helps(kind: type) -> dict[str, str]:
@@ -278,8 +307,13 @@ def union_types(hint: Any) -> tuple[Any, ...]:
     """Return the types that a value may have one of, each without bounds."""
     if get_origin(hint) not in (Annotated, Union, UnionType):
         return (hint,)
-    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-    return tuple(part for member in inner for part in union_types(member))
+    members = get_args(hint)
+    if get_origin(hint) is Annotated:
+        members = members[:1]
+    parts: list[Any] = []
+    for member in members:
+        parts += union_types(member)
+    return tuple(parts)
 
 
 def _is_text(hint: Any) -> bool:
@@ -287,81 +321,122 @@ def _is_text(hint: Any) -> bool:
 
 
 def _item_type(hint: Any) -> Any:
-    lists = (part for part in union_types(hint) if get_origin(part) in (list, tuple))
-    return next((get_args(part)[0] for part in lists), None)
+    """Return the type of the values of a list; None if it is not one."""
+    for part in union_types(hint):
+        if get_origin(part) in (list, tuple):
+            return get_args(part)[0]
+    return None
 
 
 def allowed_words(hint: Any) -> str:
+    """Say in words what values a type allows: "a whole number, 1 to 10", "text or null"."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(map(str, inner))
-    words = [allowed_words(part) for part in inner]
     if isinstance(hint, Interval):
-        low = f"above {hint.gt}" if hint.ge is None else hint.ge
-        return f"{low} to {hint.le}" if hint.lt is None else f"{low} to below {hint.lt}"
-    if origin is Annotated or origin in (Union, UnionType):
-        return (", " if origin is Annotated else " or ").join(words)
-    return _WORDS.get(origin or hint, getattr(hint, "__name__", str(hint))).format(
-        *words, "a value", "a value"
-    )
+        low = hint.ge if hint.gt is None else f"above {hint.gt}"
+        high = hint.le if hint.lt is None else f"below {hint.lt}"
+        return f"{low} to {high}"
+    words = [allowed_words(part) for part in inner]
+    if origin is Annotated:
+        return ", ".join(words)
+    if origin in (Union, UnionType):
+        return " or ".join(words)
+    name = getattr(hint, "__name__", str(hint))
+    return _WORDS.get(origin or hint, name).format(*words, "a value", "a value")
 
 
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
-    command, gap = program_command(program), " " * 6
+    command = program_command(program)
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     if common:
         lines += [f"The {len(common)} keys that people change most; --help=all explains every one:"]
     for key in common or options:
-        option = options[key]
-        if option.is_flag:
-            value = allowed_words(Path if option.hint is option.group else option.hint)
-            value = f", --no_{key}" if option.hint in (bool, bool | None) else f" {value}"
-            lines += textwrap.wrap(f"  --{key}{value}", 110, subsequent_indent=" " * 8)
-            default = "required"
-            if option.default is not MISSING:
-                default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
-            text = f"{option.help} ({default})".strip()
-            lines += textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
+        if options[key].is_flag:
+            lines += _help_lines(key, options[key])
     return "\n".join(lines)
 
 
-def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
+def _help_lines(key: str, option: Option) -> list[str]:
+    if option.hint in (bool, bool | None):
+        usage = f"  --{key}, --no_{key}"
+    elif option.hint is option.group:
+        usage = f"  --{key} {allowed_words(Path)}"
+    else:
+        usage = f"  --{key} {allowed_words(option.hint)}"
+    default = "required"
+    if option.default is not MISSING:
+        default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
+    text = f"{option.help} ({default})".strip()
+    gap = " " * 6
+    lines = textwrap.wrap(usage, 110, subsequent_indent=" " * 8)
+    return lines + textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
+
+
+def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
-    if key not in options and key != "config" and (guess := did_you_mean(key, ["config"])):
-        raise ConfigError(key, words, "", f"no such key; {guess.strip()}")
-    unset = () if words or key in options else options
-    name = next((name for name in unset if key == f"no_{name}"), key)
-    option, origin = options.get(name, Option(Any, None, "")), None
+    if key not in options and key != "config":
+        guess = did_you_mean(key, ["config"])
+        if guess:
+            raise ConfigError(key, words, "", f"no such key; {guess.strip()}")
+    name = key
+    if not words and key not in options and key.removeprefix("no_") in options:
+        name = key.removeprefix("no_")
+    option = options.get(name, Option(Any, None, ""))
     if not option.is_flag:
-        inner = next((f"give --{name}, .." for name in options if name.startswith(f"{key}.")), "")
-        raise UserError(f"config: --{key}: is not a flag; {inner or 'write it in a YAML file'}")
+        raise UserError(f"config: --{key}: is not a flag; {_flag_hint(options, key)}")
     value: Any = name == key
-    if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
+    origin: Location | None = None
+    if words and _is_file(option, words[0]):
         file = shipped(Path(words[0]), key)
         value, origin = read_mapping(file), (str(file), 1)
     elif words:
-        is_null = words == ["null"] and NoneType in union_types(option.hint)
-        item = None if is_null or words[0].startswith("[") else _item_type(option.hint)
-        if item is None and len(words) > 1 and name in options:
-            quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
-            allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
-            raise ConfigError(key, words, allowed)
-        value = [_read_word(key, item or option.hint, word) for word in words]
-        value = value if item else value[0]
+        value = _read_words(key, option, words, takes_one=name in options)
     for part in reversed(name.split(".")):
         value = YamlMapping({part: value}, {part: origin})
     return value
 
 
+def _flag_hint(options: Mapping[str, Option], key: str) -> str:
+    for name in options:
+        if name.startswith(f"{key}."):
+            return f"give --{name}, .."
+    return "write it in a YAML file"
+
+
+def _is_file(option: Option, word: str) -> bool:
+    """Whether a word names the file of a group."""
+    return option.group is not None and word != "null" and not word.startswith("{")
+
+
+def _read_words(key: str, option: Option, words: Sequence[str], *, takes_one: bool) -> Any:
+    """Read a flag's words: a value of its type, or each word as one of a list.
+
+    `takes_one` refuses several words for what is not a list.
+    """
+    is_null = list(words) == ["null"] and NoneType in union_types(option.hint)
+    item = None
+    if not is_null and not words[0].startswith("["):
+        item = _item_type(option.hint)
+    if item:
+        return [_read_word(key, item, word) for word in words]
+    if takes_one and len(words) > 1:
+        quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
+        allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
+        raise ConfigError(key, words, allowed)
+    values = [_read_word(key, option.hint, word) for word in words]
+    return values[0]
+
+
 def _read_word(key: str, hint: Any, word: str) -> Any:
+    if _is_text(hint) and word != "null" and not NO_TEXT.search(word):
+        return word
     try:
-        text = _is_text(hint) and word != "null" and not NO_TEXT.search(word)
-        return word if text else read_yaml(word)
+        return read_yaml(word)
     except InputError as error:
-        raise ConfigError(
-            key, word, f"a value as YAML has it ({error.problems[0].reason})"
-        ) from None
+        allowed = f"a value as YAML has it ({error.problems[0].reason})"
+        raise ConfigError(key, word, allowed) from None
 
 
 def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: str = "") -> Config:
@@ -380,34 +455,49 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
             values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
             values[name] = _typed_value(key, option, value)  # else null: as if it were not there
-    absent = (
-        prefix + name for name in config_options(kind) if name not in values and "." not in name
-    )
-    if key := next((key for key in absent if options[key].default is MISSING), ""):
-        raise ConfigError(key, None, "a value", f"is required; give --{key}")
+    for name in config_options(kind):
+        key = f"{prefix}{name}"
+        if "." not in name and name not in values and options[key].default is MISSING:
+            raise ConfigError(key, None, "a value", f"is required; give --{key}")
     try:
         return kind(**values)
-    except ConfigError as error:  # its key may name the groups that it stands in
-        groups, (group, dot, _) = prefix.split(".")[:-1], error.key.partition(".")
-        groups = groups[: groups.index(group)] if dot and group in groups else groups
-        key = ".".join([*groups, error.key])
+    except ConfigError as error:
+        key = _full_key(prefix, error.key)
         raise ConfigError(key, error.value, error.allowed, error.reason) from None
+
+
+def _full_key(prefix: str, key: str) -> str:
+    """Put a group's prefix before a key, which may name groups of the prefix itself."""
+    groups = prefix.split(".")[:-1]
+    first, dot, _ = key.partition(".")
+    if dot and first in groups:
+        groups = groups[: groups.index(first)]
+    return ".".join([*groups, key])
 
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
     value = _with_home(value, option.hint)
-    texts = value if isinstance(value, list) else [value]
     if _is_text(_item_type(option.hint) or option.hint):
-        texts = [getattr(text, "text", text) for text in texts]
-        value = texts if isinstance(value, list) else texts[0]
-        if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            folder_hint = " (. is this folder)" if Path in union_types(option.hint) else ""
-            raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{folder_hint}")
+        value = _as_text(key, option, value)
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic
         raise ConfigError(key, value, allowed_words(option.hint)) from None
+
+
+def _as_text(key: str, option: Option, value: Any) -> Any:
+    """Write numbers of a text, or of a list of texts, as the file has them; refuse empty ones."""
+    values = value if isinstance(value, list) else [value]
+    texts = [getattr(part, "text", part) for part in values]
+    value = texts if isinstance(value, list) else texts[0]
+    if option.default == "":
+        return value
+    for text in texts:
+        if isinstance(text, str) and not text.strip():
+            folder_hint = " (. is this folder)" if Path in union_types(option.hint) else ""
+            raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{folder_hint}")
+    return value
 
 
 def _with_home(value: Any, hint: Any) -> Any:
@@ -419,16 +509,24 @@ def _with_home(value: Any, hint: Any) -> Any:
         return YamlMapping(parts, value.locations)
     if not isinstance(value, str) or not (value == "~" or value.startswith("~/")):
         return value
-    return os.path.expanduser(value) if _leaves(hint) & {str, Path} else value
+    if not _leaves(hint) & {str, Path}:
+        return value
+    return os.path.expanduser(value)
 
 
 def _leaves(hint: Any) -> set[Any]:
     """Return the types that a value may have, or the values within a list or a mapping."""
     leaves: set[Any] = set()
     for part in union_types(hint):
-        inner = get_args(part) if get_origin(part) in (list, tuple, dict) else ()
-        within = inner[1:] if get_origin(part) is dict else inner
-        leaves |= set().union(*map(_leaves, within)) if within else {part}
+        within: tuple[Any, ...] = ()
+        if get_origin(part) in (list, tuple):
+            within = get_args(part)
+        elif get_origin(part) is dict:
+            within = get_args(part)[1:]
+        if not within:
+            leaves.add(part)
+        for inner in within:
+            leaves |= _leaves(inner)
     return leaves
 
 
@@ -442,107 +540,3 @@ def _adapter(hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter  # not above: `--help` does without
 
     return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
-
-
-class YamlMapping(dict[str, Any]):
-    """Values of a YAML mapping, and the place of each key; None if no file set it."""
-
-    def __init__(self, values: Any = (), locations: Any = ()) -> None:
-        super().__init__(values)
-        self.locations: dict[str, Location | None] = {**dict.fromkeys(self), **dict(locations)}
-
-    def overlaid(self, over: YamlMapping) -> YamlMapping:
-        merged = YamlMapping({**self, **over}, {**self.locations, **over.locations})
-        for name, value in over.items():
-            if isinstance(value, YamlMapping) and isinstance(self.get(name), YamlMapping):
-                merged[name] = self[name].overlaid(value)
-        return merged
-
-    def at(self, key: str) -> Location | None:
-        """Look up where a dotted key is set."""
-        name, _, rest = key.partition(".")
-        if isinstance(value := self.get(name), YamlMapping) and key not in self:
-            return value.at(rest)
-        return self.locations.get(key)
-
-
-class _Reader:
-    """Read nodes as YAML 1.2 does: 5e-5 is a number; no, off and dates are text."""
-
-    def __init__(self, file: str) -> None:
-        self.file, self.left = file, MOST_VALUES
-
-    def read(self, node: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise InputError(self.file, reason=f"holds more than {MOST_VALUES} values")
-        if isinstance(node, yaml.SequenceNode):
-            self.require_untagged(node, "seq")
-            return [self.read(part) for part in node.value]
-        if isinstance(node, yaml.MappingNode):
-            self.require_untagged(node, "map")
-            return self.mapping(node)
-        text = self.text(node)
-        if node.style is None and text.lower() in _CONSTANTS:
-            return _CONSTANTS[text.lower()]
-        if node.style is None and _NUMBER.fullmatch(text):
-            kind = float if {*text} & {*".eE"} else int
-            return type("Number", (kind,), {"text": text})(text)  # for where a text is wanted
-        return text
-
-    def mapping(self, node: yaml.MappingNode) -> YamlMapping:
-        values, origins = dict[str, Any](), dict[str, Location | None]()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise self.problem(key, "a key must be plain text")
-            self.text(key)
-            if key.value in values:
-                raise self.problem(key, f"{key.value}: is set twice in this file")
-            values[key.value] = self.read(value)
-            origins[key.value] = (self.file, key.start_mark.line + 1) if self.file else None
-        return YamlMapping(values, origins)
-
-    def text(self, node: yaml.ScalarNode) -> str:
-        text: str = node.value
-        if NO_TEXT.search(text):
-            raise self.problem(node, f"{text[:40]!r} holds a NUL character or half of one")
-        self.require_untagged(node, "str")
-        return text
-
-    def require_untagged(self, node: yaml.Node, kind: str) -> None:
-        if node.tag != f"{_TAG}{kind}":
-            tag = node.tag.replace(_TAG, "!!")
-            what = repr(node.value[:40]) if kind == "str" else f"what has the tag {tag[:40]}"
-            raise self.problem(node, f"{what} cannot be read as a value")
-
-    def problem(self, node: yaml.Node, reason: str) -> InputError:
-        return InputError(self.file, node.start_mark.line + 1, reason=reason)
-
-
-def read_yaml(source: Path | str) -> Any:
-    """Read a YAML file, or a text; None if it is empty. Raises `InputError`."""
-    line, name = None, str(source) if isinstance(source, Path) else ""
-    try:
-        if isinstance(source, Path):
-            if reason := file_error(source):
-                raise InputError(name, reason=reason)
-            source = source.read_text(encoding="utf-8")
-        node = yaml.compose(source, Loader=yaml.BaseLoader)
-        return None if node is None else _Reader(name).read(node)
-    except UnicodeDecodeError:
-        reason = "not UTF-8"
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        reason = f"not YAML: {getattr(error, 'problem', None) or error}"
-    except RecursionError:
-        reason = "nested too deeply, or within itself"
-    raise InputError(name, line, reason=reason)
-
-
-def read_mapping(path: Path) -> YamlMapping:
-    """Read a YAML file of keys; an empty one has none. Raises `InputError`."""
-    values = read_yaml(path)
-    if values is not None and not isinstance(values, YamlMapping):
-        raise InputError(path, 1, reason="must be `key: value` lines")
-    return values or YamlMapping()

@@ -376,16 +376,29 @@ class Result:
 
 def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
     """Join results over different claims into one, in the order of `claims`."""
-    rows = [row for result in results for row in result.run]
+    rows: list[tuple[str, str, float]] = []
+    pool: dict[str, frozenset[str]] = {}
+    notes: dict[str, str] = {}
+    details: dict[str, Mapping[str, float]] = {}
+    failures: list[Failure] = []
+    thinking: list[Thinking] = []
+    cost = Cost()
+    for result in results:
+        rows += result.run
+        pool |= result.run.pool or {}
+        notes |= result.notes
+        details |= result.details
+        failures += result.failures
+        thinking += result.thinking
+        cost += result.cost
     columns = zip(*rows, strict=True) if rows else ((), (), ())
-    pool = {claim: ids for r in results for claim, ids in (r.run.pool or {}).items()}
     run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
     return Result(
         run,
-        notes={claim: note for result in results for claim, note in result.notes.items()},
-        failures=tuple(failure for result in results for failure in result.failures),
-        cost=sum((result.cost for result in results), Cost()),
+        notes=notes,
+        failures=tuple(failures),
+        cost=cost,
         stored=bool(results) and all(result.stored for result in results),
-        details={claim: detail for result in results for claim, detail in result.details.items()},
-        thinking=merged_thinking(count for result in results for count in result.thinking),
+        details=details,
+        thinking=merged_thinking(thinking),
     )

@@ -44,23 +44,27 @@ def render(parts: Iterable[Part], style: Style = "plain") -> str:
     Numbers stand to the right. Control characters are written as Python does: what is rendered
     ends in terminals.
     """
-    if style == "html":
-        return "\n".join(
-            f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html(part)
-            for part in parts
-        )
-    if style == "plain":
-        texts = (printable(part) if isinstance(part, str) else _plain_text(part) for part in parts)
-        return "\n\n".join(texts)
-    is_text = style == "markdown"
-    drawn = []
+    drawn: list[str] = []
     for part in parts:
         if isinstance(part, str):
-            text = printable(part)
-            drawn.append(markdown_text(text) if is_text else text)
+            drawn.append(_paragraph(printable(part), style))
         else:
-            drawn.append(_markdown(part, _cell_text if is_text else str))
-    return "\n\n".join(drawn)
+            drawn.append(_table(part, style))
+    return ("\n" if style == "html" else "\n\n").join(drawn)
+
+
+def _paragraph(text: str, style: Style) -> str:
+    if style == "html":
+        return f"<p>{escape(text)}</p>"
+    return markdown_text(text) if style == "markdown" else text
+
+
+def _table(table: TextTable, style: Style) -> str:
+    if style == "html":
+        return _html(table)
+    if style == "plain":
+        return _plain_text(table)
+    return _markdown(table, _cell_text if style == "markdown" else str)
 
 
 def markdown_text(text: str) -> str:
@@ -83,30 +87,38 @@ def cell_text(cell: Cell, digits: int = 4) -> str:
 def _plain_text(table: TextTable) -> str:
     lines, right = _texts(table)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    drawn: list[str] = []
+    for line in lines:
+        cells: list[str] = []
+        for cell, width, is_right in zip(line, widths, right, strict=True):
+            cells.append(cell.rjust(width) if is_right else cell.ljust(width))
+        drawn.append("  ".join(cells).rstrip())
+    return "\n".join(drawn)
 
 
 def _markdown(table: TextTable, write: Callable[[str], str]) -> str:
     lines, right = _texts(table)
-    lines = [[write(cell).replace("|", "\\|") for cell in line] for line in lines]
-    lines.insert(1, ["---:" if is_right else "---" for is_right in right])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rule = ["---:" if is_right else "---" for is_right in right]
+    drawn: list[str] = []
+    for line in lines:
+        cells = [write(cell).replace("|", "\\|") for cell in line]
+        drawn.append(f"| {' | '.join(cells)} |")
+    drawn.insert(1, f"| {' | '.join(rule)} |")
+    return "\n".join(drawn)
 
 
 def _html(table: TextTable) -> str:
     lines, right = _texts(table)
-    align = [' style="text-align: right"' if is_right else "" for is_right in right]
-    rows = [
-        "".join(f"<{tag}{a}>{escape(cell)}</{tag}>" for cell, a in zip(line, align, strict=True))
-        for tag, line in zip(["th", *["td"] * len(table.rows)], lines, strict=True)
-    ]
-    return "<table>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
+    drawn = ["<table>"]
+    tag = "th"
+    for line in lines:
+        row = ""
+        for cell, is_right in zip(line, right, strict=True):
+            align = ' style="text-align: right"' if is_right else ""
+            row += f"<{tag}{align}>{escape(cell)}</{tag}>"
+        drawn.append(f"<tr>{row}</tr>")
+        tag = "td"
+    return "\n".join([*drawn, "</table>"])
 
 
 def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
@@ -114,9 +126,13 @@ def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")
     if right is None:
-        right = [
-            bool(rows) and not any(isinstance(row[i], str) for row in rows)
-            for i in range(len(columns))
-        ]
-    lines = [columns, *([cell_text(cell, digits) for cell in row] for row in rows)]
-    return [[printable_line(cell) for cell in line] for line in lines], right
+        right = [_is_numeric(rows, position) for position in range(len(columns))]
+    lines = [[printable_line(column) for column in columns]]
+    for row in rows:
+        lines.append([printable_line(cell_text(cell, digits)) for cell in row])
+    return lines, right
+
+
+def _is_numeric(rows: Sequence[Sequence[Cell]], position: int) -> bool:
+    """Whether a column holds no texts; one without rows is not numeric."""
+    return bool(rows) and not any(isinstance(row[position], str) for row in rows)

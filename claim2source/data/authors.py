@@ -61,66 +61,119 @@ def author_names(text: str) -> tuple[str, ...]:
     text = _ET_AL.sub("", " ".join(text.replace("&amp;", "&").split()))
     if text in _NO_NAMES:
         return ()
-    if (listed := _listed(text)) is not None:
+    listed = _listed(text)
+    if listed is not None:
         return in_reading_order(listed)
     for mark in "|;":
         if mark in text:
-            entries = [entry.strip(" ,") for entry in text.split(mark)]
-            return in_reading_order([name for entry in entries for name in _divided(entry)])
-    entries = _divided(text.strip(" ,"))
-    commas = [sum(not _SUFFIX.fullmatch(part) for part in _parts(entry)) - 1 for entry in entries]
+            return in_reading_order(_marked_names(text, mark))
+    return _comma_names(_divided(text.strip(" ,")))
+
+
+def _marked_names(text: str, mark: str) -> list[str]:
+    """Split a text at a mark between entries, and each entry at "and"."""
+    names: list[str] = []
+    for entry in text.split(mark):
+        names += _divided(entry.strip(" ,"))
+    return names
+
+
+def _comma_names(entries: Sequence[str]) -> tuple[str, ...]:
+    """Split entries that "and" divided, in which commas part names, or surname and given name."""
+    commas = [_count_commas(entry) for entry in entries]
     if len(entries) > 1 and (set(commas) == {1} or not any(commas)):
         return in_reading_order(entries)
     parts = [part for part in _parts(", ".join(entries)) if part]
     names = [part for part in parts if not _SUFFIX.fullmatch(part)]
+    if not parts:
+        return ()
     if len(names) < 2:
-        return (" ".join(parts),) if parts else ()
-    # "Doe, J., Roe, R. & Ng, A."
-    given_names = names[1::2]
-    are_separate = (
-        len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given_names))
-    )
-    are_pairs = len(names) > 2 and len(names) % 2 == 0 and all(map(_is_surname, names[::2]))
-    if are_pairs and are_separate:
-        return tuple(f"{value} {name}" for name, value in zip(names[::2], given_names, strict=True))
-    # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
-    # "Jane Doe, Wuhan, China".
-    within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
-    if within_one or " " in names[0] and all(" " not in name for name in names[1:]):
+        return (" ".join(parts),)
+    ends_in_pair = len(entries) > 1 and commas[-1] == 1
+    if _are_pairs(names, ends_in_pair):
+        pairs = zip(names[::2], names[1::2], strict=True)
+        return tuple(f"{given_name} {surname}" for surname, given_name in pairs)
+    if _is_one_entry(names):
         return in_reading_order([", ".join(parts)])
-    listed_names: list[str] = []
+    return _with_affiliations(parts)
+
+
+def _count_commas(entry: str) -> int:
+    """Count the commas of an entry, but not those before a suffix."""
+    names = [part for part in _parts(entry) if not _SUFFIX.fullmatch(part)]
+    return len(names) - 1
+
+
+def _are_pairs(names: Sequence[str], ends_in_pair: bool) -> bool:
+    """Whether parts are surname, given name, surname, ..: "Doe, J., Roe, R. & Ng, A."."""
+    surnames, given_names = names[::2], names[1::2]
+    if len(names) <= 2 or len(names) % 2 == 1 or not all(map(_is_surname, surnames)):
+        return False
+    return ends_in_pair or all(map(_INITIALS.fullmatch, given_names))
+
+
+def _is_one_entry(names: Sequence[str]) -> bool:
+    """Whether the parts between commas are of one entry.
+
+    "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
+    "Jane Doe, Wuhan, China".
+    """
+    first, *others = names
+    if len(names) == 2 and (_is_surname(first) or " " not in names[1]):
+        return True
+    return " " in first and not any(" " in name for name in others)
+
+
+def _with_affiliations(parts: Sequence[str]) -> tuple[str, ...]:
+    """Add suffixes and affiliations to the names before them."""
+    names: list[str] = []
     affiliated = False
     for part in parts:
         # "Paris, France" after a hospital is its place.
-        affiliated = bool(AFFILIATION.search(part)) or affiliated and " " not in part
-        if listed_names and _SUFFIX.fullmatch(part):
-            listed_names[-1] += f" {part}"
-        elif listed_names and affiliated:
-            listed_names[-1] += f", {part}"
+        is_place = affiliated and " " not in part
+        affiliated = is_place or AFFILIATION.search(part) is not None
+        if names and _SUFFIX.fullmatch(part):
+            names[-1] += f" {part}"
+        elif names and affiliated:
+            names[-1] += f", {part}"
         else:
-            listed_names.append(part)
-    return tuple(listed_names)
+            names.append(part)
+    return tuple(names)
 
 
 def _listed(text: str) -> list[str] | None:
+    """Read a list of Python, NumPy or JSON; None if the text is not one."""
     text = text.strip()
-    if not (text[:1] in "[({" and text[-1:] in "])}" and len(text) <= _LONGEST) or not text:
+    if not text or len(text) > _LONGEST:
+        return None
+    if text[0] not in "[({" or text[-1] not in "])}":
         return None
     try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            items = ast.literal_eval(_NO_COMMA.sub(", ", text))
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            inner = text[1:-1].strip()
-            if quoted := [double or single for double, single in _QUOTED.findall(inner)]:
-                return quoted
-            return [*author_names(inner)] if text[0] == "[" else None
+        items = _literal(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return _quoted(text)
     if not isinstance(items, list | tuple | set):
         return None
     if isinstance(items, set):  # in the order of the text
         items = sorted(items, key=lambda item: text.find(str(item)))
-    return [name for item in items for name in [person_name(item)] if name not in _NO_NAMES]
+    names = map(person_name, items)
+    return [name for name in names if name not in _NO_NAMES]
+
+
+def _literal(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return ast.literal_eval(_NO_COMMA.sub(", ", text))
+
+
+def _quoted(text: str) -> list[str] | None:
+    """Read what stands in quotes within brackets, or else the names within square ones."""
+    inner = text[1:-1].strip()
+    quoted = [double or single for double, single in _QUOTED.findall(inner)]
+    if quoted:
+        return quoted
+    return list(author_names(inner)) if text[0] == "[" else None
 
 
 def person_name(item: object) -> str:
@@ -130,17 +183,31 @@ def person_name(item: object) -> str:
     if not isinstance(item, Mapping):
         return ""
     name = item.get("name") or item.get("display_name") or item.get("literal")
+    if name:
+        return str(name)
     parts = [item.get("given"), item.get("family")]
-    return str(name) if name else " ".join(str(part) for part in parts if part)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _divided(entry: str) -> list[str]:
+    """Split an entry at "and", unless that belongs to the name of an institution."""
     first = _AND_FIRST.match(entry)
-    parts = [part for part in _AND.split(entry[first.end() if first else 0 :]) if part]
-    words = [len(part.split()) for part in parts]
-    is_uniform = all(n > 1 for n in words) or all(n == 1 for n in words) or len(parts) > 2
-    institution = any(AFFILIATION.search(part) or _INSTITUTION.search(part) for part in parts)
-    return parts if is_uniform and not institution else [entry]
+    if first:
+        names = entry[first.end() :]
+    else:
+        names = entry
+    parts = [part for part in _AND.split(names) if part]
+    if any(map(_is_institution, parts)):
+        return [entry]
+    if len(parts) > 2:
+        return parts
+    # Two names have several words each, two surnames one.
+    counts = {min(len(part.split()), 2) for part in parts}
+    return parts if len(counts) < 2 and 0 not in counts else [entry]
+
+
+def _is_institution(name: str) -> bool:
+    return bool(AFFILIATION.search(name) or _INSTITUTION.search(name))
 
 
 def turned_names(text: str) -> tuple[str, ...]:
@@ -149,9 +216,11 @@ def turned_names(text: str) -> tuple[str, ...]:
     An entry of one or of more than two parts (not counting suffixes) is not in that form: the
     text behind its first comma is not a name, and keeps the comma, as an affiliation does.
     """
-    entries = (_entry(entry.strip(" ,")) for entry in text.split(";"))
-    names = (_write_name(entry, turn=len(entry.name) == 2) for entry in entries)
-    return tuple(name for name in names if name)
+    names: list[str] = []
+    for part in text.split(";"):
+        entry = _entry(part.strip(" ,"))
+        names.append(_write_name(entry, turn=len(entry.name) == 2))
+    return tuple(filter(None, names))
 
 
 def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
@@ -165,22 +234,29 @@ def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
     """
     split = [_entry(entry) for entry in entries]
     # An entry without a comma, such as a consortium, does not show the form of the others.
-    single = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
-    surnames_first = 2 * sum(single) >= len(single)
-    names = (_write_name(entry, surnames_first and _is_turned(entry)) for entry in split)
-    return tuple(name for name in names if name)
+    with_comma = [entry for entry in split if len(entry.name) > 1 or entry.affiliation]
+    surnames = [entry for entry in with_comma if _is_surname(entry.name[0])]
+    surnames_first = 2 * len(surnames) >= len(with_comma)
+    names = [_write_name(entry, surnames_first and _is_turned(entry)) for entry in split]
+    return tuple(filter(None, names))
 
 
 def _entry(text: str) -> _Entry:
-    first, *rest = parts = _parts(text)
-    end = next((i for i, part in enumerate(rest) if AFFILIATION.search(part)), len(rest))
+    parts = _parts(text)
+    first, *rest = parts
+    end = 0
+    while end < len(rest) and not AFFILIATION.search(rest[end]):
+        end += 1
     names = [first]
     suffixes: list[str] = []
     for part in rest[:end]:
         # "Doe, MD" and "Rahman Khan, Md" have a given name; "Doe, Jane, MD" has a degree.
         word = part.replace(".", "").casefold()
-        ends = end > 1 and (_SUFFIX.fullmatch(part) or word in _DEGREES)
-        (suffixes if ends or word in ("jr", "sr") else names).append(part)
+        is_ending = end > 1 and (_SUFFIX.fullmatch(part) or word in _DEGREES)
+        if is_ending or word in ("jr", "sr"):
+            suffixes.append(part)
+        else:
+            names.append(part)
     return _Entry(", ".join(parts), names, suffixes, rest[end:])
 
 
@@ -188,7 +264,8 @@ def _write_name(entry: _Entry, turn: bool) -> str:
     if not turn:
         return entry.text
     surname, given_name = entry.name
-    return ", ".join([" ".join([given_name, surname, *entry.suffixes]), *entry.affiliation])
+    name = " ".join([given_name, surname, *entry.suffixes])
+    return ", ".join([name, *entry.affiliation])
 
 
 def _is_turned(entry: _Entry) -> bool:
@@ -212,8 +289,9 @@ def _is_surname(text: str) -> bool:
 
 def _is_given(text: str) -> bool:
     words = text.split()
-    large = (not word[0].islower() or word in _PARTICLES for word in words)
-    return len(words) <= 4 and not words[0][0].islower() and all(large)
+    if len(words) > 4 or words[0][0].islower():
+        return False
+    return all(word in _PARTICLES or not word[0].islower() for word in words)
 
 
 def _parts(text: str) -> list[str]:

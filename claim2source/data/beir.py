@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, file_error, folder_error
@@ -54,12 +54,31 @@ class Judgement(NamedTuple):
     grade: int
 
 
+class SplitJudgements(NamedTuple):
+    """Judgements of a split (None: there are none), their file or table, and its columns."""
+
+    path: Path
+    judgements: list[Judgement] | None
+    columns: Sequence[str] = BEIR_COLUMNS
+
+
 class Query(NamedTuple):
     """Claim of queries.jsonl, its line, and the split that its metadata names."""
 
     line: int
     claim: Claim
     split: str
+
+
+class _Known(NamedTuple):
+    """Ids of a file's or table's records."""
+
+    records: Records
+    ids: Collection[str]
+
+    def lacks(self, key: str) -> bool:
+        """Whether there is no such record. If some cannot be read, none is said to be absent."""
+        return self.records.complete and key not in self.ids
 
 
 def dataset_folder(name: str | Path) -> Path:
@@ -75,10 +94,12 @@ def dataset_folder(name: str | Path) -> Path:
     root = os.environ.get("CLAIM2SOURCE_DATA")
     if root and (Path(root) / folder).is_dir():
         return Path(root) / folder
-    folder_note = (
-        "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
-    )
-    root_note = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
+    folder_note = "no such data set here"
+    if folder.is_file():
+        folder_note = "is a file; a data set is a folder"
+    root_note = "and CLAIM2SOURCE_DATA is not set"
+    if root:
+        root_note = f"nor in {root} (CLAIM2SOURCE_DATA)"
     raise InputError(folder, reason=f"{folder_note}, {root_note}")
 
 
@@ -112,8 +133,7 @@ def read_beir(
         queries,
         read,
         corpus,
-        folder / QRELS / f"{split}.tsv",
-        judgements,
+        SplitJudgements(folder / QRELS / f"{split}.tsv", judgements),
         split=split,
         name=folder.resolve().name,
         problems=problems,
@@ -125,64 +145,76 @@ def assembled(
     queries: Records,
     read: list[Query],
     corpus: Records,
-    path: Path,
-    judgements: list[Judgement] | None,
-    columns: Sequence[str] = BEIR_COLUMNS,
+    judged: SplitJudgements,
     *,
     split: str,
     name: str,
     problems: Traits,
     languages: Sequence[str] | None,
 ) -> Dataset:
-    """Read the corpus, and put claims, sources and judgements (None: there are none) together.
+    """Read the corpus, and put claims, sources and judgements together.
 
-    `path` names where the judgements are, `columns` what their columns are called. Raises
-    `InputError` and `ConfigError` as `load` does.
+    Raises `InputError` and `ConfigError` as `load` does.
     """
     sources, numeric_ids = _read_sources(corpus)
     # A record that is refused is not blamed on the judgements too.
-    claim_ids: Collection[str] = queries.seen
-    pool: Collection[str] = corpus.seen
+    known_claims = _Known(queries, queries.seen)
+    known_sources = _Known(corpus, corpus.seen)
     if problems.lenient:
-        claim_ids, pool = {query.claim.id for query in read}, {source.id for source in sources}
-    if not pool and corpus.complete:
+        known_claims = _Known(queries, {query.claim.id for query in read})
+        known_sources = _Known(corpus, {source.id for source in sources})
+    if not known_sources.ids and corpus.complete:
         problems.add(corpus.path, None, None, "holds no sources")
 
-    grades: dict[str, dict[str, int]] = {}
-    for line, claim, source, grade in judgements or ():
-        if claim not in claim_ids and queries.complete:
-            reason = f"{claim!r} is not in {queries.path.name}"
-            problems.add(path, line, columns[0], reason, "stranger")
-            continue
-        if grade > 0 and source not in pool and corpus.complete:
-            reason = f"gold {source!r} is not in {corpus.path.name}"
-            problems.add(path, line, columns[1], reason, "absent")
-        graded = grades.setdefault(claim, {})
-        graded[source] = max(grade, graded.get(source, grade))
-    if problems.lenient and judgements and not grades:
-        problems.add(path, None, None, f"judges no claim of {queries.path.name}")
-    qrels = Qrels(grades)
-    claims = []
+    qrels = _read_qrels(judged, known_claims, known_sources, problems)
+    by_id = judged.judgements is None
+    claims: list[Claim] = []
     for query in read:
-        if query.claim.id not in grades and not _in_split(query, split, judgements is None):
-            continue
-        for source in query.claim.candidates or ():
-            if source not in pool and corpus.complete:
-                reason = f"{source!r} is not in {corpus.path.name}"
-                problems.add(queries.path, query.line, "metadata.candidates", reason)
-        claims.append(_with_golds(query.claim, qrels, pool))
+        if query.claim.id in qrels.grades or _in_split(query, split, by_id):
+            _check_candidates(query, queries.path, known_sources, problems)
+            claims.append(_with_golds(query.claim, qrels, known_sources.ids))
     problems.raise_if_any()
     notes = (*problems.omission_notes(split), *_themselves(split, claims))
     for note in notes:
         log.warning("%s", note)
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes, numeric_ids)
-    if languages is None:
-        return dataset
+    return dataset if languages is None else _in_languages(dataset, languages)
+
+
+def _read_qrels(
+    judged: SplitJudgements, claims: _Known, sources: _Known, problems: Traits
+) -> Qrels:
+    """Collect the judgements of claims that are there; of repeated ones the highest counts."""
+    grades: dict[str, dict[str, int]] = {}
+    for line, claim, source, grade in judged.judgements or ():
+        if claims.lacks(claim):
+            reason = f"{claim!r} is not in {claims.records.path.name}"
+            problems.add(judged.path, line, judged.columns[0], reason, "stranger")
+            continue
+        if grade > 0 and sources.lacks(source):
+            reason = f"gold {source!r} is not in {sources.records.path.name}"
+            problems.add(judged.path, line, judged.columns[1], reason, "absent")
+        graded = grades.setdefault(claim, {})
+        graded[source] = max(grade, graded.get(source, grade))
+    if problems.lenient and judged.judgements and not grades:
+        problems.add(judged.path, None, None, f"judges no claim of {claims.records.path.name}")
+    return Qrels(grades)
+
+
+def _check_candidates(query: Query, path: Path, sources: _Known, problems: Traits) -> None:
+    for source in query.claim.candidates or ():
+        if sources.lacks(source):
+            reason = f"{source!r} is not in {sources.records.path.name}"
+            problems.add(path, query.line, "metadata.candidates", reason)
+
+
+def _in_languages(dataset: Dataset, languages: Sequence[str]) -> Dataset:
+    """Keep the claims in these languages. Raises `ConfigError` for one that no claim is in."""
     if not isinstance(languages, Iterable):
         raise ConfigError("languages", languages, "a list of languages, such as en, de")
     requested = [languages] if isinstance(languages, str) else list(languages)
-    languages_of: list[object] = [*requested] or [requested]
-    for language in languages_of:
+    tried: list[object] = [*requested] or [requested]
+    for language in tried:
         if not dataset.in_languages([str(language)]).claims:
             tags = sorted_languages(claim.tag for claim in dataset.claims)
             allowed = dict.fromkeys((*dataset.languages, *tags))
@@ -199,7 +231,8 @@ def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] |
         is_numeric = _numeric_id(row)
         if is_numeric is not None:
             numeric.setdefault(record.id, is_numeric)
-        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
+        before = longest.get(record.id)
+        if before is None or text_length(record) > text_length(before):
             longest[record.id] = record
     sources = tuple(record for record in longest.values() if text_length(record))
     if not numeric:
@@ -208,12 +241,16 @@ def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] |
 
 
 def read_claims(queries: Records) -> list[Query]:
-    return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
+    """Read the claims that have a text."""
+    found = map(_query, queries.rows())
+    return [query for query in found if query.claim.text.strip()]
 
 
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
     golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
-    itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
+    itself: tuple[str, ...] = ()
+    if claim.id in pool and claim.id not in golds:
+        itself = (claim.id,)
     candidates = claim.candidates
     if candidates is not None:
         candidates = tuple(source for source in candidates if source in pool)
@@ -237,19 +274,21 @@ def _read_split(
         return read_judgements(_qrels_rows(path, problems), path, problems)
     if any(_in_split(query, split, True) for query in queries):
         return None
-    splits = sorted(judged | {query.split for query in queries if query.split})
+    splits = judged | {query.split for query in queries if query.split}
     usual = [name for name in _USUAL_SPLITS if name in splits]
-    listed = ", ".join(dict.fromkeys([*usual, *splits]))
-    splits_note = (
-        f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
-    )
+    listed = ", ".join(dict.fromkeys([*usual, *sorted(splits)]))
+    splits_note = f"no {QRELS}/*.tsv, and no claim names its split"
+    if listed:
+        splits_note = f"splits: {listed}"
     problems.add(folder, None, "split", f"no split {split!r}; {splits_note}")
     problems.raise_if_any()
     return None
 
 
 def _in_split(query: Query, split: str, by_id: bool) -> bool:
-    return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
+    if query.split:
+        return query.split == split
+    return by_id and query.claim.id.startswith(f"{split}-")
 
 
 def _query(row: Row) -> Query:
@@ -263,12 +302,15 @@ def _query(row: Row) -> Query:
     ids = [row.as_id("metadata.candidates", value) for value in listed or ()]
     if len(set(ids)) < len(ids):
         row.complain("metadata.candidates", "names a source twice")
+    candidates = None
+    if listed is not None:
+        candidates = tuple(dict.fromkeys(filter(None, ids)))
     claim = Claim(
         id=row.key,
         text=text,
         lang=lang,
         translation=row.text("metadata.translation") or None,
-        candidates=None if listed is None else tuple(dict.fromkeys(filter(None, ids))),
+        candidates=candidates,
     )
     return Query(row.line, claim, row.text("metadata.split"))
 
@@ -285,7 +327,8 @@ def read_source(row: Row) -> Source:
     if isinstance(names, str):
         names = author_names(row.as_text("metadata.authors", names))
     else:
-        names = [row.as_text("metadata.authors", n) for n in row.list_field("authors") or ()]
+        listed = row.list_field("authors") or ()
+        names = [row.as_text("metadata.authors", name) for name in listed]
     return Source(
         id=row.key,
         title=row.text("title"),
@@ -323,13 +366,13 @@ def read_judgements(
     judgements: list[Judgement] = []
     first_of: dict[tuple[str, str], Judgement] = {}
     for line, (claim, source, score) in rows:
-        good = True
-        for column, reason in zip(columns, map(id_error, (claim, source)), strict=False):
-            if reason:
+        are_ids = True
+        for column, value in zip(columns[:2], (claim, source), strict=True):
+            if reason := id_error(value):
                 problems.add(path, line, column, reason)
-                good = False
+                are_ids = False
         grade = _grade(score.strip(), path, line, columns[2], problems)
-        if grade is None or not good:
+        if grade is None or not are_ids:
             continue
         judgement = Judgement(line, claim, source, grade)
         first = first_of.setdefault((claim, source), judgement)
@@ -347,31 +390,41 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
     lines = [text or "\n" for _, text in text_lines(path, problems)]
     if not any(line.strip() for line in lines):
         return
-    header, added = first_cells(lines), 0
+    header = first_cells(lines)
+    added = 0
     if header != list(BEIR_COLUMNS):
-        is_headless = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
-        has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        headless = _is_headless(header)
+        readable = headless or all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
         reason = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, reason, "header" if is_headless or has_names else "")
-        if not (problems.lenient and (is_headless or has_names)):
+        problems.add(path, number, None, reason, "header" if readable else "")
+        if not (problems.lenient and readable):
             return
-        if is_headless:
-            lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
+        if headless:
+            lines.insert(0, "\t".join(BEIR_COLUMNS) + "\n")
+            added = 1
     for number, cells in tsv_rows(path, BEIR_COLUMNS, problems, lines=lines):
         yield number - added, cells
 
 
+def _is_headless(cells: Sequence[str]) -> bool:
+    """Whether the first line is a judgement."""
+    if len(cells) != 3:
+        return False
+    return bool(is_grade(cells[2]) or _DECIMAL.fullmatch(cells[2]))
+
+
 def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:
     """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
-    if not (reason := grade_error(score)):
+    reason = grade_error(score)
+    if not reason:
         return int(score)
-    decimal = _DECIMAL.fullmatch(score) is not None
-    kind: Kind | Literal[""] = ""
-    if decimal:
-        kind = "decimal" if float(score).is_integer() else "cut"
+    if not _DECIMAL.fullmatch(score):
+        problems.add(path, line, column, reason)
+        return None
+    kind: Kind = "decimal" if float(score).is_integer() else "cut"
     problems.add(path, line, column, reason, kind)
-    return int(float(score)) if decimal and problems.lenient else None
+    return int(float(score)) if problems.lenient else None
 
 
 def write_beir(
@@ -384,30 +437,41 @@ def write_beir(
     without a split, and if the name of one is no file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
+    _check_splits(splits)
+    target = Path(folder).resolve()
+    _refuse_foreign(target, overwrite)
+    try:
+        with atomic_folder(target) as temporary:
+            _write_splits(splits, temporary)
+            if target.exists() and any(target.iterdir()):
+                put_aside(target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def _check_splits(splits: Sequence[Dataset]) -> None:
     if not splits:
         raise ValueError("no split to write")
     for name, count in Counter(part.split for part in splits).items():
         if count > 1 or not _SPLIT.fullmatch(name):
             raise ValueError(f"split {name!r} is not a file name, or is repeated")
-    for claim_id, count in Counter(c.id for part in splits for c in part.claims).items():
-        if count > 1:
-            raise ValueError(f"claim {claim_id!r} is repeated")
-    target = Path(folder).resolve()
-    _refuse_foreign(target, overwrite)
-    try:
-        with atomic_folder(target) as temporary:
-            records = (_source_json(source, splits[0]) for source in splits[0].sources)
-            _write_lines(temporary / CORPUS, records)
-            queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
-            _write_lines(temporary / QUERIES, queries)
-            (temporary / QRELS).mkdir()
-            for part in splits:
-                if part.qrels.grades:
-                    write_beir_qrels(part.qrels, temporary / QRELS / f"{part.split}.tsv")
-            if target.exists() and any(target.iterdir()):
-                put_aside(target)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+    seen: set[str] = set()
+    for part in splits:
+        for claim in part.claims:
+            if claim.id in seen:
+                raise ValueError(f"claim {claim.id!r} is repeated")
+            seen.add(claim.id)
+
+
+def _write_splits(splits: Sequence[Dataset], folder: Path) -> None:
+    first = splits[0]
+    _write_lines(folder / CORPUS, (_source_json(source, first) for source in first.sources))
+    queries = (_claim_json(claim, part) for part in splits for claim in part.claims)
+    _write_lines(folder / QUERIES, queries)
+    (folder / QRELS).mkdir()
+    for part in splits:
+        if part.qrels.grades:
+            write_beir_qrels(part.qrels, folder / QRELS / f"{part.split}.tsv")
 
 
 def check_folders(sources: Iterable[Path], target: Path, overwrite: bool = False) -> None:
@@ -431,7 +495,8 @@ def _refuse_foreign(folder: Path, overwrite: bool) -> None:
         raise UserError(f"{folder}: is not a folder")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if (name := _foreign(folder)) is not None:
+    name = _foreign(folder)
+    if name is not None:
         raise UserError(f"{folder}: holds {name!r}; it would be lost")
     if not overwrite:
         raise UserError(f"{folder}: holds a data set; add --overwrite or choose another folder")
@@ -439,10 +504,14 @@ def _refuse_foreign(folder: Path, overwrite: bool) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    paths = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
-    judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
-    foreign = [path for path in paths if path.name not in (CORPUS, QUERIES)] + judged
-    return foreign[0].name if foreign else None
+    """Name the first file that is not of a BEIR folder; None if there is none."""
+    for path in sorted(folder.iterdir()):
+        if path.name not in (CORPUS, QUERIES, QRELS):
+            return path.name
+    for path in sorted((folder / QRELS).glob("*")):
+        if path.suffix != ".tsv":
+            return path.name
+    return None
 
 
 def _reason_to_keep(folder: Path) -> str | None:

@@ -276,9 +276,12 @@ def _add_translations(
 ) -> list[str]:
     """Add translations to the claims; return notes on claims still without one."""
     file = JsonLines(path, problems)
-    split_of = {claim: split for split, own in claims.items() for claim in own}
+    split_of: dict[str, str] = {}
+    for split, own in claims.items():
+        split_of |= dict.fromkeys(own, split)
     for row in file.records():
-        lang, text = primary_language(row.require_text("lang")), row.require_text("translation")
+        lang = primary_language(row.require_text("lang"))
+        text = row.require_text("translation")
         index = row.as_id("index", row.record.get("index"))
         split = row.require_text("split").strip()
         if not (index and lang and split):
@@ -291,12 +294,17 @@ def _add_translations(
         else:
             own = claims[split_of[key]]
             own[key] = replace(own[key], translation=text)
-    notes = []
+    return _untranslated_notes(claims)
+
+
+def _untranslated_notes(claims: Mapping[str, Mapping[str, Claim]]) -> list[str]:
+    notes: list[str] = []
     for split, own in claims.items():
         foreign = [claim for claim in own.values() if claim.lang != "en"]
-        without = sum(claim.translation is None for claim in foreign)
+        without = [claim for claim in foreign if claim.translation is None]
         if without:
-            notes.append(f"{split}: {without} of {len(foreign)} de and fr claims not translated")
+            number = f"{len(without)} of {len(foreign)}"
+            notes.append(f"{split}: {number} de and fr claims not translated")
     return notes
 
 
@@ -317,19 +325,17 @@ def read_2025(source: Path) -> list[Dataset]:
 
     papers = _read_collection(source / collection, problems)
     ids = {paper.id for paper in papers}
-    splits = []
-    for split in ("train", "dev", "test"):
-        gold, unlabelled = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
-        if split == "test" and not gold.is_file() and not unlabelled.is_file():
-            continue
-        judged = split != "test" or gold.is_file()
-        path = gold if split == "test" and judged else unlabelled
-        split_data = _read_tweets(
-            path, split, papers, ids if judged else None, collection, problems
-        )
-        splits.append(split_data)
-        if path == gold and unlabelled.is_file():
+    splits: list[Dataset] = []
+    for split in ("train", "dev"):
+        path = source / TWEETS.format(split)
+        splits.append(_read_tweets(path, split, papers, ids, collection, problems))
+    gold, unlabelled = source / TWEETS.format("test_gold"), source / TWEETS.format("test")
+    if gold.is_file():
+        splits.append(_read_tweets(gold, "test", papers, ids, collection, problems))
+        if unlabelled.is_file():
             _same_posts(unlabelled, gold, problems)
+    elif unlabelled.is_file():
+        splits.append(_read_tweets(unlabelled, "test", papers, None, collection, problems))
     problems.raise_if_any()
     return splits
 
@@ -399,16 +405,18 @@ def _read_tweets(
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}
     line_of: dict[str, int] = {}
-    columns = ["post_id", "tweet_text", *(["cord_uid"] if source_ids is not None else [])]
+    columns = ["post_id", "tweet_text"]
+    if source_ids is not None:
+        columns.append("cord_uid")
     for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
-        why_not = text_error(tweet) if tweet.strip() else "is empty"
-        whys = [id_error(post), why_not, *map(id_error, golds)]
+        text_reason = text_error(tweet) if tweet.strip() else "is empty"
+        reasons = [id_error(post), text_reason, *map(id_error, golds)]
         if line_of.setdefault(post, line) != line:
             problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
         for gold in golds:
             if source_ids is not None and gold and gold not in source_ids:
-                whys[2] = f"gold {gold!r} is not in {collection}"
-        for column, reason in zip(columns, whys, strict=True):
+                reasons[2] = f"gold {gold!r} is not in {collection}"
+        for column, reason in zip(columns, reasons, strict=True):
             if reason:
                 problems.add(path, line, column, reason)
         key = f"{split}-{post}"

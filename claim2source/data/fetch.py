@@ -322,29 +322,44 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
         return parts
     # Servers of other software answer the quoted status itself.
     quote = _object(status.get("quote"))
-    quoted = _object(quote.get("quoted_status")) or (quote if "content" in quote else {})
-    content = status.get("content")
-    html = _Html(excluded=("quote-inline",) if quoted else ())
-    html.feed(content if isinstance(content, str) else "")
-    html.close()
-    warning, text = _plain_text(status.get("spoiler_text")), html.text
-    own = f"{warning}\n{text}".strip() if warning else text
-    parts = PostParts([own.strip()] if own.strip() else [], html.links)
-    parts.lang = _plain_text(status.get("language"))
-    parts.date = _plain_text(status.get("created_at"))
+    quoted = _object(quote.get("quoted_status"))
+    if not quoted and "content" in quote:
+        quoted = quote
+    parts = _own_parts(status, excluded=("quote-inline",) if quoted else ())
     for media in objects(status.get("media_attachments")):
         kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
         parts.add(kind or _plain_text(media.get("type")) or "attachment", media.get("description"))
     poll = _object(status.get("poll"))
     if poll:
-        parts.add("poll", *(option.get("title") for option in objects(poll.get("options"))))
+        options = objects(poll.get("options"))
+        parts.add("poll", *(option.get("title") for option in options))
     card = _object(status.get("card"))
     if card:
-        parts.links += [card["url"]] if isinstance(card.get("url"), str) else []
+        if isinstance(card.get("url"), str):
+            parts.links.append(card["url"])
         parts.add("link", card.get("title"), card.get("description"))
     if quote:
-        is_quoted = quoted and depth < _DEEPEST
-        parts.add_post("quoted post", mastodon_post(quoted, depth + 1) if is_quoted else None)
+        inner = None
+        if quoted and depth < _DEEPEST:
+            inner = mastodon_post(quoted, depth + 1)
+        parts.add_post("quoted post", inner)
+    return parts
+
+
+def _own_parts(status: Mapping[str, Any], excluded: tuple[str, ...]) -> PostParts:
+    """Read a status's own text, below its content warning, and the links in it."""
+    content = status.get("content")
+    html = _Html(excluded)
+    html.feed(content if isinstance(content, str) else "")
+    html.close()
+    text = html.text
+    warning = _plain_text(status.get("spoiler_text"))
+    if warning:
+        text = f"{warning}\n{text}"
+    text = text.strip()
+    parts = PostParts([text] if text else [], html.links)
+    parts.lang = _plain_text(status.get("language"))
+    parts.date = _plain_text(status.get("created_at"))
     return parts
 
 

@@ -6,6 +6,7 @@ Where a column may have several names, the first one that is there is read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -40,8 +41,25 @@ def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
     if isinstance(rows[0], str):
         kind = name.removesuffix("s")
         rows = [{"_id": f"{kind}-{n}", "text": text} for n, text in enumerate(rows, start=1)]
-    keys = dict.fromkeys(key for row in rows for key in row)
+    keys: dict[object, None] = {}
+    for row in rows:
+        keys |= dict.fromkeys(row)
     return {str(key): [row.get(key) for row in rows] for key in keys}
+
+
+def _column_names(data: Any) -> list[str]:
+    names = getattr(data, "column_names", data if isinstance(data, dict) else None)
+    if names is None:
+        names = data.columns
+    return [str(name) for name in names]
+
+
+def _table_error(value: object) -> str:
+    """Explain why a value is not a table."""
+    if isinstance(value, Mapping) and hasattr(value, "column_names"):
+        return f"holds several splits: give one of {', '.join(map(str, value))}"
+    article = "an empty" if isinstance(value, list | tuple) else "a"
+    return f"is {article} {type(value).__name__}; wanted: {ANY_TABLE}"
 
 
 class Frame:
@@ -55,28 +73,28 @@ class Frame:
         self.name = name
         data: Any = table
         if isinstance(table, list | tuple) and table:
-            kinds = {dict if isinstance(row, Mapping) else type(row) for row in table}
-            if kinds not in ({dict}, {str}):
-                listed = " and ".join(sorted(kind.__name__ for kind in kinds))
-                raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
+            self._check_rows(table)
             data = _columns(table, name)
         elif not is_table(table):
-            if isinstance(table, Mapping) and hasattr(table, "column_names"):
-                raise self.wrong(f"holds several splits: give one of {', '.join(map(str, table))}")
-            empty = isinstance(table, list | tuple)
-            kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {ANY_TABLE}"
-            raise self.wrong(kind)
-        if any(name is not None for name in getattr(getattr(data, "index", None), "names", ())):
+            raise self.wrong(_table_error(table))
+        index = getattr(data, "index", None)
+        if any(level is not None for level in getattr(index, "names", ())):
             data = data.reset_index()  # an id that is the frame's index is a column too
         if hasattr(data, "with_format"):
             data = data.with_format(None)  # plain values in place of tensors
         self._table = data
-        names = getattr(data, "column_names", data if isinstance(data, dict) else None)
-        self.names = [str(column) for column in (data.columns if names is None else names)]
-        self.columns = [(columns or {}).get(column, column) for column in self.names]
-        for column in self.columns:
-            if self.columns.count(column) > 1:
+        self.names = _column_names(data)
+        renamed = columns or {}
+        self.columns = [renamed.get(column, column) for column in self.names]
+        for column, count in Counter(self.columns).items():
+            if count > 1:
                 raise self.wrong(f"has the column {column} twice")
+
+    def _check_rows(self, rows: Sequence[object]) -> None:
+        kinds = {dict if isinstance(row, Mapping) else type(row) for row in rows}
+        if kinds not in ({dict}, {str}):
+            listed = " and ".join(sorted(kind.__name__ for kind in kinds))
+            raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
 
     def wrong(self, reason: str) -> InputError:
         return InputError(self.name, reason=reason)
@@ -131,8 +149,11 @@ class FrameRecords(Records):
         super().__init__(Path(frame.name), problems)
         self._frame = frame
         frame.choose(fields["_id"])
-        present = {key: [n for n in names if n in frame.columns] for key, names in fields.items()}
-        self._column_of = {key: names[0] for key, names in present.items() if names}
+        self._column_of: dict[str, str] = {}
+        for key, names in fields.items():
+            present = [name for name in names if name in frame.columns]
+            if present:
+                self._column_of[key] = present[0]
         self._of_metadata = [name for name in of_metadata if name in frame.columns]
         read = {*self._column_of.values(), *self._of_metadata, "metadata"}
         metadata = dict.fromkeys(name for name in frame.columns if name not in read)
@@ -182,12 +203,22 @@ def run_from_frame(table: object, name: str = "run") -> Run:
 
 def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") -> Run:
     """Read a run of claim -> source -> score. Raises `InputError` with a line for each problem."""
-    rows = (
-        (None, claim, source, plain_value(score))
-        for claim, ranked in scores.items()
-        for source, score in ranked.items()
-    )
+    rows: list[RankingRow] = []
+    for claim, ranked in scores.items():
+        for source, score in ranked.items():
+            rows.append((None, claim, source, plain_value(score)))
     return _run(rows, name, ("claim", "source", "score"), list(scores))
+
+
+def _score_error(score: object) -> str:
+    """Explain why a value cannot be a score; "" if it can."""
+    if score is None:
+        return "is missing"
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return f"{value_text(score)} is not a number"
+    if not abs(score) < TOO_LARGE:
+        return f"{score} is not a finite float32"
+    return ""
 
 
 def _run(
@@ -211,16 +242,14 @@ def _run(
         if (key := as_id(None, columns[0], claim)) is not None:
             ranked[key] = {}
     for number, claim, source, score in rows:
-        ids = as_id(number, columns[0], claim), as_id(number, columns[1], source)
-        reason = ""
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            reason = "is missing" if score is None else f"{value_text(score)} is not a number"
-        elif not abs(score) < TOO_LARGE:
-            reason = f"{score} is not a finite float32"
+        claim_id = as_id(number, columns[0], claim)
+        source_id = as_id(number, columns[1], source)
+        reason = _score_error(score)
         if reason:
             problems.add(name, number, columns[2], f"{reason} (claim {claim!r}, source {source!r})")
-        elif ids[0] is not None and ids[1] is not None:
-            of_claim = ranked.setdefault(ids[0], {})
-            of_claim[ids[1]] = max(float(score), of_claim.get(ids[1], float(score)))  # type: ignore[arg-type]
+        elif claim_id is not None and source_id is not None:
+            value = float(score)  # type: ignore[arg-type]
+            scores = ranked.setdefault(claim_id, {})
+            scores[source_id] = max(value, scores.get(source_id, value))
     problems.raise_if_any()
     return Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})

@@ -35,10 +35,11 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
         for item in rest:
             parent[root(item)] = root(first)
     number: dict[object, int] = {}
-    return [
-        number.setdefault(root(item[0]) if item else (position,), len(number))
-        for position, item in enumerate(items)
-    ]
+    groups: list[int] = []
+    for position, item in enumerate(items):
+        group = root(item[0]) if item else (position,)
+        groups.append(number.setdefault(group, len(number)))
+    return groups
 
 
 def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
@@ -56,8 +57,9 @@ def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
 
     What is `excluded` for them is added: no claim is a negative of itself.
     """
-    texts = [plain_text(claim.text) for claim in claims]
     golds: dict[str, frozenset[str]] = {}
-    for claim, text in zip(claims, texts, strict=True):
+    text_of: dict[str, str] = {}
+    for claim in claims:
+        text = text_of[claim.id] = plain_text(claim.text)
         golds[text] = golds.get(text, frozenset()).union(claim.golds, claim.excluded)
-    return {claim.id: golds[text] for claim, text in zip(claims, texts, strict=True)}
+    return {claim_id: golds[text] for claim_id, text in text_of.items()}

@@ -71,32 +71,46 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
             begin.append((number, text))
         if len(begin) == 2 or text is None:
             break
-    first = begin[0][1].strip() if begin else ""
-    # The first line of a document is no JSON by itself, and its second one neither.
-    is_one_value = first.startswith("[") or (
-        first.startswith("{") and not any(_is_object(text) for _, text in begin)
-    )
-    if is_one_value:
+    if _is_document(begin):
         blank = "\n" * (begin[0][0] - 1)  # for the line of what is broken
-        document = blank + "".join(text for _, text in begin)
-        value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
-        records = value if isinstance(value, list) else [] if value is None else [value]
-        for position, record in enumerate(records, start=1):
-            if (
-                row := parse_row(record, path, problems, position, f"record {position}")
-            ) is not None:
-                yield row
+        document = "".join(text or "" for _, text in chain(begin, lines))
+        yield from _document_rows(blank + document, path, problems)
         return
     for number, line in chain(begin, lines):
         if line is not None and line.strip():
-            if (row := _parsed_row(line, path, problems, number)) is not None:
+            row = _parsed_row(line, path, problems, number)
+            if row is not None:
                 yield row
+
+
+def _is_document(begin: Sequence[tuple[int, str]]) -> bool:
+    """Whether the first lines that are not blank are of one JSON value."""
+    if not begin:
+        return False
+    first = begin[0][1].strip()
+    if first.startswith("["):
+        return True
+    # The first line of a document is no JSON by itself, and its second one neither.
+    return first.startswith("{") and not any(_is_object(text) for _, text in begin)
+
+
+def _document_rows(document: str, path: Path, problems: Problems) -> Iterator[Row]:
+    value = parse_json(document, path, problems)
+    if value is None:
+        return
+    records = value if isinstance(value, list) else [value]
+    for position, record in enumerate(records, start=1):
+        row = parse_row(record, path, problems, position, f"record {position}")
+        if row is not None:
+            yield row
 
 
 def _parsed_row(text: str, path: Path, problems: Problems, line: int) -> Row | None:
     before = len(problems)
     record = parse_json(text, path, problems, line)
-    return None if len(problems) > before else parse_row(record, path, problems, line)
+    if len(problems) > before:
+        return None
+    return parse_row(record, path, problems, line)
 
 
 def parse_row(
@@ -176,11 +190,12 @@ class Row:
         if value is None:
             hint = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
             self.complain(field, f"is missing{hint}")
-        elif reason := id_error(value) if isinstance(value, str) else _not_text(value):
+            return None
+        reason = id_error(value) if isinstance(value, str) else _not_text(value)
+        if reason:
             self.complain(field, reason)
-        else:
-            return str(value)
-        return None
+            return None
+        return str(value)
 
     def text(self, field: str) -> str:
         """Read the text of a field (`metadata.x`: of the metadata); "" if it is absent."""
@@ -209,7 +224,7 @@ class Row:
     def require_either(self, field: str, alternative: str) -> None:
         """Complain if both fields are absent or blank."""
         values = (self.record.get(field), self.record.get(alternative))
-        if all(value is None or isinstance(value, str) and not value.strip() for value in values):
+        if all(map(_is_blank, values)):
             self.complain(field, f"is empty, and so is {alternative}", EMPTY)
 
     def check_keys(self, fields: Sequence[str], of_metadata: Sequence[str]) -> None:
@@ -237,6 +252,10 @@ class Row:
             return value
         self.complain(f"metadata.{field}", f"is {_kind(value)}, not a list")
         return None
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or isinstance(value, str) and not value.strip()
 
 
 def _not_text(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from claim2source.core.config import require
@@ -12,6 +12,7 @@ from claim2source.data.beir import (
     OF_CLAIMS,
     OF_SOURCES,
     QRELS,
+    SplitJudgements,
     assembled,
     dataset_folder,
     read_beir,
@@ -28,7 +29,6 @@ from claim2source.data.frames import (
     cell_text,
 )
 from claim2source.data.lenient import TABLES, Traits
-from claim2source.data.trec import BEIR_COLUMNS
 
 PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
 # Keys of a BEIR file with the columns that are read as them, the first that is there.
@@ -136,44 +136,54 @@ def _load_tables(
     lenient: bool,
 ) -> Dataset:
     problems = Traits(None, lenient)
-    frames = {
-        name: Frame(table, name, columns) for name, table in tables.items() if table is not None
-    }
-    papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
-    for old in columns:
-        available = sorted({column for frame in frames.values() for column in frame.names})
-        is_known = any(old in frame.names for frame in frames.values())
-        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(available)}")
-    if papers is None or posts is None:
-        raise ConfigError(PAPERS if papers is None else POSTS, None, ANY_TABLE)
-    corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
-    queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
+    frames: dict[str, Frame] = {}
+    for name, table in tables.items():
+        if table is not None:
+            frames[name] = Frame(table, name, columns)
+    _check_renamed(columns, frames.values())
+    for name in (PAPERS, POSTS):
+        if name not in frames:
+            raise ConfigError(name, None, ANY_TABLE)
+    corpus = FrameRecords(frames[PAPERS], problems, _OF_PAPERS, OF_SOURCES)
+    queries = FrameRecords(frames[POSTS], problems, _OF_POSTS, OF_CLAIMS)
     problems.raise_if_any()  # a column that is missing is said once, not of every row
     read = read_claims(queries)
     if not read and queries.complete:
         problems.add(queries.path, None, None, "holds no claims")
-    judgements, names = None, BEIR_COLUMNS
-    if judged is None:
+    if PAIRS in frames:
+        judged = _read_pairs(frames[PAIRS], problems)
+    else:
         # There is no other split that they could belong to.
         read = [query._replace(split=query.split or split) for query in read]
-    else:
-        ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
-        grades = next((name for name in GRADE_COLUMNS if name in judged.columns), None)
-        names = (*ids, grades or GRADE_COLUMNS[0])
-        rows = _judged_rows(judged, *ids, grades)
-        judgements = read_judgements(rows, Path(PAIRS), problems, names)
+        judged = SplitJudgements(Path(PAIRS), None)
     return assembled(
         queries,
         read,
         corpus,
-        Path(PAIRS),
-        judgements,
-        names,
+        judged,
         split=split,
         name=TABLES,
         problems=problems,
         languages=languages,
     )
+
+
+def _check_renamed(columns: Iterable[str], frames: Collection[Frame]) -> None:
+    """Raise `ConfigError` for a column to be renamed that no table has."""
+    available = {column for frame in frames for column in frame.names}
+    listed = ", ".join(sorted(available))
+    for old in columns:
+        require(old in available, "columns", old, f"a column of a table; there are: {listed}")
+
+
+def _read_pairs(pairs: Frame, problems: Traits) -> SplitJudgements:
+    claim = pairs.choose(CLAIM_COLUMNS)
+    source = pairs.choose(SOURCE_COLUMNS)
+    grades = next((name for name in GRADE_COLUMNS if name in pairs.columns), None)
+    names = (claim, source, grades or GRADE_COLUMNS[0])
+    rows = _judged_rows(pairs, claim, source, grades)
+    judgements = read_judgements(rows, Path(PAIRS), problems, names)
+    return SplitJudgements(Path(PAIRS), judgements, names)
 
 
 def _judged_rows(

@@ -22,7 +22,8 @@ RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quaranti
 
 def names_one(text: str, words: Iterable[str]) -> bool:
     """Whether a text has one of some keywords as whole words, in any case."""
-    pattern = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
+    patterns = [r"\s+".join(map(re.escape, word.split())) for word in words]
+    pattern = "|".join(patterns)
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
@@ -54,7 +55,7 @@ def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
     problems.raise_if_any()
     notes += [f"no {split}.tsv" for split in SPLITS if split not in splits]
     sources = (*articles.values(), *distractors)
-    parts = []
+    parts: list[Dataset] = []
     for split, claims_of_split in claims.items():
         grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
         parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
@@ -73,7 +74,8 @@ def _titles(path: Path, problems: Problems) -> dict[str, Source]:
 
 
 def _posts(path: Path, articles: dict[str, Source], problems: Problems) -> list[Claim]:
-    before, posts = len(problems), []
+    before = len(problems)
+    posts: list[Claim] = []
     for line, text, news in _texts_and_ids(path, ("text", "news id"), problems):
         if news not in articles:
             problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
@@ -92,17 +94,22 @@ def _texts_and_ids(
         if line is None or not line.strip():
             continue
         line = line.rstrip("\r\n")
-        left, tab, right = line.partition("\t") if id_first else line.rpartition("\t")
+        if id_first:
+            key, tab, text = line.partition("\t")
+        else:
+            text, tab, key = line.rpartition("\t")
         if not tab:
             problems.add(path, number, None, f"must be {' <tab> '.join(columns)}")
             continue
-        key, text = (left, right) if id_first else (right, left)
         key, text = key.strip(), _unquoted(text)
-        whys = [id_error(key), text_error(text) if text.strip() else "is empty"]
-        for column, reason in zip(columns if id_first else columns[::-1], whys, strict=True):
-            if reason:
-                problems.add(path, number, column, reason)
-        if not any(whys):
+        of_id, of_text = columns if id_first else columns[::-1]
+        id_reason = id_error(key)
+        text_reason = text_error(text) if text.strip() else "is empty"
+        if id_reason:
+            problems.add(path, number, of_id, id_reason)
+        if text_reason:
+            problems.add(path, number, of_text, text_reason)
+        if not (id_reason or text_reason):
             yield number, text, key
 
 
@@ -134,9 +141,11 @@ def _distractors(
 ) -> tuple[list[Source], str]:
     if not path.exists():
         return [], ""
-    sources, count = [], 0
+    sources: list[Source] = []
+    count = 0
     for row in JsonLines(path, problems).rows():
-        source, count = read_source(row), count + 1
+        source = read_source(row)
+        count += 1
         if row.key in article_ids:
             problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
         if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):

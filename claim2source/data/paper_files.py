@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -85,6 +85,7 @@ _NO_YEAR = "<value out of range"
 _BATCH = 1024
 
 Cells = tuple[int, Mapping[str, object]]
+TableReader = Callable[[Path, Mapping[str, str], Problems], Iterator[Cells]]
 
 
 @dataclass
@@ -122,22 +123,24 @@ class PaperFiles:
         """
         for name in columns or {}:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
+        renamed = columns or {}
         path = Path(source)
-        if not path.exists() or (path / CORPUS).is_file():
-            folder = path if path.suffix else dataset_folder(source)
-            if (folder / CORPUS).is_file():
-                lenient = is_lenient(folder, lenient)
-                return cls([folder / CORPUS], columns or {}, format or "beir", lenient)
+        folder = _dataset_folder(source)
+        if folder is not None:
+            lenient = is_lenient(folder, lenient)
+            return cls([folder / CORPUS], renamed, format or "beir", lenient)
         if not path.is_dir():
             if reason := file_error(path):
                 raise InputError(path, reason=reason)
-            return cls([path], columns or {}, format, lenient)
-        paths = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
-        files = [item for item in paths if _is_ours(item)]
+            return cls([path], renamed, format, lenient)
+        files: list[Path] = []
+        ignored: list[Path] = []
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and file.name[0] != ".":
+                (files if _is_ours(file) else ignored).append(file)
         if not files:
             raise InputError(path, reason=f"holds no files of papers: {READ} (.gz)")
-        ignored = [item for item in paths if item not in set(files)]
-        return cls(files, columns or {}, format, lenient, unread_files=ignored)
+        return cls(files, renamed, format, lenient, unread_files=ignored)
 
     def __len__(self) -> int:
         """Count the papers that were read, each id once."""
@@ -205,17 +208,28 @@ class PaperFiles:
         if kind in ("pubmed", "jats"):
             return read_xml(path, self.problems)
         if kind in ("csv", "parquet"):
-            rows = _parquet if kind == "parquet" else _csv
-            columns, problems = self.columns, self.problems
-            return (
-                row_to_paper(_row(path, line, cells, columns, problems))
-                for line, cells in rows(path, columns, problems)
-            )
+            return self._read_table(path, _parquet if kind == "parquet" else _csv)
         if kind == "ris" or kind == "nbib":
             return read_tagged(path, self.problems, kind)
         if kind == "bibtex":
             return read_bibtex(path, self.problems)
         return read_json(path, self.problems, self.format)
+
+    def _read_table(self, path: Path, read: TableReader) -> Iterator[Paper | None]:
+        for line, cells in read(path, self.columns, self.problems):
+            yield row_to_paper(_row(path, line, cells, self.columns, self.problems))
+
+
+def _dataset_folder(source: str) -> Path | None:
+    """Locate the data set of a name or a folder; None if it is another file or folder.
+
+    Raises `InputError` if there is nothing of that name.
+    """
+    path = Path(source)
+    if path.exists() and not (path / CORPUS).is_file():
+        return None
+    folder = path if path.suffix else dataset_folder(source)
+    return folder if (folder / CORPUS).is_file() else None
 
 
 def _suffix(path: Path) -> str:
@@ -225,33 +239,56 @@ def _suffix(path: Path) -> str:
 def _is_ours(path: Path) -> bool:
     if _suffix(path) in _FORMATS:
         return True
-    return (_suffix(path) == ".txt" or path.suffix == ".gz") and not detect_format(path)[1]
+    if _suffix(path) != ".txt" and path.suffix != ".gz":
+        return False
+    return not detect_format(path)[1]
 
 
 def detect_format(path: Path) -> tuple[Format, str]:
     """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
     by_name = _FORMATS.get(_suffix(path))
-    if not path.is_file():  # a pipe is read only once
+    begin = _begin(path)
+    if begin is None:
         return by_name or "beir", ""
+    for mark, reason in _OTHER_FORMATS.items():
+        if re.match(mark, begin):
+            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), reason)}; read are {READ}"
+    by_content = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
+    if by_name is None:
+        if by_content is None:
+            return "beir", f"is of no kind that is read; read are {READ}"
+        return by_content, ""
+    if by_content is None:
+        if by_name == "beir" and begin:
+            return "beir", f"is not JSON, as its name says; read are {READ}"
+        return by_name, ""
+    return (by_content if _overrules(by_content, by_name) else by_name), ""
+
+
+def _begin(path: Path) -> bytes | None:
+    """Read how a file begins; None for a pipe, which is read only once, and if it cannot be read.
+
+    Who reads the file says why it cannot be read.
+    """
+    if not path.is_file():
+        return None
     try:
         with open_bytes(path) as file:
             begin = file.read(4096)
     except (OSError, EOFError, zlib.error):
-        return by_name or "beir", ""  # who reads it says why it cannot be read
+        return None
     if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         begin = begin.decode("utf-16", "ignore").encode()
-    begin = begin.removeprefix(BOM_UTF8).lstrip()
-    for mark, reason in _OTHER_FORMATS.items():
-        if re.match(mark, begin):
-            return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), reason)}; read are {READ}"
-    kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)
-    if by_name is None and kind is None:
-        return "beir", f"is of no kind that is read; read are {READ}"
-    if by_name == "beir" and kind is None and begin:
-        return "beir", f"is not JSON, as its name says; read are {READ}"
-    json_or_xml = by_name in (None, "beir", "pubmed") and kind in ("beir", "pubmed")
-    certain = kind in ("ris", "nbib", "parquet") or kind == "bibtex" and by_name != "csv"
-    return (kind if kind and (certain or json_or_xml) else by_name or kind or "beir"), ""
+    return begin.removeprefix(BOM_UTF8).lstrip()
+
+
+def _overrules(by_content: Format, by_name: Format) -> bool:
+    """Whether how a file begins counts more than its name."""
+    if by_content in ("ris", "nbib", "parquet"):
+        return True
+    if by_content == "bibtex":
+        return by_name != "csv"
+    return by_name in ("beir", "pubmed")
 
 
 def _csv(path: Path, renamed: Mapping[str, str], problems: Problems) -> Iterator[Cells]:
@@ -293,8 +330,9 @@ def _cells_error(kind: pa.DataType, field: str) -> str:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    listed = field == "authors" and any(is_list(kind) for is_list in lists)
-    inner = kind.value_type if listed else kind
+    inner = kind
+    if field == "authors" and any(is_list(kind) for is_list in lists):
+        inner = kind.value_type
     if pa.types.is_nested(inner) or "binary" in str(inner):
         return f"is of the type {kind}, not text"
     return ""
@@ -311,25 +349,27 @@ def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
             column = pc.local_timestamp(column)
         column = column.cast(pa.timestamp("s"), safe=False)
-    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.string())
+    return column
 
 
 def _columns(
     path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Problems
 ) -> dict[str, str]:
-    small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
+    if not header:
+        raise InputError(path, reason="is empty: a first line of columns is wanted")
+    small = {column.lower(): column for column in reversed(header)}
+    small |= {column: column for column in header}
     columns = {name: small[name] for name in FIELDS if name in small}
     if "abstract" not in columns and "text" in small:
         columns["abstract"] = small["text"]
     columns |= renamed
-    if not header:
-        raise InputError(path, reason="is empty: a first line of columns is wanted")
     header_text = ", ".join(header)
     for name, column in columns.items():
         if column not in header:
-            raise InputError(
-                path, field=name, reason=f"no column {column!r}; there are: {header_text}"
-            )
+            reason = f"no column {column!r}; there are: {header_text}"
+            raise InputError(path, field=name, reason=reason)
         if header.count(column) > 1:
             reason = f"{header.count(column)} columns have this name; there are: {header_text}"
             raise InputError(path, field=column, reason=reason)
@@ -356,20 +396,29 @@ def _row(
 
     record: dict[str, object] = {"title": "", "text": ""}
     metadata: dict[str, object] = {}
-    for name, value in cells.items():
-        if value is None:
-            value = ""
-        if isinstance(value, list):
-            value = [item for item in value if item is not None and str(item) not in _EMPTY]
-        if name not in ("id", "authors") and not isinstance(value, str):
-            value = str(value)  # a number
-        if isinstance(value, str) and value.strip() in _EMPTY:
-            problems.count("cells such as nan or None, read as empty", path, line)
-            value = ""
-        if name == "date" and str(value).startswith(_NO_YEAR):
-            problems.count("dates that are not read", path, str(value))
-            value = ""
-        if name in ("title", "abstract", "venue"):
-            value = clean(str(value), path, line, problems)
-        (record if name in _FIELD_OF else metadata)[_FIELD_OF.get(name, name)] = value
+    for name, cell in cells.items():
+        value = _cell_value(name, cell, path, line, problems)
+        if name in _FIELD_OF:
+            record[_FIELD_OF[name]] = value
+        else:
+            metadata[name] = value
     return Row({**record, "metadata": metadata}, line, complain)
+
+
+def _cell_value(name: str, cell: object, path: Path, line: int, problems: Problems) -> object:
+    """Read a cell as text, of id and authors as it is; "" if it is empty."""
+    if cell is None:
+        return ""
+    if isinstance(cell, list):
+        cell = [item for item in cell if item is not None and str(item) not in _EMPTY]
+    if name not in ("id", "authors"):
+        cell = str(cell)  # it may be a number
+    if isinstance(cell, str) and cell.strip() in _EMPTY:
+        problems.count("cells such as nan or None, read as empty", path, line)
+        return ""
+    if name == "date" and str(cell).startswith(_NO_YEAR):
+        problems.count("dates that are not read", path, str(cell))
+        return ""
+    if name in ("title", "abstract", "venue"):
+        return clean(str(cell), path, line, problems)
+    return cell

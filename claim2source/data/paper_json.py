@@ -14,6 +14,7 @@ from claim2source.data.papers import (
     NOTICE,
     RETRACTED,
     Paper,
+    PaperTexts,
     cell_state,
     iso_language,
     make_paper,
@@ -106,19 +107,15 @@ def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
         row.complain("id", f"{key!r} is not a work of OpenAlex")
         return None
     abstract = _in_order(row, record.get("abstract_inverted_index"))
-    authors = []
+    authors: list[str] = []
     for authorship in _list(record.get("authorships")):
-        name = _nested(authorship, "author", "display_name") or _nested(
-            authorship, "raw_author_name"
-        )
+        name = _nested(authorship, "author", "display_name")
+        name = name or _nested(authorship, "raw_author_name")
         if isinstance(name, str) and name.strip():
             authors.append(row.as_text("authorships", name))
     locations = [record.get("primary_location"), *_list(record.get("locations"))]
     names = (_nested(location, "source", "display_name") for location in locations)
-    return make_paper(
-        path,
-        row.location,
-        problems,
+    texts = PaperTexts(
         key=key.removeprefix(ADDRESS),
         title=_first_text(row, "title", "display_name"),
         abstract=abstract or _first_text(row, "abstract"),  # pyalex has it in order
@@ -130,6 +127,7 @@ def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
         lang=_first_text(row, "language"),
         retracted=RETRACTED if record.get("is_retracted") is True else "",
     )
+    return make_paper(path, row.location, problems, texts)
 
 
 def _in_order(row: Row, index: object) -> str:
@@ -139,12 +137,11 @@ def _in_order(row: Row, index: object) -> str:
     if not isinstance(index, dict):
         row.complain(field, "is not an object")
         return ""
-    words = [
-        (position, word)
-        for word, positions in index.items()
-        for position in _list(positions)
-        if type(position) is int and position >= 0
-    ]
+    words: list[tuple[int, str]] = []
+    for word, positions in index.items():
+        for position in _list(positions):
+            if type(position) is int and position >= 0:
+                words.append((position, word))
     return row.as_text(field, " ".join(word for _, word in sorted(words)))
 
 
@@ -153,14 +150,11 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
     key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
     if key is None:
         return None
-    title, subtitle = _first_text(row, "title"), _first_text(row, "subtitle")
+    titles = [_first_text(row, "title"), _first_text(row, "subtitle")]
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
-    return make_paper(
-        path,
-        row.location,
-        problems,
+    texts = PaperTexts(
         key=key,
-        title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,
+        title=": ".join(filter(None, titles)),
         abstract=_first_text(row, "abstract"),
         authors=[person_name(author) for author in _list(row.record.get("author"))],
         venue=_first_text(row, "container-title") or _nested_text(row, "institution"),
@@ -170,24 +164,20 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
         lang=_first_text(row, "language"),
         retracted=_updates(row.record),
     )
+    return make_paper(path, row.location, problems, texts)
 
 
 def _updates(record: Mapping[str, object]) -> str:
-    notices = [
-        notice_state(
-            _plain_text(update, "type"),
-            _date_text(_nested(update, "updated")),
-            plain_doi(_plain_text(update, "DOI")),
-        )
-        for update in _list(record.get("updated-by"))
-    ]
+    notices: list[str] = []
+    for update in _list(record.get("updated-by")):
+        day = _date_text(_nested(update, "updated"))
+        doi = plain_doi(_plain_text(update, "DOI"))
+        notices.append(notice_state(_plain_text(update, "type"), day, doi))
     if notice := worst(notices):
         return notice
     for update in _list(record.get("update-to")):
-        state, doi = (
-            notice_state(_plain_text(update, "type")),
-            plain_doi(_plain_text(update, "DOI")),
-        )
+        state = notice_state(_plain_text(update, "type"))
+        doi = plain_doi(_plain_text(update, "DOI"))
         if state and doi:
             return f"{state}{NOTICE}{doi}"
     return ""
@@ -200,9 +190,10 @@ def _plain_text(value: object, key: str) -> str:
 
 def _date_text(value: object) -> str:
     """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
-    parts = _list(_nested(value, "date-parts"))
-    if parts and _list(parts[0]) and all(_list(parts[0])):
-        year, *rest = (str(part) for part in _list(parts[0]))
+    dates = _list(_nested(value, "date-parts"))
+    parts = _list(dates[0]) if dates else []
+    if parts and all(parts):
+        year, *rest = map(str, parts)
         return "-".join([year, *(part.zfill(2) for part in rest)])
     text = _nested(value, "raw") or _nested(value, "literal")
     return text if isinstance(text, str) else ""
@@ -210,7 +201,9 @@ def _date_text(value: object) -> str:
 
 def _nested_text(row: Row, field: str) -> str:
     listed = _list(row.record.get(field))
-    return row.as_text(field, _nested(listed[0], "name") or "") if listed else ""
+    if not listed:
+        return ""
+    return row.as_text(field, _nested(listed[0], "name") or "")
 
 
 def _first_text(row: Row, *fields: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
@@ -14,6 +16,7 @@ from claim2source.data.papers import (
     NO_TITLE,
     RETRACTED,
     Paper,
+    PaperTexts,
     iso_language,
     make_paper,
     notice_state,
@@ -46,8 +49,8 @@ class _Record:
         self.name = f"{element.tag} {number}"
 
     def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
-        path, name, problems = self.path, self.name, self.problems
-        return make_paper(path, name, problems, key=key, title=title, authors=authors, **texts)
+        record = PaperTexts(key=key, title=title, authors=authors, **texts)
+        return make_paper(self.path, self.name, self.problems, record)
 
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, left out", self.path, self.name)
@@ -68,7 +71,7 @@ class _Record:
             return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
 
         versions = [*elements, *sorted(translations, key=is_foreign)]
-        texts = [text for text in map(_abstract, versions) if text]
+        texts = list(filter(None, map(_abstract, versions)))
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
         return texts[0] if texts else ""
@@ -88,40 +91,46 @@ def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
     if reason := file_error(path):
         problems.add(path, None, None, reason)
         return
-    number = depth = 0
     try:
         with open_bytes(path) as file:
-            root: Element | None = None
-            for event, element in iterparse(file, ("start", "end")):
-                element.tag = element.tag.rpartition("}")[2]
-                if root is None:
-                    root = element
-                    if kind := _FOREIGN.get(root.tag.lower()):
-                        problems.add(path, None, None, f"is {kind}; PubMed's XML and JATS are read")
-                        return
-                depth += 1 if event == "start" else -1
-                if event == "start":
-                    continue
-                if read := _READERS.get(element.tag):
-                    number += 1
-                    yield read(_Record(element, path, number, problems))
-                    element.clear()
-                elif element.tag == "DeleteCitation":
-                    problems.count("PubMed's lists of deleted articles, left out", path)
-                # What was read goes: a file may be larger than memory.
-                if depth == 1 and root.tag not in _READERS:
-                    root.clear()
-            if root is not None and not number and root.tag not in _ROOTS:
-                reason = (
-                    f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
-                )
-                problems.add(path, None, None, reason)
+            yield from _articles(file, path, problems)
     except ParseError as error:
         problems.add(path, error.position[0], None, f"broken XML: {error}")
     except (OSError, EOFError, zlib.error) as error:
         problems.add(path, None, None, f"cannot be read: {error}")
     except (ValueError, LookupError) as error:  # an encoding that the parser does not know
         problems.add(path, None, None, f"XML that cannot be read, save it as UTF-8: {error}")
+
+
+def _articles(
+    file: BufferedReader | GzipFile, path: Path, problems: Problems
+) -> Iterator[Paper | None]:
+    number = depth = 0
+    root: Element | None = None
+    for event, element in iterparse(file, ("start", "end")):
+        element.tag = element.tag.rpartition("}")[2]
+        if root is None:
+            root = element
+            if kind := _FOREIGN.get(root.tag.lower()):
+                problems.add(path, None, None, f"is {kind}; PubMed's XML and JATS are read")
+                return
+        if event == "start":
+            depth += 1
+            continue
+        depth -= 1
+        read = _READERS.get(element.tag)
+        if read is not None:
+            number += 1
+            yield read(_Record(element, path, number, problems))
+            element.clear()
+        elif element.tag == "DeleteCitation":
+            problems.count("PubMed's lists of deleted articles, left out", path)
+        # What was read goes: a file may be larger than memory.
+        if depth == 1 and root.tag not in _READERS:
+            root.clear()
+    if root is not None and not number and root.tag not in _ROOTS:
+        reason = f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
+        problems.add(path, None, None, reason)
 
 
 def _article(record: _Record) -> Paper | None:
@@ -147,14 +156,16 @@ def _article(record: _Record) -> Paper | None:
 
 
 def _notices(citation: Element) -> str:
-    notices = [
-        notice_state(kind.removesuffix("In"), _text(element.find("RefSource")).rstrip("."))
-        for element in citation.findall("CommentsCorrectionsList/CommentsCorrections")
-        if (kind := element.get("RefType", "")).endswith("In")
-    ]
-    types = citation.findall("Article/PublicationTypeList/PublicationType")
-    typed = [RETRACTED for kind in types if _text(kind).lower().startswith("retracted pub")]
-    return worst([*notices, *typed])
+    states: list[str] = []
+    for element in citation.findall("CommentsCorrectionsList/CommentsCorrections"):
+        kind = element.get("RefType", "")
+        if kind.endswith("In"):
+            source = _text(element.find("RefSource")).rstrip(".")
+            states.append(notice_state(kind.removesuffix("In"), source))
+    for element in citation.findall("Article/PublicationTypeList/PublicationType"):
+        if _text(element).lower().startswith("retracted pub"):
+            states.append(RETRACTED)
+    return worst(states)
 
 
 def _book(record: _Record) -> Paper | None:
@@ -210,33 +221,32 @@ def _jats(record: _Record) -> Paper | None:
     if meta is None:
         record.problems.add(record.path, None, record.name, "has no front/article-meta")
         return None
-    ids = {
-        element.get("pub-id-type", ""): _text(element)
-        for element in reversed(meta.findall("article-id"))
-    }
+    ids: dict[str, str] = {}
+    for element in reversed(meta.findall("article-id")):  # of each type the first one counts
+        ids[element.get("pub-id-type", "")] = _text(element)
     pmc = ids.get("pmcid") or ids.get("pmc", "")
-    pmc = f"PMC{pmc}" if is_digits(pmc) else pmc
+    if is_digits(pmc):
+        pmc = f"PMC{pmc}"
     doi = plain_doi(ids.get("doi", ""))
-    key = ids.get("pmid") or pmc or doi or next((key for key in ids.values() if key), "")
-    kinds = ("abstract[@abstract-type]", "trans-abstract")
-    typed = [element for kind in kinds for element in meta.findall(kind)]
+    key = ids.get("pmid") or pmc or doi or next(filter(None, ids.values()), "")
+    url = f"{PMC}{pmc}/" if pmc else ""
+    if "pmid" in ids:
+        url = f"{ADDRESS}{ids['pmid']}/"
+    typed = meta.findall("abstract[@abstract-type]") + meta.findall("trans-abstract")
     abstracts = [element for element in meta.findall("abstract") if element not in typed]
-    group = meta.find("title-group")
-    names = [
-        _jats_name(element)
-        for element in meta.findall("contrib-group/contrib")
-        if element.get("contrib-type", "author") == "author"
-    ]
-    of_pmc = f"{PMC}{pmc}/" if pmc else ""
+    names: list[str] = []
+    for contrib in meta.findall("contrib-group/contrib"):
+        if contrib.get("contrib-type", "author") == "author":
+            names.append(_jats_name(contrib))
     return record.paper(
         names,
         key=key,
-        title=_jats_title(record, group),
+        title=_jats_title(record, meta.find("title-group")),
         abstract=record.abstract(abstracts, typed),
         venue=_text(article.find("front/journal-meta//journal-title")),
         date=_jats_date(meta.findall("pub-date")),
         doi=doi,
-        url=f"{ADDRESS}{ids['pmid']}/" if "pmid" in ids else of_pmc,
+        url=url,
         lang=article.get(_LANG, ""),
     )
 
@@ -245,11 +255,12 @@ def _jats_title(record: _Record, group: Element | None) -> str:
     if group is None:
         return ""
     title = group.find("article-title")
-    for note in [] if title is None else title.findall("xref") + title.findall("fn"):
-        note.text = None  # the mark of a footnote
-    subtitle = _text(group.find("subtitle"))
+    if title is not None:
+        for note in title.findall("xref") + title.findall("fn"):
+            note.text = None  # the mark of a footnote
     main_title = record.title(title, group.find("trans-title-group/trans-title"))
-    return f"{main_title}: {subtitle}" if main_title and subtitle else main_title or subtitle
+    titles = [main_title, _text(group.find("subtitle"))]
+    return ": ".join(filter(None, titles))
 
 
 def _jats_name(contrib: Element) -> str:
@@ -269,18 +280,18 @@ def _jats_date(dates: list[Element]) -> str:
         digits = [part.zfill(2) for part in parts if part]
         if digits:
             electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
-            listed.append(
-                (electronic or date.get("date-type") == "pub", len(digits), "-".join(digits))
-            )
-    return max(listed, key=lambda entry: entry[:2])[2] if listed else ""
+            preferred = electronic or date.get("date-type") == "pub"
+            listed.append((preferred, len(digits), "-".join(digits)))
+    if not listed:
+        return ""
+    return max(listed, key=lambda entry: entry[:2])[2]
 
 
 def _abstract(element: Element) -> str:
     """Join the parts of an abstract, each with its heading: "METHODS: We ran."."""
     parts = element.findall("AbstractText")
     if parts:
-        labelled = ((part.get("Label"), _text(part)) for part in parts)
-        return " ".join(f"{label}: {text}" if label else text for label, text in labelled if text)
+        return " ".join(filter(None, map(_labelled_text, parts)))
     for heading in element.findall("title"):
         if _text(heading).strip(" .:").lower() == "abstract":
             element.remove(heading)
@@ -291,15 +302,20 @@ def _abstract(element: Element) -> str:
     return _text(element)
 
 
+def _labelled_text(part: Element) -> str:
+    label, text = part.get("Label"), _text(part)
+    return f"{label}: {text}" if label and text else text
+
+
 def _text(element: Element | None) -> str:
     if element is None:
         return ""
-    for part in list(element.iter()):
-        if part is not element and part.tag in _REPEATED_TAGS:
+    for part in list(element.iter())[1:]:
+        if part.tag in _REPEATED_TAGS:
             tail = part.tail
             part.clear()
             part.tail = tail
-        elif part is not element and part.tag in _BLOCKS:
+        elif part.tag in _BLOCKS:
             part.text, part.tail = f" {part.text or ''}", f" {part.tail or ''}"
     return " ".join("".join(element.itertext()).split())
 

@@ -108,43 +108,69 @@ class Paper:
         return self.retracted.partition(",")[0] in (RETRACTED, WITHDRAWN)
 
 
+@dataclass(frozen=True, slots=True)
+class PaperTexts:
+    """Texts of a paper as a record has them: with markup and white space."""
+
+    key: str
+    title: str
+    abstract: str = ""
+    authors: Sequence[str] = ()
+    venue: str = ""
+    date: str = ""
+    doi: str = ""
+    url: str = ""
+    lang: str = ""
+    retracted: str = ""
+
+
 def make_paper(
-    path: Path,
-    location: int | str,
-    problems: Problems,
-    *,
-    key: str,
-    title: str,
-    abstract: str = "",
-    authors: Sequence[str] = (),
-    venue: str = "",
-    date: str = "",
-    doi: str = "",
-    url: str = "",
-    lang: str = "",
-    retracted: str = "",
+    path: Path, location: int | str, problems: Problems, texts: PaperTexts
 ) -> Paper | None:
     """Make a paper of the texts of a record; `location` is its line or name.
 
     None if there is no id, which is reported, or no text.
     """
-    line, prefix = (location, "") if isinstance(location, int) else (None, f"{location}: ")
-    if not f"{title}{abstract}".strip():
+    if not f"{texts.title}{texts.abstract}".strip():
         return None
-    texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
-    wrong = {"id": id_error(key)} | {name: text_error(text) for name, text in texts.items()}
-    for name, reason in wrong.items():
-        if reason:
-            problems.add(path, line, f"{prefix}{name}", reason)
-            return None
-    title, abstract, venue = (
-        " ".join(clean(text, path, location, problems).split()) for text in (title, abstract, venue)
-    )
+    field, reason = _text_problem(texts)
+    if isinstance(location, int):
+        line, name = location, field
+    else:
+        line, name = None, f"{location}: {field}"
+    if reason:
+        problems.add(path, line, name, reason)
+        return None
+
+    def plain(text: str) -> str:
+        return " ".join(clean(text, path, location, problems).split())
+
+    title = plain(texts.title)
+    abstract = plain(texts.abstract)
+    venue = plain(texts.venue)
     if not (title or abstract):
         return None
-    names = tuple(" ".join(without_markup(name).split()) for name in authors if name.strip())
-    source = Source(key, title, abstract, names, venue, " ".join(date.split()))
-    return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
+    authors = [without_markup(name) for name in texts.authors if name.strip()]
+    names = tuple(" ".join(author.split()) for author in authors)
+    source = Source(texts.key, title, abstract, names, venue, " ".join(texts.date.split()))
+    doi, lang = plain_doi(texts.doi), iso_language(texts.lang)
+    return Paper(source, doi, texts.url.strip(), lang, texts.retracted)
+
+
+def _text_problem(texts: PaperTexts) -> tuple[str, str]:
+    """Find the first text that cannot be stored, and the reason; two empty texts if all can."""
+    fields = {
+        "title": texts.title,
+        "abstract": texts.abstract,
+        "authors": " ".join(texts.authors),
+        "venue": texts.venue,
+    }
+    if reason := id_error(texts.key):
+        return "id", reason
+    for name, text in fields.items():
+        if reason := text_error(text):
+            return name, reason
+    return "", ""
 
 
 def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
@@ -160,7 +186,9 @@ def without_markup(text: str) -> str:
     if "<" in text:
         text = _TITLE_END.sub(": ", _UNREAD.sub(" ", _HEADING.sub(" ", text)))
         text = _TAG.sub(_replaced, text)
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
+    if "&" in text:
+        text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+    return text
 
 
 def _replaced(tag: re.Match[str]) -> str:
@@ -204,21 +232,39 @@ def _meanings(date: str) -> list[tuple[int, int, int]]:
     "05/12/2020" is two days, but "05.12.2020" is one in December.
     """
     date = date.strip()[:100]
-    if (match := _DATE.match(date)) and int(match["year"]):
+    match = _DATE.match(date)
+    if match and int(match["year"]):
         month = _month(match["month"])  # "2020 Spring" is some day of that year
-        return [(int(match["year"]), month, int(match["day"] or 0) if month else 0)]
+        day = int(match["day"] or 0) if month else 0
+        return [(int(match["year"]), month, day)]
     if numbers := _NUMBERS.search(date):
-        first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
-        orders = [(year, second, first), (year, first, second)]
-        good = [(y, m, d) for y, m, d in orders if 1 <= m <= 12 and 1 <= d <= 31]
-        return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
-    if not (match := _YEAR.search(date)):
+        return _orders(numbers)
+    match = _YEAR.search(date)
+    if not match:
         return []
+    return [(int(match[0]), *_month_and_day(date))]
+
+
+def _orders(numbers: re.Match[str]) -> list[tuple[int, int, int]]:
+    """List the readings of "05/12/2020": day before month, and after it unless dots part them."""
+    first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
+    readings: list[tuple[int, int, int]] = []
+    for month, day in ((second, first), (first, second)):
+        if 1 <= month <= 12 and 1 <= day <= 31:
+            readings.append((year, month, day))
+    if numbers[2] == ".":
+        return readings[:1]
+    return readings or [(year, 0, 0)]
+
+
+def _month_and_day(date: str) -> tuple[int, int]:
+    """Read the name of a month in a date, and a day beside it; 0 for what is unknown."""
     for word in _WORD.finditer(date):
-        if month := _month(word[0]):
-            near = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
-            return [(int(match[0]), month, int(near[1]) if near else 0)]
-    return [(int(match[0]), 0, 0)]
+        month = _month(word[0])
+        if month:
+            day = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
+            return month, int(day[1]) if day else 0
+    return 0, 0
 
 
 def _day(year: int, month: int, day: int, last: bool) -> int:
@@ -243,15 +289,19 @@ def _month(text: str | None) -> int:
 
 def notice_state(kind: str, *details: str) -> str:
     """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
-    label = next((state for state, sign in _STATES.items() if sign.search(kind)), "")
-    return ", ".join(filter(None, (label, *details))) if label else ""
+    for state, sign in _STATES.items():
+        if sign.search(kind):
+            return ", ".join(filter(None, (state, *details)))
+    return ""
 
 
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" if there is none."""
-    non_empty = [state for state in states if state]
-    grades = {state: [not state.startswith(name) for name in _STATES] for state in non_empty}
-    return min(non_empty, key=grades.__getitem__, default="")
+
+    def grade(state: str) -> list[bool]:
+        return [not state.startswith(name) for name in _STATES]
+
+    return min(filter(None, states), key=grade, default="")
 
 
 def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
@@ -292,6 +342,25 @@ def read_notices(path: Path) -> Notices:
 
     Raises `InputError` if it lacks its columns.
     """
+    dois: dict[str, str] = {}
+    pmids: dict[str, str] = {}
+    for row in _watch_rows(path):
+        kind = row["RetractionNature"] or ""
+        day = _iso_day(row.get("RetractionDate") or "")
+        state = notice_state(kind, day, plain_doi(row.get("RetractionDOI") or ""))
+        if not state and kind.strip().lower() != _REINSTATED:
+            continue
+        doi = plain_doi(row["OriginalPaperDOI"] or "")
+        if doi:
+            dois[doi] = state and worst((state, dois.get(doi, "")))
+        pmid = (row["OriginalPaperPubMedID"] or "").strip()
+        if pmid.strip("0"):
+            pmids[pmid] = state and worst((state, pmids.get(pmid, "")))
+    return Notices(dois, pmids)
+
+
+def _watch_rows(path: Path) -> list[dict[str, str | None]]:
+    """Read the rows of a file of Retraction Watch by date. Raises `InputError`."""
     problems = Problems()
     lines = (line for _, line in any_lines(path, problems))
     csv.field_size_limit(2**31 - 1)
@@ -309,17 +378,7 @@ def read_notices(path: Path) -> Notices:
     except csv.Error as error:
         raise InputError(path, reason=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
-    dois, pmids = dict[str, str](), dict[str, str]()
-    for row in ordered:
-        kind, day = row["RetractionNature"] or "", _iso_day(row.get("RetractionDate") or "")
-        state = notice_state(kind, day, plain_doi(row.get("RetractionDOI") or ""))
-        if not state and kind.strip().lower() != _REINSTATED:
-            continue
-        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
-            dois[doi] = state and worst((state, dois.get(doi, "")))
-        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
-            pmids[pmid] = state and worst((state, pmids.get(pmid, "")))
-    return Notices(dois, pmids)
+    return ordered
 
 
 def _day_number(date: str) -> int:
@@ -333,4 +392,7 @@ def _day_number(date: str) -> int:
 
 def _iso_day(date: str) -> str:
     number = _day_number(date)
-    return f"{number // 10_000:04}-{number // 100 % 100:02}-{number % 100:02}" if number else ""
+    if not number:
+        return ""
+    year, month, day = number // 10_000, number // 100 % 100, number % 100
+    return f"{year:04}-{month:02}-{day:02}"

@@ -97,9 +97,10 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     Raises `InputError` on bad input, a line per problem, and `UserError` if `output` holds
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
-    folders = (
-        [dataset_folder(name) for name in config.sets] if config.input is None else [config.input]
-    )
+    if config.input is None:
+        folders = [dataset_folder(name) for name in config.sets]
+    else:
+        folders = [config.input]
     check_folders(folders, config.output, config.overwrite)
     splits, notes = _read(config)
     if config.splits is not None:
@@ -128,14 +129,16 @@ def _unread_notes(config: PrepareConfig) -> list[str]:
         known = files_2026()
     else:
         known = news_files()
-    unread = []
+    unread: list[str] = []
     for path in sorted(config.input.iterdir()):
         is_translations = config.translations is not None and path == config.translations
         if path.name not in known and not path.name.startswith(".") and not is_translations:
             unread.append(path.name)
     if not unread:
         return []
-    more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+    more = ""
+    if len(unread) > MOST_NAMED:
+        more = f" and {len(unread) - MOST_NAMED} more"
     return [f"{config.input}: not read: {', '.join(unread[:MOST_NAMED])}{more}"]
 
 
@@ -161,61 +164,69 @@ def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], l
     folders = [dataset_folder(name) for name in sets]
     names = [folder.resolve().name for folder in folders]
     require(len(set(names)) == len(names) > 1, "sets", sets, "two or more of different names")
-    parts = [
-        _renamed(load(folder, split), name)
-        for folder, name in zip(folders, names, strict=True)
-        for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv"))
-    ]
+    parts: list[Dataset] = []
+    for folder, name in zip(folders, names, strict=True):
+        for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv")):
+            parts.append(_renamed(load(folder, split), name))
     sources = _distinct_sources(parts, distractors)
-    splits = [
-        _join([part for part in parts if part.split == split], sources)
-        for split in dict.fromkeys(part.split for part in parts)
-    ]
-    return splits, [note for part in parts for note in part.notes]
+    by_split: dict[str, list[Dataset]] = {}
+    for part in parts:
+        by_split.setdefault(part.split, []).append(part)
+    splits = [_join(same_split, sources) for same_split in by_split.values()]
+    notes: list[str] = []
+    for part in parts:
+        notes += part.notes
+    return splits, notes
 
 
 def _renamed(data: Dataset, name: str) -> Dataset:
     def ids(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(f"{name}/{value}" for value in values)
 
-    claims = [
-        replace(
+    claims: list[Claim] = []
+    for claim in data.claims:
+        candidates = None if claim.candidates is None else ids(claim.candidates)
+        renamed = replace(
             claim,
             id=f"{name}/{claim.id}",
             golds=ids(claim.golds),
-            candidates=None if claim.candidates is None else ids(claim.candidates),
+            candidates=candidates,
             excluded=ids(claim.excluded),
         )
-        for claim in data.claims
-    ]
-    grades = {
-        f"{name}/{claim}": {f"{name}/{source}": grade for source, grade in graded.items()}
-        for claim, graded in data.qrels.grades.items()
-    }
+        claims.append(renamed)
+    grades: dict[str, dict[str, int]] = {}
+    for claim_id, graded in data.qrels.grades.items():
+        grades[f"{name}/{claim_id}"] = {f"{name}/{key}": grade for key, grade in graded.items()}
     sources = tuple(replace(source, id=f"{name}/{source.id}") for source in data.sources)
     return Dataset(tuple(claims), sources, Qrels(grades), data.split, name, data.notes)
 
 
 def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
     """Collect every source once; of those that are no gold `distractors` of each set."""
-    golds = {gold for part in parts for gold in part.golds}
+    golds: set[str] = set()
+    for part in parts:
+        golds |= part.golds
     pool: dict[str, Source] = {}
     for part in parts:
-        candidates = [source.id for source in part.sources if source.id not in golds]
-        distractor_ids = set(sorted(candidates, key=content_hash)[:distractors])
-        pool |= {s.id: s for s in part.sources if s.id in golds or s.id in distractor_ids}
+        others = [source.id for source in part.sources if source.id not in golds]
+        kept = golds.union(sorted(others, key=content_hash)[:distractors])
+        for source in part.sources:
+            if source.id in kept:
+                pool[source.id] = source
     return tuple(pool.values())
 
 
 def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
-    claims: list[Claim] = [claim for part in parts for claim in part.claims]
-    grades = {claim: graded for part in parts for claim, graded in part.qrels.grades.items()}
+    claims: list[Claim] = []
+    judged: dict[str, dict[str, int]] = {}
     pool = {source.id for source in sources}
-    # A judgement of a source that was not drawn says that it is no gold.
-    judged = {
-        claim: {source: grade for source, grade in graded.items() if source in pool or grade > 0}
-        for claim, graded in grades.items()
-    }
+    for part in parts:
+        claims += part.claims
+        for claim, graded in part.qrels.grades.items():
+            # A judgement of a source that was not drawn says that it is no gold.
+            judged[claim] = {
+                key: grade for key, grade in graded.items() if key in pool or grade > 0
+            }
     return Dataset(tuple(claims), sources, Qrels(judged), parts[0].split)
 
 
@@ -235,10 +246,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(f"{config.output}: the earlier data set is in {replaced} now")
     say(f"{config.output}: {len(splits[0].sources)} sources")
     for split in splits:
-        counts = Counter(claim.lang for claim in split.claims)
-        parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
-        languages = f" ({parts})" if len(counts) > 1 else ""
-        golds = "" if split.qrels.grades else ", no judgements"
-        say(f"{config.output}: {split.split}: {len(split.claims)} claims{languages}{golds}")
+        say(f"{config.output}: {_description(split)}")
     for note in notes:
         say(f"note: {note}")
+
+
+def _description(split: Dataset) -> str:
+    """Describe a split in a line: its claims, of several languages each, and if it has qrels."""
+    text = f"{split.split}: {len(split.claims)} claims"
+    counts = Counter(claim.lang for claim in split.claims)
+    if len(counts) > 1:
+        parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
+        text += f" ({parts})"
+    if not split.qrels.grades:
+        text += ", no judgements"
+    return text

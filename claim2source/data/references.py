@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ from claim2source.data.papers import (
     NO_TITLE,
     RETRACTED,
     Paper,
+    PaperTexts,
     first_day,
     make_paper,
     plain_doi,
@@ -82,9 +84,13 @@ def read_tagged(
             match = _NBIB_LINE.match(line)
             return (match[1], match[2].strip()) if match else (None, line.strip())
 
-    fields, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
-    tags = [start, "ER", *(tag for field_tags in fields.values() for tag in field_tags)]
-    parser = (RisParser if kind == "ris" else NbibParser)(
+    parser_class: type[RisParser] = NbibParser
+    fields, start = _NBIB, "PMID"
+    if kind == "ris":
+        parser_class = RisParser
+        fields, start = _RIS, "TY"
+    tags = [start, "ER", *chain.from_iterable(fields.values())]
+    parser = parser_class(
         mapping={tag: tag for tag in tags},
         list_tags=tags,
         delimiter_tags_mapping={},
@@ -94,18 +100,18 @@ def read_tagged(
     for line, record in _records(path, problems, f"{start:4}-"):
         number += 1
         # The last one of a file that was cut off has no end.
-        for fields_of_record in parser.parse_lines(iter([*record, "ER  - "])):
-            values = {
-                tag: [texts] if isinstance(texts, str) else texts
-                for tag, texts in fields_of_record.items()
-            }
+        for parsed in parser.parse_lines(iter([*record, "ER  - "])):
+            values: dict[str, Sequence[str]] = {}
+            for tag, texts in parsed.items():
+                values[tag] = [texts] if isinstance(texts, str) else texts
             yield _reference(path, line, problems, fields, values)
     if not number:
         problems.add(path, None, None, f"holds no references that begin with {start}")
 
 
 def _records(path: Path, problems: Problems, start: str) -> Iterator[tuple[int, list[str]]]:
-    first, lines = 0, list[str]()
+    first = 0
+    lines: list[str] = []
     for number, line in any_lines(path, problems):
         begins = line.startswith(start)
         if first and (begins or line.startswith("ER  -")):
@@ -127,45 +133,81 @@ def _reference(
     values: Values,
     key: str = "",
 ) -> Paper | None:
-    joined = {tag: text for tag, texts in values.items() if (text := " ".join(texts)).strip()}
-    texts_of = {
-        field: [joined[tag] for tag in tags if tag in joined] for field, tags in fields.items()
-    }
-    titles = [entry for entry in texts_of["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
-    for field, texts in (("title", titles), ("abstract", texts_of["abstract"])):
-        if len(set(texts)) > 1:
+    joined: dict[str, str] = {}
+    for tag, entries in values.items():
+        text = " ".join(entries)
+        if text.strip():
+            joined[tag] = text
+    texts: dict[str, list[str]] = {}
+    for field, tags in fields.items():
+        texts[field] = [joined[tag] for tag in tags if tag in joined]
+    titles = [entry for entry in texts["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
+    for field, found in (("title", titles), ("abstract", texts["abstract"])):
+        if len(set(found)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)
-    title = titles[0] if titles else ""
-    dates = sorted(texts_of["date"], key=lambda entry: first_day(entry) == 0)
-    doi = next(filter(None, map(plain_doi, texts_of["doi"] + texts_of["url"])), "")
-    if not key:
-        ids = [entry for entry in (*texts_of["id"], doi) if not id_error(entry)]
-        key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
-    date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
-    text = title or next(iter(texts_of["abstract"]), "")
-    if not key and text:
+    title = _first(titles)
+    abstract = _first(texts["abstract"])
+    date = _date(texts["date"])
+    doi = _first(filter(None, map(plain_doi, texts["doi"] + texts["url"])))
+    key = key or _reference_id(texts["id"], doi, prefers_doi="DO" in fields["doi"])
+    if not key and (title or abstract):
+        text = title or abstract
         key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
         problems.count("references without an id, which is made of the title", path, line)
-    names = next(filter(None, (values.get(tag) for tag in fields["authors"])), ())
-    groups = values.get("CN", ()) if "CN" in fields["authors"] else ()
-    url = next(
-        (entry for entry in texts_of["url"] if entry.startswith(("http://", "https://"))), ""
-    )
+    url = f"{PUBMED}{key}/"
+    if fields is not _NBIB:
+        url = _first(filter(_is_web_address, texts["url"]))
     return make_paper(
         path,
         line,
         problems,
-        key=key,
-        title=title,
-        abstract=next(iter(texts_of["abstract"]), ""),
-        authors=in_reading_order([*names, *(group for group in groups if group not in names)]),
-        venue=next(iter(texts_of["venue"]), ""),
-        date=date,
-        doi=doi,
-        url=f"{PUBMED}{key}/" if fields is _NBIB else url,
-        lang=next(iter(texts_of["lang"]), ""),
-        retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
+        PaperTexts(
+            key=key,
+            title=title,
+            abstract=abstract,
+            authors=_author_names(values, fields["authors"]),
+            venue=_first(texts["venue"]),
+            date=date,
+            doi=doi,
+            url=url,
+            lang=_first(texts["lang"]),
+            retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
+        ),
     )
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next(iter(texts), "")
+
+
+def _is_web_address(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def _date(dates: Sequence[str]) -> str:
+    """Choose the first date that can be read, or else the first."""
+    ordered = sorted(dates, key=lambda entry: first_day(entry) == 0)
+    return _first(ordered).partition("//")[0].rstrip("/")  # Zotero's 2019/10//undefined
+
+
+def _reference_id(ids: Sequence[str], doi: str, prefers_doi: bool) -> str:
+    """Choose the id of a reference: one of its own, or its DOI; "" if none can be an id."""
+    if prefers_doi and doi:
+        return doi
+    return _first(entry for entry in (*ids, doi) if not id_error(entry))
+
+
+def _author_names(values: Values, tags: Sequence[str]) -> tuple[str, ...]:
+    """Read the authors of the first tag that has any, and then the groups among them."""
+    names: list[str] = []
+    for tag in tags:
+        if values.get(tag):
+            names += values[tag]
+            break
+    people = set(names)
+    if "CN" in tags:
+        names += [group for group in values.get("CN", ()) if group not in people]
+    return in_reading_order(names)
 
 
 def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
@@ -195,12 +237,25 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
             return latex
 
     def list_names(latex: str) -> list[str]:
-        names = (
-            parse_single_name_into_parts(name, strict=False)
-            for name in split_multiple_persons_names(latex)
-            if name != "others"
-        )
-        return [field_text(item.merge_first_name_first) for item in names]
+        names: list[str] = []
+        for text in split_multiple_persons_names(latex):
+            if text != "others":
+                name = parse_single_name_into_parts(text, strict=False)
+                names.append(field_text(name.merge_first_name_first))
+        return names
+
+    def entry_values(entry: Entry) -> dict[str, list[str]]:
+        values: dict[str, list[str]] = {}
+        for field in entry.fields:
+            name, latex = field.key.lower(), str(field.value)
+            if name in ("author", "editor"):
+                values[name] = list_names(latex)
+            else:
+                values[name] = [field_text(latex)]
+        if "year" in values and "month" in values:
+            date = values["year"] + values["month"] + values.get("day", [])
+            values["year"] = ["-".join(date)]
+        return values
 
     lines = [line for _, line in any_lines(path, problems)]
     library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))
@@ -210,16 +265,7 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
         twin = block.ignore_error_block if isinstance(block, DuplicateBlockKeyBlock) else None
         entry = twin or block
         if isinstance(entry, Entry):
-            values = {
-                field.key.lower(): list_names(str(field.value))
-                if field.key.lower() in ("author", "editor")
-                else [field_text(str(field.value))]
-                for field in entry.fields
-            }
-            if "year" in values and "month" in values:
-                values["year"] = [
-                    "-".join(values["year"] + values["month"] + values.get("day", []))
-                ]
+            values = entry_values(entry)
             yield _reference(path, line, problems, _BIBTEX, values, entry.key)
         elif isinstance(block, ParsingFailedBlock):
             reason = " ".join(str(block.error or "").split()) or "is a brace or quote not closed?"

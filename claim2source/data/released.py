@@ -37,9 +37,9 @@ def is_json(lines: Sequence[str]) -> bool:
     """Whether a file holds a JSON list or object; no line of a TREC run begins like one."""
     first = next(line for line in lines if line.strip()).lstrip()
     rest = first[1:].lstrip()
-    return (
-        first[0] == "[" and rest[:1] in ("", "{", "[", "]") or first[0] == "{" and rest[:1] in '"}'
-    )
+    if first[0] == "[":
+        return rest[:1] in ("", "{", "[", "]")
+    return first[0] == "{" and rest[:1] in ("", '"', "}")
 
 
 def read_scores(
@@ -119,12 +119,16 @@ class _Entry(Row):
         if reranked and self.candidates and not self.is_reranked:
             self.complain("candidates", "have no reranker_rank, which other entries have")
         ordered = [by_rank[rank] for rank in sorted(by_rank)]
+        self._check_order(stage[1], ordered)
+        return ordered
+
+    def _check_order(self, field: str, ordered: Sequence[tuple[str, float | None]]) -> None:
+        """Complain of the first candidate that scores higher than the one before it."""
         for (_, before), (source, after) in pairwise(ordered):
             if before is not None and after is not None and after > before:
                 reason = f"{source!r} scores higher than the candidate ranked before it"
-                self.complain(stage[1], reason)
-                break
-        return ordered
+                self.complain(field, reason)
+                return
 
     def _score(self, field: str, value: object) -> float | None:
         if value is None:

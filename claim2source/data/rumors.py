@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
@@ -102,13 +103,12 @@ class Rumors:
         timelines: it is a source of each.
         """
         claims = tuple(map(self._claim, self.rumors))
-        sources = tuple(
-            Source(source_id(rumor.id, tweet.id), abstract=tweet.text)
-            for rumor in self.rumors
-            for tweet in rumor.timeline
-        )
+        sources: list[Source] = []
+        for rumor in self.rumors:
+            for tweet in rumor.timeline:
+                sources.append(Source(source_id(rumor.id, tweet.id), abstract=tweet.text))
         grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
-        return Dataset(claims, sources, Qrels(grades), self.split, self.name)
+        return Dataset(claims, tuple(sources), Qrels(grades), self.split, self.name)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -135,41 +135,63 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
     name ends with (`English_dev.json`: dev). Raises `InputError` with a line for each problem,
     which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
     """
-    path, problems = Path(path), Problems()
+    path = Path(path)
+    problems = Problems()
     records = _read_list(path, problems)
     rumors: list[Rumor] = []
-    place_of: dict[str, int] = {}
-    labelled: int | None = None
+    seen = _Seen()
     for number, record in enumerate(records):
         row = _object_row(record, path, problems, str(number), _KEYS)
-        if row is None:
-            continue
-        keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
-        if len(keys) == 1:
-            missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
-            row.complain(missing_key, f"is missing beside {keys[0]}")
-        elif keys and labelled is None and rumors:
-            row.complain("label", "is there, but not in the rumours before")
-        elif not keys and labelled is not None:
-            row.complain("label", f"is missing, but rumour {labelled} has one")
-        if keys and labelled is None:
-            labelled = number
-        key = row.as_id("id", row.record.get("id"))
-        if key is not None and "/" in key:
-            row.complain("id", f"{key!r} holds a /")
-        if key is not None and place_of.setdefault(key, number) != number:
-            row.complain("id", f"{key!r} is rumour {place_of[key]} already")
-        text = row.require_text("rumor")
-        timeline = _tweets(row, "timeline")
-        if not timeline and isinstance(row.record.get("timeline"), list):
-            row.complain("timeline", "is empty")
-        label, evidence = _judgement(row, timeline) if len(keys) == 2 else (None, ())
-        is_numeric = type(row.record.get("id")) is int
-        rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence, is_numeric))
+        if row is not None:
+            rumors.append(_read_rumor(row, number, seen))
     if not records and not len(problems):
         problems.add(path, None, None, "holds no rumours")
     problems.raise_if_any()
     return Rumors(tuple(rumors), path.stem, split or get_split(path), _language(rumors))
+
+
+@dataclass
+class _Seen:
+    """Rumours read so far: how many, their ids' places, and the first that has a label."""
+
+    count: int = 0
+    ids: dict[str, int] = field(default_factory=dict)
+    labelled: int | None = None
+
+
+def _read_rumor(row: Row, number: int, seen: _Seen) -> Rumor:
+    is_labelled = _check_labelled(row, number, seen)
+    key = row.as_id("id", row.record.get("id"))
+    if key is not None and "/" in key:
+        row.complain("id", f"{key!r} holds a /")
+    if key is not None and seen.ids.setdefault(key, number) != number:
+        row.complain("id", f"{key!r} is rumour {seen.ids[key]} already")
+    text = row.require_text("rumor")
+    timeline = _tweets(row, "timeline")
+    if not timeline and isinstance(row.record.get("timeline"), list):
+        row.complain("timeline", "is empty")
+    label: Label | None = None
+    evidence: tuple[str, ...] = ()
+    if is_labelled:
+        label, evidence = _judgement(row, timeline)
+    is_numeric = type(row.record.get("id")) is int
+    seen.count += 1
+    return Rumor(key or "", text, tuple(timeline), label, evidence, is_numeric)
+
+
+def _check_labelled(row: Row, number: int, seen: _Seen) -> bool:
+    """Whether a rumour has label and evidence; complain unless all rumours or none have both."""
+    keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
+    if len(keys) == 1:
+        missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
+        row.complain(missing_key, f"is missing beside {keys[0]}")
+    elif keys and seen.labelled is None and seen.count:
+        row.complain("label", "is there, but not in the rumours before")
+    elif not keys and seen.labelled is not None:
+        row.complain("label", f"is missing, but rumour {seen.labelled} has one")
+    if keys and seen.labelled is None:
+        seen.labelled = number
+    return len(keys) == 2
 
 
 def get_split(path: Path) -> str:
@@ -179,12 +201,12 @@ def get_split(path: Path) -> str:
 
 def _read_list(path: Path, problems: Problems) -> Sequence[object]:
     lines = read_lines(path)
-    if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
-        objects = [
-            parse_json(line, path, problems, number)
-            for number, line in enumerate(lines, 1)
-            if line.strip()
-        ]
+    first = next(line for line in lines if line.strip())
+    if first.lstrip("\ufeff \t").startswith("{"):
+        objects: list[object] = []
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                objects.append(parse_json(line, path, problems, number))
         problems.raise_if_any()
         return objects
     records = parse_json("".join(lines), path, problems)
@@ -239,14 +261,24 @@ def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple
     elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
         has = "has evidence" if evidence else "has no evidence"
         row.complain("label", f"{label}, but the rumour {has}")
+    _check_evidence(row, timeline, evidence)
+    return cast(Label, label), tuple(tweet.id for tweet in evidence)
+
+
+def _check_evidence(row: Row, timeline: Iterable[Tweet], evidence: Sequence[Tweet]) -> None:
+    """Complain of evidence that is not in a timeline, unless that has no tweets."""
     by_id = {tweet.id: tweet for tweet in timeline}
-    for number, tweet in enumerate(evidence if by_id else ()):
-        if tweet.id and tweet.id not in by_id:
+    if not by_id:
+        return
+    for number, tweet in enumerate(evidence):
+        if not tweet.id:
+            continue
+        known = by_id.get(tweet.id)
+        if known is None:
             row.complain(f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline")
-        elif tweet.id and by_id[tweet.id].account != tweet.account:
+        elif known.account != tweet.account:
             reason = f"{tweet.account!r} is not the account of this tweet in the timeline"
             row.complain(f"evidence.{number}.account", reason)
-    return cast(Label, label), tuple(tweet.id for tweet in evidence)
 
 
 def _language(rumors: Iterable[Rumor]) -> Language:
@@ -265,17 +297,16 @@ def write_evidence(run: Run, path: str | Path, tag: str) -> None:
 
 def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str | Path) -> None:
     """Write label and evidence of every rumour; a system without verdicts has null for a label."""
-    entries = [
-        {
+    entries: list[dict[str, object]] = []
+    for rumor in rumors.rumors:
+        ranked = list(run.scored(rumor.id).items())[:MAX_TWEETS]
+        cells = [_evidence_cells(rumor.tweets[tweet_id(key)], score) for key, score in ranked]
+        entry: dict[str, object] = {
             "id": rumor.file_id,
             "predicted_label": verdicts.get(rumor.id),
-            "predicted_evidence": [
-                _evidence_cells(rumor.tweets[tweet_id(source)], score)
-                for source, score in list(run.scored(rumor.id).items())[:MAX_TWEETS]
-            ],
+            "predicted_evidence": cells,
         }
-        for rumor in rumors.rumors
-    ]
+        entries.append(entry)
     write_json(path, entries)
 
 
@@ -305,7 +336,8 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     or not there, another label, an id that is a text if the rumours have a number or the other
     way round, evidence as for `read_evidence`.
     """
-    path, problems = Path(path), Problems()
+    path = Path(path)
+    problems = Problems()
     labels: dict[str, Label | None] = {}
     silent: list[Row] = []
     ranked: dict[str, list[tuple[str, float]]] = {}
@@ -319,32 +351,10 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         _check_type(row, "id", row.record.get("id"), rumor)
         if key in labels:
             row.complain("id", f"{key!r} is there already")
-        label = row.record.get("predicted_label")
-        if "predicted_label" not in row.record:
-            row.complain("predicted_label", "is missing")
-        elif label is None:
+        labels[key] = _predicted_label(row)
+        if labels[key] is None and "predicted_label" in row.record:
             silent.append(row)
-        elif label not in LABELS:
-            reason = f"{value_text(label)} is not one of {', '.join(LABELS)}"
-            row.complain("predicted_label", reason)
-        labels[key] = cast("Label | None", label)
-        evidence = row.record.get("predicted_evidence")
-        if not isinstance(evidence, list):
-            row.complain("predicted_evidence", "is missing or not a list of tweets")
-            evidence = []
-        ranked[key] = []
-        for number, cells in enumerate(evidence):
-            location = f"predicted_evidence.{number}"
-            if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
-                row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
-                continue
-            tweet, score = row.as_id(f"{location}.id", cells[1]), cells[3]
-            if type(score) not in (int, float) or not math.isfinite(score):
-                row.complain(f"{location}.score", f"{value_text(score)} is not a number")
-            elif tweet is not None:
-                ranked[key].append((tweet, float(score)))
-                known = None if rumor is None else rumor.tweets.get(tweet)
-                _check_type(row, f"{location}.id", cells[1], known)
+        ranked[key] = _predicted_evidence(row, rumor)
     if any(label is not None for label in labels.values()):
         for row in silent:
             reason = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
@@ -352,10 +362,43 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
-        raise InputError(
-            path, reason=f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
-        )
+        reason = f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
+        raise InputError(path, reason=reason)
     return labels, _checked(ranked, path, rumors, problems)
+
+
+def _predicted_label(row: Row) -> Label | None:
+    """Read a verdict; None if it is null or absent, which is reported."""
+    label = row.record.get("predicted_label")
+    if "predicted_label" not in row.record:
+        row.complain("predicted_label", "is missing")
+    elif label is not None and label not in LABELS:
+        reason = f"{value_text(label)} is not one of {', '.join(LABELS)}"
+        row.complain("predicted_label", reason)
+    return cast("Label | None", label)
+
+
+def _predicted_evidence(row: Row, rumor: Rumor | None) -> list[tuple[str, float]]:
+    """Read the tweets of an entry with their scores; what cannot be read is reported."""
+    evidence = row.record.get("predicted_evidence")
+    if not isinstance(evidence, list):
+        row.complain("predicted_evidence", "is missing or not a list of tweets")
+        return []
+    ranked: list[tuple[str, float]] = []
+    for number, cells in enumerate(evidence):
+        location = f"predicted_evidence.{number}"
+        if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
+            row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+            continue
+        tweet = row.as_id(f"{location}.id", cells[1])
+        score = cells[3]
+        if type(score) not in (int, float) or not math.isfinite(score):
+            row.complain(f"{location}.score", f"{value_text(score)} is not a number")
+        elif tweet is not None:
+            ranked.append((tweet, float(score)))
+            known = None if rumor is None else rumor.tweets.get(tweet)
+            _check_type(row, f"{location}.id", cells[1], known)
+    return ranked
 
 
 def _check_type(row: Row, field: str, value: object, known: Rumor | Tweet | None) -> None:
@@ -379,13 +422,11 @@ def _checked(
             continue
         if len(ids) > MAX_TWEETS:
             problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
-        for tweet in dict.fromkeys(ids):
+        for tweet, count in Counter(ids).items():
             if tweet not in by_id[claim].tweets:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
-            elif ids.count(tweet) > 1:
-                problems.add(
-                    path, None, claim, f"tweet {tweet!r} is there {ids.count(tweet)} times"
-                )
+            elif count > 1:
+                problems.add(path, None, claim, f"tweet {tweet!r} is there {count} times")
         rankings[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
     problems.raise_if_any()
     return Run.from_lists(rankings)

@@ -39,15 +39,13 @@ def carve_val(
     require(0.0 <= seen_share < 1.0, "seen_share", seen_share, "0 or more and less than 1")
     groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
-    spread = Counter(lang for claims in groups.values() for lang in {c.lang for c in claims})
-    room = Counter(
-        {lang: max(round(share * n), 1) if spread[lang] > 1 else 0 for lang, n in totals.items()}
-    )
     val_ids: set[str] = set()
+    room = _room(groups.values(), totals, share)
     for key in _shuffled(groups, f"{seed}:"):
-        counts = Counter(claim.lang for claim in groups[key])
-        if len(groups[key]) <= most_claims and counts <= room:
-            val_ids.update(claim.id for claim in groups[key])
+        group = groups[key]
+        counts = Counter(claim.lang for claim in group)
+        if len(group) <= most_claims and counts <= room:
+            val_ids.update(claim.id for claim in group)
             room.subtract(counts)
     if not 0 < len(val_ids) < len(train.claims):
         side = "train" if val_ids else VAL
@@ -57,9 +55,27 @@ def carve_val(
         staying = [claim for claim in train.claims if claim.id not in val_ids]
         quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})
         val_ids |= _draw_seen_claims(staying, quotas, seed)
-    rest = train.with_claims(claim for claim in train.claims if claim.id not in val_ids)
-    val = train.with_claims((c for c in train.claims if c.id in val_ids), split=VAL)
-    return rest, val
+    rest: list[Claim] = []
+    val: list[Claim] = []
+    for claim in train.claims:
+        if claim.id in val_ids:
+            val.append(claim)
+        else:
+            rest.append(claim)
+    return train.with_claims(rest), train.with_claims(val, split=VAL)
+
+
+def _room(groups: Iterable[Sequence[Claim]], totals: Counter[str], share: float) -> Counter[str]:
+    """Count the claims of each language that val may take, none of a language of one group."""
+    spread: Counter[str] = Counter()
+    for group in groups:
+        spread.update({claim.lang for claim in group})
+    room: Counter[str] = Counter()
+    for lang, total in totals.items():
+        room[lang] = 0
+        if spread[lang] > 1:
+            room[lang] = max(round(share * total), 1)
+    return room
 
 
 def seen_claims(train: Dataset, held_out: Dataset) -> frozenset[str]:
@@ -74,9 +90,19 @@ def expected_seen_share(train: Dataset) -> float:
     With this chance a further random claim of the same collection has a seen paper.
     """
     judged = [claim for claim in train.claims if claim.golds]
-    times = Counter(gold for claim in judged for gold in claim.golds)
-    seen = sum(any(times[gold] > 1 for gold in claim.golds) for claim in judged)
-    return seen / len(judged) if judged else 0.0
+    if not judged:
+        return 0.0
+    times = _gold_counts(judged)
+    seen = [claim for claim in judged if any(times[gold] > 1 for gold in claim.golds)]
+    return len(seen) / len(judged)
+
+
+def _gold_counts(claims: Iterable[Claim]) -> Counter[str]:
+    """Count the claims of each gold."""
+    counts: Counter[str] = Counter()
+    for claim in claims:
+        counts.update(claim.golds)
+    return counts
 
 
 def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
@@ -89,18 +115,15 @@ def _draw_seen_claims(claims: Sequence[Claim], room: Counter[str], seed: int) ->
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         same_text[plain_text(claim.text)].append(claim)
-    remaining = Counter(gold for claim in claims for gold in claim.golds)
     units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
+    remaining = _gold_counts(claims)
     claim_ids: set[str] = set()
     for key in _shuffled(units, f"{seed}:seen "):
         unit = units[key]
         counts = Counter(claim.lang for claim in unit)
-        removed = Counter(gold for claim in unit for gold in claim.golds)
-        if (
-            all(claim.golds for claim in unit)
-            and counts <= room
-            and all(count < remaining[gold] for gold, count in removed.items())
-        ):
+        removed = _gold_counts(unit)
+        keeps_claims = all(count < remaining[gold] for gold, count in removed.items())
+        if keeps_claims and counts <= room and all(claim.golds for claim in unit):
             claim_ids.update(claim.id for claim in unit)
             remaining -= removed
             room.subtract(counts)

@@ -149,21 +149,26 @@ def tsv_rows(
             continue
         if header is None:
             header = [cell.strip() for cell in cells]
-            wrong = [name for name in columns if header.count(name) != 1]
-            if only and header != list(columns):
-                reason = f"the header must be {' <tab> '.join(columns)}"
-                problems.add(path, number, None, reason)
-                return
-            for name in wrong:
-                reason = f"must be a column of the header, once; there are: {', '.join(header)}"
+            errors = _header_errors(header, columns, only)
+            for name, reason in errors:
                 problems.add(path, number, name, reason)
-            if wrong:
+            if errors:
                 return
             positions = [header.index(name) for name in columns]
         elif len(cells) != len(header):
             problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
         else:
             yield number, [cells[position] for position in positions]
+
+
+def _header_errors(
+    header: Sequence[str], columns: Sequence[str], only: bool
+) -> list[tuple[str | None, str]]:
+    """Explain what is wrong with a header: by column, or as a whole with `only`."""
+    if only and header != list(columns):
+        return [(None, f"the header must be {' <tab> '.join(columns)}")]
+    reason = f"must be a column of the header, once; there are: {', '.join(header)}"
+    return [(name, reason) for name in columns if header.count(name) != 1]
 
 
 # A spreadsheet that writes such a file again fills the line with separators.

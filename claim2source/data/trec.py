@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,15 +59,16 @@ class RunFile:
 
         Raises `InputError` if neither tells.
         """
+        if len(languages) == 1:
+            return languages[0]
         matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
-        candidates = languages if len(languages) == 1 else matching
-        if len(candidates) != 1:
-            reason = (
-                f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
-                "name it in a file of systems"
-            )
-            raise InputError(self.path, reason=reason)
-        return candidates[0]
+        if len(matching) == 1:
+            return matching[0]
+        reason = (
+            f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
+            "name it in a file of systems"
+        )
+        raise InputError(self.path, reason=reason)
 
 
 def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
@@ -111,28 +113,14 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     fit, and if golds contradict: the file is of another language or split.
     """
     ids = file.run.claim_ids
-    strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
-    if strange:
-        reason = (
-            f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
-        )
-        raise InputError(file.path, field="ground_truth_pubkey", reason=reason)
+    for claim in ids:
+        if claim in golds and not _agrees(file, claim, golds[claim]):
+            reason = f"{file.golds[claim]!r} is not gold for claim {claim!r}: of another split?"
+            raise InputError(file.path, field="ground_truth_pubkey", reason=reason)
     if any(claim in golds for claim in ids):
         return file
-    first_ids = set(ids[:FRONTS_ASKED])
-    fronts: set[str] = set()
-    for claim_id in golds:
-        parts = claim_id.split("-")
-        tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
-        fronts |= {claim_id.removesuffix(tail) for tail in tails if tail in first_ids}
-
-    def fits(front: str) -> bool:
-        met = [claim for claim in ids if front + claim in golds]
-        return 2 * len(met) > len(ids) and all(
-            _agrees(file, claim, golds[front + claim]) for claim in met
-        )
-
-    fitting = sorted(filter(fits, fronts))
+    fronts = _fronts(set(ids[:FRONTS_ASKED]), golds)
+    fitting = [front for front in sorted(fronts) if _fits(file, front, golds)]
     if len(fitting) > 1:
         first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
         reason = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
@@ -145,7 +133,28 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     return replace(file, run=run, golds=golds_named, front=front)
 
 
+def _fronts(tails: Collection[str], known: Iterable[str]) -> set[str]:
+    """Collect what stands before one of the tails, after a hyphen, in known ids."""
+    fronts: set[str] = set()
+    for claim_id in known:
+        parts = claim_id.split("-")
+        for start in range(1, len(parts)):
+            tail = "-".join(parts[start:])
+            if tail in tails:
+                fronts.add(claim_id.removesuffix(tail))
+    return fronts
+
+
+def _fits(file: RunFile, front: str, golds: Mapping[str, Collection[str]]) -> bool:
+    """Whether most claims are known under a front, and no gold is another than theirs."""
+    met = [claim for claim in file.run.claim_ids if front + claim in golds]
+    if 2 * len(met) <= len(file.run.claim_ids):
+        return False
+    return all(_agrees(file, claim, golds[front + claim]) for claim in met)
+
+
 def _agrees(file: RunFile, claim: str, golds: Collection[str]) -> bool:
+    """Whether a claim's gold in the file is one of its known golds, or either is not known."""
     return claim not in file.golds or not golds or file.golds[claim] in golds
 
 
@@ -222,10 +231,9 @@ def write_trec_run(
     claims = (run.claim_ids[owner] for owner in owners)
     columns = zip(claims, run.vocabulary[run.codes], run.ranks(), _score_texts(run), strict=True)
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
-        out.writelines(
-            separator.join((c, "Q0", s, str(rank), score, tag)) + "\n"
-            for c, s, rank, score in columns
-        )
+        for claim, source, rank, score in columns:
+            line = separator.join((claim, "Q0", source, str(rank), score, tag))
+            out.write(f"{line}\n")
 
 
 def write_beir_qrels(qrels: Qrels, path: str | Path) -> None:
@@ -246,10 +254,14 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
         pairs = list(zip(names, longer, strict=True))
         names = [long if names.count(short) > 1 else short for short, long in pairs]
     name_of = dict(zip(files, names, strict=True))
-    # The same file twice is still two runs.
-    stems = [name_of[Path(path)] for path in paths]
-    times = [stems[: i + 1].count(name) for i, name in enumerate(stems)]
-    return [f"{name} #{n}" if n > 1 else name for name, n in zip(stems, times, strict=True)]
+    numbered: list[str] = []
+    times: Counter[str] = Counter()
+    for path in paths:
+        name = name_of[Path(path)]
+        times[name] += 1
+        # The same file twice is still two runs.
+        numbered.append(name if times[name] == 1 else f"{name} #{times[name]}")
+    return numbered
 
 
 def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:

@@ -335,7 +335,7 @@ class Program(Shared):
     """A program's own settings.
 
     Args:
-        out: if it goes.
+        out: where it goes.
     """
 
     out: Path

@@ -171,7 +171,7 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "why"),
+    ("address", "reason"),
     [
         ("http://mastodon.social/@ada/110", "not a plain https://"),
         ("https://me:secret@mastodon.social/@ada/110", "not a plain https://"),

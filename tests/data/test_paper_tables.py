@@ -71,7 +71,7 @@ def of(**columns: pa.Array) -> Callable[[], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (of(abstract=pa.array([{"a": "x"}])), r"abstract: is of the type struct<.*>, not text"),
         (

@@ -126,7 +126,7 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("<foo><bar/></foo>", "its root is <foo>"),
         ("<eSummaryResult><DocSum/></eSummaryResult>", "without abstracts: fetch XML"),

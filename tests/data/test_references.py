@@ -150,7 +150,7 @@ def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "why"),
+    ("name", "text", "reason"),
     [
         ("a.bib", "@article{a, title={x\n@article{b, title={y}}", r"a\.bib:1: broken BibTeX"),
         ("a.bib", "@article{a, title={x}, title={y}}", r"a\.bib:1: broken BibTeX: Duplicate field"),
