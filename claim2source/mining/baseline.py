@@ -90,7 +90,8 @@ def sampled_baseline(
         return encoder.encode(rendering.claim_texts(claims), "claim", store=store)[0]
 
     vectors, _ = encoder.encode(rendering.source_texts(sources), "source", store=store)
-    ids, golds = [source.id for source in sources], golds_by_text(dataset.claims)
+    ids = [source.id for source in sources]
+    golds = golds_by_text(dataset.claims)
     pool = np.arange(len(sources))
     return random_baseline(claims, encoded, vectors, pool, ids, golds, seed)
 
@@ -119,15 +120,22 @@ def random_baseline(
         positions = np.broadcast_to(pool, (len(sample), len(pool)))
     else:
         positions = pool[draw.integers(len(pool), size=(len(sample), SOURCES))]
-    scores = np.einsum("cd,csd->cs", np.asarray(encoded(sample), np.float64), sources[positions])
-    is_gold = [
-        [ids[position] in golds[claim.id] for position in row]
-        for claim, row in zip(sample, positions.tolist(), strict=True)
-    ]
+    claim_vectors = np.asarray(encoded(sample), np.float64)
+    scores = np.einsum("cd,csd->cs", claim_vectors, sources[positions])
+    is_gold = np.zeros(scores.shape, bool)
+    for number, claim in enumerate(sample):
+        own = golds[claim.id]
+        is_gold[number] = [ids[position] in own for position in positions[number].tolist()]
     non_golds = np.ma.masked_array(scores, is_gold)
     if not non_golds.count():
         return RandomBaseline(0.0, 0.0, 0)
     # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.
     several = non_golds[non_golds.count(axis=1) > 1]
-    variance = several.var(axis=1, ddof=1).mean() if len(several) else 0.0
-    return RandomBaseline(float(non_golds.mean()), float(np.sqrt(variance)), int(non_golds.count()))
+    variance = 0.0
+    if len(several):
+        variance = several.var(axis=1, ddof=1).mean()
+    return RandomBaseline(
+        mean=float(non_golds.mean()),
+        deviation=float(np.sqrt(variance)),
+        pairs=int(non_golds.count()),
+    )

@@ -53,8 +53,8 @@ class Window:
             return scores
         keys, listed = self._sparse_keys
         wanted = rows.astype(np.int64) * self.similarities.shape[1] + positions
-        places = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         if len(keys):
+            places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             is_listed = keys[places] == wanted
             scores[is_listed] = listed[places[is_listed]]
         return scores
@@ -79,7 +79,7 @@ class Lists:
 
 
 class Candidates:
-    """Search all sources by vectors and by BM25, and fuse as `retrieve.fuse` does, without runs."""
+    """Search all sources by vectors and by BM25, and fuse as `search.fuse` does, without runs."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class Candidates:
     ) -> None:
         self.sources = SourceIds([source.id for source in sources])
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        self._alpha, self._depth = alpha, min(depth, len(sources))
+        self._alpha = alpha
+        self._depth = min(depth, len(sources))
         # One more place: entries of lists that have ended sort last.
         self._order = np.append(self.sources.order, len(sources))
         self._at = np.empty_like(self._order)
@@ -112,7 +113,8 @@ class Candidates:
         block = limit - limit % piece
         terms = self._sparse.terms(claims) if self._sparse is not None else None
         # Memory for every block anew would come from the system, which clears it first.
-        buffer = np.empty((min(block, len(claims)), len(self.sources)), np.float32)
+        shape = min(block, len(claims)), len(self.sources)
+        buffer = np.empty(shape, np.float32)
         for start in range(0, len(claims), block):
             part = vectors[start : start + block]
             similarities = np.matmul(part, self.vectors.T, out=buffer[: len(part)])
@@ -137,7 +139,14 @@ class Candidates:
         scores, slots = unsorted_keys(keys[:, : self._depth])
         slots, flags = np.divmod(slots, 4)
         positions = np.where(np.isneginf(scores), -1, self._at[slots])
-        return Window(positions, scores, flags >= 2, flags % 2 == 1, similarities, sparse)
+        return Window(
+            positions=positions,
+            scores=scores,
+            in_dense=flags >= 2,
+            in_sparse=flags % 2 == 1,
+            similarities=similarities,
+            sparse=sparse,
+        )
 
     def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> Lists:
         if not self._depth:
@@ -158,29 +167,27 @@ class Candidates:
         self, dense: Lists, sparse: Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
-        no_source, is_listed = len(self.sources), dense.positions >= 0
+        no_source = len(self.sources)
+        is_listed = dense.positions >= 0
         if sparse is None:
+            positions = np.where(is_listed, dense.positions, no_source)
             scores = np.where(is_listed, dense.scores, -np.inf)
-            return (
-                np.where(is_listed, dense.positions, no_source),
-                scores,
-                is_listed,
-                np.zeros_like(is_listed),
-            )
+            return positions, scores, is_listed, np.zeros_like(is_listed)
         if len(self._columns) < len(is_listed):
             self._columns = np.full((len(is_listed), no_source + 1), -1, dtype=np.int32)
         columns = self._columns[: len(is_listed)]
-        np.put_along_axis(
-            columns, dense.positions, np.arange(is_listed.shape[1], dtype=np.int32), 1
-        )
+        places = np.arange(is_listed.shape[1], dtype=np.int32)
+        np.put_along_axis(columns, dense.positions, places, 1)
         columns[:, no_source] = -1
         column = np.take_along_axis(columns, sparse.positions, 1)
         # Cleared where it was written alone: a table of all sources takes longer to fill.
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
-        twice, single = column >= 0, (sparse.positions >= 0) & (column < 0)
+        twice = column >= 0
+        single = (sparse.positions >= 0) & ~twice
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
-        in_both, by_both = np.zeros_like(is_listed), np.zeros(is_listed.shape)
+        in_both = np.zeros_like(is_listed)
+        by_both = np.zeros(is_listed.shape)
         rows, _ = np.nonzero(twice)
         in_both[rows, column[twice]] = True
         by_both[rows, column[twice]] = by_sparse[twice]
@@ -198,11 +205,12 @@ class Candidates:
 
 def _normalised(lists: Lists) -> np.ndarray:
     """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
-    is_listed, scores = lists.positions >= 0, lists.scores.astype(np.float64)
+    is_listed = lists.positions >= 0
+    scores = lists.scores.astype(np.float64)
     low = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
     high = np.where(is_listed, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
     differs = high > low
     spread = np.where(differs, high - low, 1)
-    return np.where(
-        is_listed, np.where(differs, (scores - np.where(differs, low, 0)) / spread, 1.0), 0
-    )
+    start = np.where(differs, low, 0)
+    scaled = np.where(differs, (scores - start) / spread, 1.0)
+    return np.where(is_listed, scaled, 0)

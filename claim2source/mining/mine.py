@@ -239,9 +239,12 @@ class Miner:
         store: Store | None = None,
         progress: bool = False,
     ) -> None:
-        self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
+        self.dataset = dataset
+        self.encoder = encoder
+        self.rendering = rendering
         self.config = config or MiningConfig()
-        self.store, self.progress = store, progress
+        self.store = store
+        self.progress = progress
         self.counts = MiningCounts()
 
     def mine(self) -> Iterator[MinedRow]:
@@ -258,16 +261,23 @@ class Miner:
         )
         # From here on sources are positions in the pool.
         self.ids, self.position = candidates.sources.ids, candidates.sources.position_of
-        in_pool = [config.pool == "all" or source in dataset.golds for source in self.ids]
-        self.in_pool = np.array(in_pool, dtype=bool)
+        self.in_pool = np.ones(len(self.ids), dtype=bool)
+        if config.pool != "all":
+            golds = dataset.golds
+            self.in_pool[:] = [source in golds for source in self.ids]
         self.drawable = np.flatnonzero(self.in_pool)
         self.golds = golds_by_text(dataset.claims)
         limits = config.max_title_similarity, config.max_text_similarity
         self.words = words_to_compare(dataset.sources, *limits)
         if config.max_share is not None and config.share_of == "above_random":
-            claims, drawable, seed = dataset.claims, self.drawable, config.seed
             self.counts.baseline = random_baseline(
-                claims, self._encoded, candidates.vectors, drawable, self.ids, self.golds, seed
+                dataset.claims,
+                self._encoded,
+                candidates.vectors,
+                self.drawable,
+                self.ids,
+                self.golds,
+                config.seed,
             )
         with Progress("mining" if self.progress else None, len(dataset.claims)) as bar:
             for start in range(0, len(dataset.claims), CHUNK):
@@ -296,14 +306,15 @@ class Miner:
             missed = int((~is_listed).sum())
             self.counts.missed_golds += missed
             self.counts.rows_left_out += missed
-            pairs = [
-                pair for pair, is_kept in zip(pairs, is_listed.tolist(), strict=True) if is_kept
-            ]
-            rows, golds = rows[is_listed], golds[is_listed]
-        limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
+            pairs = [pairs[number] for number in np.flatnonzero(is_listed).tolist()]
+            rows = rows[is_listed]
+            golds = golds[is_listed]
+        gold_scores = window.similarities[rows, golds].astype(np.float64)
+        limits = self._limits(window, rows, gold_scores)
         hard = self._hard_negatives(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
-            random = self._random_negatives(pair, window.similarities[pair.row], limit, negatives)
+            similarities = window.similarities[pair.row]
+            random = self._random_negatives(pair, similarities, limit, negatives)
             self.counts.count(len(negatives), len(random), self.config)
             yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
 
@@ -324,16 +335,62 @@ class Miner:
             return negative_limits(self.config, gold_scores, baseline=self.counts.baseline)
         scores = window.similarities[rows[:, None], window.positions[rows]]
         is_listed = window.positions[rows] >= 0
-        last = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
-        return negative_limits(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
+        lowest = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
+        last = np.where(np.isfinite(lowest), lowest, 0.0)
+        return negative_limits(self.config, gold_scores, last)
 
     def _hard_negatives(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
-        random = self.config.pick == "random"
-        limit = self.config.last_rank if random else self.config.hard
+        """Yield each pair's hard negatives, best first; the counts of those left out fill up."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
+        mask = self._allowed(pairs, window, rows, limits, positions)
+        negatives = self._negatives(window, rows, columns, positions, mask)
+        # One list at a time: many objects at once would set off the garbage collector.
+        for pair, count in zip(pairs, mask.sum(axis=1).tolist(), strict=True):
+            allowed = list(islice(negatives, count))
+            if self.config.pick == "random":
+                draw = pair_draw(self.config.seed, pair.claim.id, pair.gold)
+                order = draw.permutation(count)[: self.config.hard]
+                allowed = [allowed[i] for i in order.tolist()]
+            yield allowed
+
+    def _negatives(
+        self,
+        window: Window,
+        rows: np.ndarray,
+        columns: slice,
+        positions: np.ndarray,
+        mask: np.ndarray,
+    ) -> Iterator[Negative]:
+        """Make the negatives of a mask's places [pairs, columns], row by row."""
+        found_by = window.in_sparse * (1 + window.in_dense)
+        origins = map(_ORIGINS.__getitem__, found_by[rows, columns][mask].tolist())
+        scores = window.scores[rows, columns][mask].tolist()
+        taken = positions[mask]
+        names = map(self.ids.__getitem__, taken.tolist())
+        claims = np.broadcast_to(rows[:, None], mask.shape)[mask]
+        dense = window.similarities[claims, taken].tolist()
+        lexical = _known(window.lexical(claims, taken))
+        fields = zip(names, scores, origins, dense, lexical, strict=True)
+        return map(Negative._make, fields)
+
+    def _allowed(
+        self,
+        pairs: Sequence[_Pair],
+        window: Window,
+        rows: np.ndarray,
+        limits: np.ndarray,
+        positions: np.ndarray,
+    ) -> np.ndarray:
+        """Mark the first sources of each pair's list that may be negatives, [pairs, columns].
+
+        Those before them that are left out are counted by reason.
+        """
+        limit = self.config.hard
+        if self.config.pick == "random":
+            limit = self.config.last_rank
         listed = positions >= 0
         gold = np.zeros_like(listed)
         # Most claims have a gold or two: compare all pairs' first, all their second, ...
@@ -343,7 +400,8 @@ class Miner:
         outside = listed & ~gold & ~self.in_pool[positions]
         free = listed & ~gold & ~outside
         close = window.similarities[rows[:, None], positions] > limits[:, None]
-        duplicate, checked = np.zeros_like(listed), np.zeros_like(listed)
+        duplicate = np.zeros_like(listed)
+        checked = np.zeros_like(listed)
         # Where a gold has nothing to compare, no source is its near-duplicate.
         checked[[not pair.duplicates for pair in pairs]] = True
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
@@ -354,30 +412,16 @@ class Miner:
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
-            for i, column in zip(*map(np.ndarray.tolist, np.nonzero(unchecked)), strict=True):
-                duplicate[i, column] = int(positions[i, column]) in pairs[i].duplicates
+            for number, column in np.argwhere(unchecked).tolist():
+                source = int(positions[number, column])
+                duplicate[number, column] = source in pairs[number].duplicates
             checked |= unchecked
-        mask &= read
-        self.counts.left_out_gold += int((gold & read).sum())
-        self.counts.left_out_pool += int((outside & read).sum())
-        self.counts.left_out_duplicate += int((duplicate & read).sum())
-        self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
-        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][mask].tolist()
-        scores = window.scores[rows, columns][mask].tolist()
-        taken, claims = positions[mask], np.broadcast_to(rows[:, None], mask.shape)[mask]
-        names = map(self.ids.__getitem__, taken.tolist())
-        origins = map(_ORIGINS.__getitem__, found_by)
-        dense = window.similarities[claims, taken].tolist()
-        lexical = _known(window.lexical(claims, taken))
-        fields = zip(names, scores, origins, dense, lexical, strict=True)
-        negatives = map(Negative._make, fields)
-        # One list at a time: many objects at once would set off the garbage collector.
-        for pair, count in zip(pairs, mask.sum(axis=1).tolist(), strict=True):
-            allowed = list(islice(negatives, count))
-            if random:
-                order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(count)
-                allowed = [allowed[i] for i in order[: self.config.hard].tolist()]
-            yield allowed
+        counts = self.counts
+        counts.left_out_gold += int((gold & read).sum())
+        counts.left_out_pool += int((outside & read).sum())
+        counts.left_out_duplicate += int((duplicate & read).sum())
+        counts.left_out_close += int((free & close & ~duplicate & read).sum())
+        return mask & read
 
     def _random_negatives(
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
@@ -400,7 +444,8 @@ class Miner:
     def _shuffled_pool(self, claim: Claim) -> Iterator[int]:
         draw = np.random.default_rng([self.config.seed, _number(claim.id)])
         # Shuffling a huge pool is slow, and the first few sources are nearly always enough.
-        first = draw.choice(self.drawable, min(len(self.drawable), FIRST_DRAWN), replace=False)
+        count = min(len(self.drawable), FIRST_DRAWN)
+        first = draw.choice(self.drawable, count, replace=False)
         yield from first.tolist()
         rest = np.setdiff1d(self.drawable, first, assume_unique=True)
         yield from draw.permutation(rest).tolist()
@@ -416,7 +461,8 @@ def negative_limits(
 
     `last` [golds] are the last scores of the claims' lists, if `share_of` counts from there.
     """
-    limits, share = np.full(len(golds), np.inf), config.max_share
+    limits = np.full(len(golds), np.inf)
+    share = config.max_share
     if share is not None and baseline is not None:
         # A gold no nearer than a random source says nothing: what scores as random is allowed.
         limits = baseline.mean + share * np.maximum(golds - baseline.mean, 0)
@@ -428,7 +474,9 @@ def negative_limits(
         limits = golds * np.where(golds >= 0, share, 2 - share)
     if config.margin is not None:
         limits = np.minimum(limits, golds - config.margin)
-    return limits if config.max_score is None else np.minimum(limits, config.max_score)
+    if config.max_score is not None:
+        limits = np.minimum(limits, config.max_score)
+    return limits
 
 
 def _known(scores: np.ndarray) -> list[float | None]:
@@ -445,4 +493,5 @@ def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:
 
 
 def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    hashed = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(hashed.digest()[:8], "big")

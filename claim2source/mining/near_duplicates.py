@@ -27,7 +27,9 @@ def distinct_words(text: str) -> frozenset[str]:
 def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
     """Compute the share of two texts' words that both have; 0 if one has none."""
     shared = len(words & other_words)
-    return shared / (len(words) + len(other_words) - shared) if shared else 0.0
+    if not shared:
+        return 0.0
+    return shared / (len(words) + len(other_words) - shared)
 
 
 def same_papers(
@@ -38,15 +40,14 @@ def same_papers(
     Of sources that are all alike, each is paired with one other at least: joined, the pairs give
     the papers.
     """
-    pairs = []
-    for texts, threshold in (
-        ([source.title for source in sources], max_title),
-        ([source.abstract for source in sources], max_text),
-    ):
-        if threshold is not None:
-            matches = _similar_pairs([distinct_words(text) for text in texts], threshold)
-            pairs += [(sources[first].id, sources[second].id) for first, second in matches]
-    return pairs
+    matches: list[tuple[int, int]] = []
+    if max_title is not None:
+        titles = [distinct_words(source.title) for source in sources]
+        matches += _similar_pairs(titles, max_title)
+    if max_text is not None:
+        abstracts = [distinct_words(source.abstract) for source in sources]
+        matches += _similar_pairs(abstracts, max_text)
+    return [(sources[first].id, sources[second].id) for first, second in matches]
 
 
 def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tuple[int, int]]:
@@ -57,7 +58,9 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
         earlier = first.setdefault(words, position)
         if earlier != position and words and threshold < 1:
             pairs.append((earlier, position))
-    count = Counter(word for words in first for word in words)
+    count: Counter[str] = Counter()
+    for words in first:
+        count.update(words)
     holders: dict[str, list[int]] = {}
     overlap: dict[int, int] = {}
     for words, position in first.items():
@@ -70,12 +73,10 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
             listed = holders.setdefault(word, [])
             shared_by.update(listed)
             listed.append(position)
-        pairs += [
-            (earlier_text, position)
-            for earlier_text, times in shared_by.items()
-            if times >= min(overlap[position], overlap[earlier_text])
-            and jaccard(words, texts[earlier_text]) > threshold
-        ]
+        for earlier, times in shared_by.items():
+            needed = min(overlap[position], overlap[earlier])
+            if times >= needed and jaccard(words, texts[earlier]) > threshold:
+                pairs.append((earlier, position))
     return pairs
 
 
@@ -104,18 +105,19 @@ class GoldDuplicates:
     """
 
     def __init__(self, compared: Sequence[tuple[float, WordsOf]], golds: Collection[int]) -> None:
-        self._compared = [
-            (limit, words_of, set(filter(None, map(words_of, golds))))
-            for limit, words_of in compared
-        ]
+        self._compared: list[tuple[float, WordsOf, set[frozenset[str]]]] = []
+        for limit, words_of in compared:
+            gold_words = {words_of(gold) for gold in golds}
+            gold_words.discard(frozenset())
+            self._compared.append((limit, words_of, gold_words))
 
     def __bool__(self) -> bool:
         """Whether a source can be a near-duplicate: a gold has words to compare."""
         return any(golds for _, _, golds in self._compared)
 
     def __contains__(self, position: int) -> bool:
-        return any(
-            jaccard(words_of(position), gold) > limit
-            for limit, words_of, golds in self._compared
-            for gold in golds
-        )
+        for limit, words_of, golds in self._compared:
+            for gold in golds:
+                if jaccard(words_of(position), gold) > limit:
+                    return True
+        return False

@@ -49,28 +49,32 @@ class RankingMiner:
 
     def mine(self) -> Iterator[MinedRow]:
         """Yield a row for each claim and gold: its hard negatives, then its random ones."""
-        config, counts, golds_of = self.config, self.counts, golds_by_text(self.train.claims)
+        config, counts = self.config, self.counts
         sources = self.train.sources
         self._row_of = {source.id: number for number, source in enumerate(sources)}
-        trained = self.train.golds
-        self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
+        self._pool = [source.id for source in sources]
+        if config.pool != "all":
+            trained = self.train.golds
+            self._pool = [source for source in self._pool if source in trained]
         self._in_pool = frozenset(self._pool)
         limits = config.max_title_similarity, config.max_text_similarity
         words = words_to_compare(sources, *limits)
+        golds_of = golds_by_text(self.train.claims)
         for claim in self.train.claims:
             scored = self.run.scored(claim.id)
             ranked = list(scored.items())
+            last = min(scored.values(), default=0.0)
             first = {source for source, _ in ranked[: self.depth]}
             golds = golds_of[claim.id]
             rows = [self._row_of[gold] for gold in golds if gold in self._row_of]
             duplicates = GoldDuplicates(words, rows)
             for gold in claim.golds:
-                if gold not in first:
-                    counts.missed_golds += 1
-                    if not config.missed_golds:
-                        counts.rows_left_out += 1
-                        continue
-                limit = self._limit(scored.get(gold), min(scored.values(), default=0.0))
+                is_missed = gold not in first
+                counts.missed_golds += is_missed
+                if is_missed and not config.missed_golds:
+                    counts.rows_left_out += 1
+                    continue
+                limit = self._limit(scored.get(gold), last)
                 draw = pair_draw(config.seed, claim.id, gold)
                 hard = list(self._hard_negatives(ranked, golds, duplicates, limit, draw))
                 listed = first.union(negative.source for negative in hard)
@@ -83,7 +87,8 @@ class RankingMiner:
         """Return the highest score of a negative: `max_score` alone if the gold is unranked."""
         if gold is None:
             return np.inf if self.config.max_score is None else self.config.max_score
-        return float(negative_limits(self.config, np.array([gold]), np.array([last]))[0])
+        limits = negative_limits(self.config, np.array([gold]), np.array([last]))
+        return float(limits[0])
 
     def _hard_negatives(
         self,
@@ -119,8 +124,10 @@ class RankingMiner:
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
         remaining = self.config.random
-        positions = draw.permutation(len(self._pool))[: remaining * _TRIES] if remaining else ()
-        for position in positions:
+        if not remaining:
+            return
+        order = draw.permutation(len(self._pool))
+        for position in order[: remaining * _TRIES]:
             source = self._pool[position]
             if source in golds or source in listed or self._row_of[source] in duplicates:
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result, Thinking
+from claim2source.core.run import Cost, Failure, Result, Run, Thinking
 from claim2source.data.store import Store
 
 # Counted up when a stored result would hold something else.
@@ -20,7 +20,10 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 
     Texts, not records: a corrected author changes no ranking that does not read authors.
     """
-    return content_hash([[s.id, text] for s, text in zip(sources, texts, strict=True)])
+    pairs = []
+    for source, text in zip(sources, texts, strict=True):
+        pairs.append([source.id, text])
+    return content_hash(pairs)
 
 
 def request_key(
@@ -30,11 +33,13 @@ def request_key(
 
     `texts` are JSON values, one for each claim.
     """
-    pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-    described = [
-        [c.id, text, pool, *([list(c.excluded)] if c.excluded else ())]
-        for c, text, pool in zip(claims, texts, pools, strict=True)
-    ]
+    described = []
+    for claim, text in zip(claims, texts, strict=True):
+        pool = None if claim.candidates is None else sorted(claim.candidates)
+        description = [claim.id, text, pool]
+        if claim.excluded:
+            description.append(list(claim.excluded))
+        described.append(description)
     return {"format": _FORMAT, "depth": k, "claims": content_hash(described), "sources": sources}
 
 
@@ -50,17 +55,30 @@ def read_or_search(
     """
     if store is None or key is None:
         return search()
-    run = store.run(key)
-    if run is not None:
-        about = run.about
-        failures = tuple(Failure(claim, reason) for claim, reason in about["failures"])
-        cost = Cost(**about["cost"])
-        notes, details = about.get("notes", {}), about.get("details", {})
-        thinking = tuple(Thinking(**count) for count in about.get("thinking", ()))
-        return Result(run.run, notes, failures, cost, True, details, thinking=thinking)
+    stored = store.run(key)
+    if stored is not None:
+        return _as_result(stored.run, stored.about)
     result = search()
-    if is_done is not None and not is_done(result):
-        return result
+    if is_done is None or is_done(result):
+        store.put_run(key, result.run, _as_values(result))
+    return result
+
+
+def _as_result(run: Run, values: Mapping[str, Any]) -> Result:
+    """Make the result of a stored run and its values."""
+    return Result(
+        run,
+        notes=values.get("notes", {}),
+        failures=tuple(Failure(claim, reason) for claim, reason in values["failures"]),
+        cost=Cost(**values["cost"]),
+        stored=True,
+        details=values.get("details", {}),
+        thinking=tuple(Thinking(**count) for count in values.get("thinking", ())),
+    )
+
+
+def _as_values(result: Result) -> dict[str, Any]:
+    """Give what is stored of a result beside its run, as JSON values."""
     values: dict[str, Any] = {
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
@@ -71,5 +89,4 @@ def read_or_search(
         values["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
     if result.thinking:
         values["thinking"] = [asdict(count) for count in result.thinking]
-    store.put_run(key, result.run, values)
-    return result
+    return values

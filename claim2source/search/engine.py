@@ -123,8 +123,12 @@ class Engine(PaperTable):
         version: int | None = None,
         name: str = MANIFEST,
     ) -> None:
-        self.files, self.manifest, self.location = files, manifest, files.uri
-        self.exact_below, self.at, self.name = exact_below, version, name
+        self.files = files
+        self.manifest = manifest
+        self.location = files.uri
+        self.exact_below = exact_below
+        self.at = version
+        self.name = name
         self._lock: Lock | None = None
         self._seal: Seal = {}
         self._row_numbers = {}
@@ -211,15 +215,15 @@ class Engine(PaperTable):
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
-        if {*columns} != {*schema.names} or (
-            schema.field("vector").type.list_size != manifest.dimensions
-        ):
+        has_columns = set(columns) == set(schema.names)
+        if not has_columns or schema.field("vector").type.list_size != manifest.dimensions:
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):
             raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
-        self._ids, self._in_memory = {}, VectorsInMemory()
+        self._ids = {}
+        self._in_memory = VectorsInMemory()
         return table
 
     def refresh(self) -> None:
@@ -227,11 +231,13 @@ class Engine(PaperTable):
         self._row_numbers.clear()
         if self._lock is not None or self.at is not None:
             return
-        if (stamp := self.files.stamp(self.name)) == self._stamp:
+        stamp = self.files.stamp(self.name)
+        if stamp == self._stamp:
             with self._with_named_errors():
                 self._table.checkout_latest()
             return
-        before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
+        before = self.manifest
+        self.manifest = IndexManifest.read(self.files, self.name)
         try:
             self._check_files()
             self._table = self._open_table()
@@ -272,10 +278,8 @@ class Engine(PaperTable):
         if not len(rows):
             return
         self.lock()
-        table, ids = (
-            papers_table(rows, self._table.schema),
-            [paper.source.id for paper in rows.papers],
-        )
+        table = papers_table(rows, self._table.schema)
+        ids = [paper.source.id for paper in rows.papers]
         if replaces is None:
             replaces = bool(self.stamps(ids))
         self._note_ids(ids)
@@ -325,14 +329,7 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 query = self._table.search().where(id_filter(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
-            states = [changed[key] for key in table["id"].to_pylist()]
-            papers = [
-                replace(to_paper(row), retracted=new)
-                for row, new in zip(table.select(PAPER).to_pylist(), states, strict=True)
-            ]
-            for name, values in (("retracted", states), ("stamp", [*map(paper_stamp, papers)])):
-                column = table.schema.get_field_index(name)
-                table = table.set_column(column, table.schema.field(name), [values])
+            table = _with_notices(table, changed)
             self._mark_stale()
             self._merge(table)
         return len(ids)
@@ -346,11 +343,13 @@ class Engine(PaperTable):
         """Count papers, papers outside the search indexes, and bytes."""
         self.refresh()
         with self._with_named_errors():
-            papers, names = self._table.count_rows(), self._index_names()
+            papers = self._table.count_rows()
+            names = self._index_names()
             unbuilt = papers
             if "terms" in names:
                 unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
-        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
+        size = sum(size for size, _ in self.files.listed().values())
+        return Stats(papers, unbuilt, size)
 
     def note(self, **values: Any) -> None:
         self.manifest = replace(self.manifest, **values)
@@ -369,7 +368,8 @@ class Engine(PaperTable):
             # All vectors are compared meanwhile: LanceDB would read damage.
             self.note(partitions=0, probes=0, trained=0)
             with self._with_named_errors():
-                if "vector" in (names := self._index_names()):
+                names = self._index_names()
+                if "vector" in names:
                     self._table.drop_index(names["vector"])
         with return_large_blocks():
             with self._with_named_errors():
@@ -385,18 +385,18 @@ class Engine(PaperTable):
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         papers = self._table.count_rows()
         # LanceDB passes over a search index that it cannot read: it is made anew.
-        names = {
-            column: name
-            for column, name in self._index_names().items()
-            if not self._table.index_stats(name).num_unindexed_rows
-        }
+        names: dict[str, str] = {}
+        for column, name in self._index_names().items():
+            if not self._table.index_stats(name).num_unindexed_rows:
+                names[column] = name
         for column in ("id", "terms", "names"):
             counts_removed = self.manifest.stale and column != "id"
             if papers and (column not in names or counts_removed):
                 self._create_index(column)
         values = self._build_partitions(papers, names, say)
-        sample, bm25 = self.sample(papers, NAME_SAMPLE), self.manifest.bm25
-        return {"papers": papers, "names": names_weight(sample, bm25, self._ids_by), **values}
+        sample = self.sample(papers, NAME_SAMPLE)
+        weight = names_weight(sample, self.manifest.bm25, self._ids_by)
+        return {"papers": papers, "names": weight, **values}
 
     def _create_index(self, column: str) -> None:
         from lancedb.index import FTS, BTree
@@ -434,7 +434,8 @@ class Engine(PaperTable):
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
         if papers < self.exact_below:
-            if (divided := self._index_names().get("vector")) is not None:
+            divided = self._index_names().get("vector")
+            if divided is not None:
                 self._table.drop_index(divided)
             return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         # One partition: of an index from before small ones were held in memory.
@@ -506,20 +507,25 @@ class Engine(PaperTable):
         `texts` are encoded as claims are, in one batch with them. Raises `UserError` if the
         model or the analysis is not the one that made the index.
         """
-        posts, k = as_claims(claims), whole_number(k, "k")
+        posts = as_claims(claims)
+        k = whole_number(k, "k")
         self.refresh()
         depth = max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
         by_vectors = partial(self._search_by_vectors, vectors, of_texts)
-        lexical, dense = SearchPart(self._by_terms, where), SearchPart(by_vectors, where)
+        lexical = SearchPart(self._by_terms, where)
+        dense = SearchPart(by_vectors, where)
         # By terms while the claims are encoded: neither holds the interpreter for long.
         with ThreadPoolExecutor(1) as pool:
             by_terms = pool.submit(lexical.search, posts, depth)
             second = dense.search(posts, depth)
             first = by_terms.result()
-        failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
-        first = replace(first, failures=failures)
+        failures = []
+        for claim in posts:
+            if not first.sources(claim.id, 1):
+                failures.append(Failure(claim.id, NO_TERM))
+        first = replace(first, failures=tuple(failures))
         scored = None
         if self.fusion.missing == "scored":
             scored = (
@@ -536,12 +542,11 @@ class Engine(PaperTable):
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)
         analyser = Analyser(self.manifest.bm25)
-        return {
-            claim.id: self.lexical(
-                analyser.claim(claim), k, where.within(claim.candidates), name_terms(claim.text)
-            )
-            for claim in claims
-        }
+        hits: dict[str, Hits] = {}
+        for claim in claims:
+            terms, names = analyser.claim(claim), name_terms(claim.text)
+            hits[claim.id] = self.lexical(terms, k, where.within(claim.candidates), names)
+        return hits
 
     def _search_by_vectors(
         self,
@@ -555,12 +560,26 @@ class Engine(PaperTable):
         if not vectors:
             texts = [*self.manifest.rendering.claim_texts(claims), *of_texts]
             encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
-            vectors.update(zip((claim.id for claim in claims), encoded, strict=False))
-            of_texts.update(zip(of_texts, encoded[len(claims) :], strict=True))
-        return {
-            claim.id: self.dense(vectors[claim.id], k, where.within(claim.candidates))
-            for claim in claims
-        }
+            ids = [claim.id for claim in claims]
+            vectors.update(zip(ids, encoded[: len(ids)], strict=True))
+            of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
+        hits: dict[str, Hits] = {}
+        for claim in claims:
+            hits[claim.id] = self.dense(vectors[claim.id], k, where.within(claim.candidates))
+        return hits
+
+
+def _with_notices(table: pyarrow.Table, notices: Mapping[str, str]) -> pyarrow.Table:
+    """Write notices of retraction, by id, into rows of papers, and what hashes these."""
+    states = [notices[key] for key in table["id"].to_pylist()]
+    stamps = []
+    for row, state in zip(table.select(PAPER).to_pylist(), states, strict=True):
+        paper = replace(to_paper(row), retracted=state)
+        stamps.append(paper_stamp(paper))
+    for name, values in (("retracted", states), ("stamp", stamps)):
+        column = table.schema.get_field_index(name)
+        table = table.set_column(column, table.schema.field(name), [values])
+    return table
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:

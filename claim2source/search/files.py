@@ -183,7 +183,8 @@ class Bucket:
         except (BaseError, OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            reason = " ".join(str(error).partition("Debug source")[0].split())[:300]
+            message, _, _ = str(error).partition("Debug source")
+            reason = " ".join(message.split())[:300]
             raise UserError(
                 f"{self.uri}: the store does not answer as it should: {reason}"
             ) from None
@@ -390,8 +391,10 @@ def make_seal(files: IndexFiles, under: str, before: Seal) -> Seal:
         if name.endswith(REWRITTEN):
             continue
         entry = before.get(name)
-        unchanged = entry is not None and entry[:2] == (size, stamp)
-        seal[name] = size, stamp, entry[2] if entry and unchanged else files.hash(name)
+        if entry is not None and entry[:2] == (size, stamp):
+            seal[name] = entry
+        else:
+            seal[name] = size, stamp, files.hash(name)
     return seal
 
 
@@ -401,11 +404,12 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
     if data is None:
         return None
     try:
-        values = json.loads(data)
-        seal = {
-            str(key): (int(value[0]), str(value[1]), str(value[2])) for key, value in values.items()
-        }
-        return {name: entry for name, entry in seal.items() if not name.endswith(REWRITTEN)}
+        seal: Seal = {}
+        for file_name, (size, stamp, hashed, *_) in json.loads(data).items():
+            entry = int(size), str(stamp), str(hashed)
+            if not file_name.endswith(REWRITTEN):
+                seal[file_name] = entry
+        return seal
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         reason = (
             "cannot be read; copy the index again, or remove this file to go on without its check"
@@ -425,11 +429,13 @@ def damage_reason(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> 
         if files_under[name][0] != size:
             return f"{name} has {files_under[name][0]} bytes, not {size}"
     left = HASH_LIMIT
-    for name, (size, stamp, hashed) in sorted(seal.items(), key=lambda file: file[1][0]):
+    smallest_first = sorted(seal.items(), key=lambda file: file[1][0])
+    for name, (size, stamp, hashed) in smallest_first:
         left -= size
         if not hashed or verified.get(name) == (size, stamp, hashed):
             continue
         # Of large files only those whose time is another one, as of a copy, are read.
-        if (left >= 0 or files_under[name][1] != stamp) and files.hash(name) != hashed:
+        is_read = left >= 0 or files_under[name][1] != stamp
+        if is_read and files.hash(name) != hashed:
             return f"{name} holds other bytes than were written"
     return ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -86,40 +86,59 @@ class PaperEncoder:
 
         New are those that the store did not hold. The bar goes on by the number of papers.
         """
-        parts = [finding_sentences(paper) for paper in papers] if self.sentences else []
+        findings: list[list[str]] = []
+        if self.sentences:
+            findings = [finding_sentences(paper) for paper in papers]
         texts = self.rendering.source_texts([paper.source for paper in papers])
-        of_parts = [text for part in parts for text in part]
+        sentences = list(chain.from_iterable(findings))
+
+        # The bar's part of the papers' own texts, by their letters.
         length = sum(map(len, texts))
-        share = round(len(papers) * length / max(1, length + sum(map(len, of_parts))))
+        total_length = length + sum(map(len, sentences))
+        share = round(len(papers) * length / max(1, total_length))
         vectors, reused = self._vectors(texts, bar, share)
         new = len(set(texts)) - reused
         if not self.sentences:
             return vectors, None, new
-        flat, _ = self._vectors(of_parts, bar, len(papers) - share)
-        ends = np.cumsum([len(part) for part in parts])
-        return vectors, np.split(flat, ends[:-1]) if parts else [], new
+
+        flat, _ = self._vectors(sentences, bar, len(papers) - share)
+        if not findings:
+            return vectors, [], new
+        ends = np.cumsum([len(part) for part in findings])
+        return vectors, np.split(flat, ends[:-1]), new
 
     def _vectors(self, texts: Sequence[str], bar: Progress, share: int) -> tuple[np.ndarray, int]:
         """Return vectors [texts, d] float16, and how many distinct texts the store held."""
-        parts: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
-        if texts and (exact := self._source_encoder) is not None:
-            # Another machine, or an evaluation, may have stored some in float32. Where it stored
-            # all of them no model is loaded.
-            missing = exact.missing(texts, "source", self.store)
-            if missing and (fast := self._fast_encoder) is not None:
-                stored_rows = sorted({*range(len(texts))}.difference(missing))
-                parts = [(exact, stored_rows), (fast, missing)]
+        parts = self._divided(texts)
+        encoded: list[np.ndarray] = []
+        order: list[int] = []
+        reused = 0
         with bar.part(share, len(set(texts))) as progress:
-            encoded = [
-                encoder.encode(
-                    [texts[i] for i in rows], "source", store=self.store, progress=progress
-                )
-                for encoder, rows in parts
-                if rows or not texts
-            ]
-        order = np.argsort([i for _, rows in parts for i in rows])
-        vectors = np.concatenate([vectors for vectors, _ in encoded])[order]
-        return half(vectors), sum(cost.reused for _, cost in encoded)
+            for encoder, rows in parts:
+                part = [texts[i] for i in rows]
+                vectors, cost = encoder.encode(part, "source", store=self.store, progress=progress)
+                encoded.append(vectors)
+                order += rows
+                reused += cost.reused
+        return half(np.concatenate(encoded)[np.argsort(order)]), reused
+
+    def _divided(self, texts: Sequence[str]) -> list[tuple[TextEncoder, list[int]]]:
+        """Divide texts among the encoders: what the store has, and what the faster one encodes."""
+        everything: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
+        exact = self._source_encoder
+        if not texts or exact is None:
+            return everything
+        # Another machine, or an evaluation, may have stored some in float32. If it stored all of
+        # them no model is loaded.
+        missing = exact.missing(texts, "source", self.store)
+        if not missing:
+            return everything
+        fast = self._fast_encoder
+        if fast is None:
+            return everything
+        stored_rows = sorted({*range(len(texts))}.difference(missing))
+        parts: list[tuple[TextEncoder, list[int]]] = [(exact, stored_rows), (fast, missing)]
+        return [(encoder, rows) for encoder, rows in parts if rows]
 
 
 def grow(
@@ -148,34 +167,57 @@ def grow(
     analyser = Analyser(manifest.bm25)
     encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
     added = changed = unchanged = 0
-    notices, indexed_notices = dict[str, str](), engine.notices()
+    notices: dict[str, str] = {}
+    indexed_notices = engine.notices()
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
-            stamps_before = engine.stamps(list(latest))
-            # What is known of a paper stays where its new version says less of it.
-            known = engine.retracted(list(latest))
-            for key, paper in latest.items():
-                if key not in stamps_before:
-                    known[key] = indexed_notices.get(paper.doi, "")
-                state = worst((paper.retracted, known.get(key, "")))
-                latest[key] = replace(paper, retracted=state)
+            for paper in latest.values():
                 add_notice(notices, paper.retracted, paper.doi)
-            stamps = {key: paper_stamp(paper) for key, paper in latest.items()}
-            new = [paper for key, paper in latest.items() if stamps_before.get(key) != stamps[key]]
+            stamps_before = engine.stamps(list(latest))
+            latest = _with_known_notices(engine, latest, stamps_before, indexed_notices)
+            new: list[Paper] = []
+            stamps: list[str] = []
+            for key, paper in latest.items():
+                stamp = paper_stamp(paper)
+                if stamps_before.get(key) != stamp:
+                    new.append(paper)
+                    stamps.append(stamp)
             replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
                 vectors, sentences, _ = encoder.encode(new, bar)
-                terms = [" ".join(key) for key in analyser.sources([paper.source for paper in new])]
-                own = [stamps[paper.source.id] for paper in new]
-                engine.upsert(Rows(new, terms, vectors, own, sentences), replaced > 0)
-            added, changed = added + len(new) - replaced, changed + replaced
+                words = analyser.sources([paper.source for paper in new])
+                terms = [" ".join(listed) for listed in words]
+                engine.upsert(Rows(new, terms, vectors, stamps, sentences), replaced > 0)
+            added += len(new) - replaced
+            changed += replaced
             unchanged += len(part) - len(new)
             bar.update(len(part) - len(new))
     if notices:
         engine.retract(lambda _, doi, state: worst((state, notices.get(doi, ""))))
     engine.build(say)
     return Growth(added, changed, unchanged, engine.stats().papers)
+
+
+def _with_known_notices(
+    engine: Engine,
+    papers: Mapping[str, Paper],
+    indexed: Collection[str],
+    notices: Mapping[str, str],
+) -> dict[str, Paper]:
+    """Mark papers, by id, with what the index knows of them, if they say less themselves.
+
+    Of those that are `indexed` it knows their earlier version; of new ones what its `notices` say.
+    """
+    known = engine.retracted(list(papers))
+    marked = {}
+    for key, paper in papers.items():
+        if key in indexed:
+            state = known.get(key, "")
+        else:
+            state = notices.get(paper.doi, "")
+        marked[key] = replace(paper, retracted=worst((paper.retracted, state)))
+    return marked
 
 
 def fill_store(
@@ -252,32 +294,22 @@ def re_encode(
     if manifest.model_hash == old.model_hash:
         raise UserError(f"{engine.location}: this model made it already")
     table = _free_table(files, manifest, old)
-    try:
-        new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
-    except UserError:
-        new = None
-    if new is None or new.manifest.table != table:
-        new = Engine.create_table(files, replace(manifest, table=table), name=NEXT)
+    new = _table_beside(files, replace(manifest, table=table))
     new.share_lock(engine)
     new.use(dense.encoder)
-    made_by = new.manifest
-    encoder = PaperEncoder(dense.encoder, made_by.rendering, dense.store, made_by.sentences > 0)
     total = engine.stats().papers
     with Progress("papers" if progress else None, total) as bar:
-        for rows in engine.rows(batch):
-            ids = [paper.source.id for paper in rows.papers]
-            encoded = new.stamps(ids)
-            part = rows.only([i for i, key in enumerate(ids) if encoded.get(key) != rows.stamps[i]])
-            bar.update(len(rows) - len(part))
-            if len(part):
-                vectors, sentences, _ = encoder.encode(part.papers, bar)
-                new.upsert(replace(part, vectors=vectors, sentences=sentences))
+        _encode_rows(engine, new, dense, bar, batch)
     if new.stats().papers > total:  # papers were removed since the run that was stopped
-        in_new = [paper.source.id for rows in new.rows() for paper in rows.papers]
+        in_new: list[str] = []
+        for rows in new.rows():
+            in_new += [paper.source.id for paper in rows.papers]
         for part_ids in batches(in_new, batch):
-            new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
+            removed = set(part_ids).difference(engine.stamps(part_ids))
+            new.delete(sorted(removed))
     new.build(say)
-    if (count := new.stats().papers) != total:
+    count = new.stats().papers
+    if count != total:
         raise UserError(f"{engine.location}: {count} of {total} papers were encoded; run it again")
     old.write(files, PREVIOUS)
     new.manifest.write(files)
@@ -286,12 +318,44 @@ def re_encode(
     return open_index(files.uri)
 
 
+def _table_beside(files: IndexFiles, manifest: IndexManifest) -> Engine:
+    """Open the table that a stopped run left for this manifest, or make an empty one."""
+    try:
+        left = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
+    except UserError:
+        left = None
+    if left is not None and left.manifest.table == manifest.table:
+        return left
+    return Engine.beside(files, manifest, name=NEXT)
+
+
+def _encode_rows(engine: Engine, new: Engine, dense: Dense, bar: Progress, batch: int) -> None:
+    """Write to `new` what `engine` stores of papers, with other vectors; it skips what is there."""
+    made_by = new.manifest
+    encoder = PaperEncoder(dense.encoder, made_by.rendering, dense.store, made_by.sentences > 0)
+    for rows in engine.rows(batch):
+        ids = [paper.source.id for paper in rows.papers]
+        encoded = new.stamps(ids)
+        missing = []
+        for number, key in enumerate(ids):
+            if encoded.get(key) != rows.stamps[number]:
+                missing.append(number)
+        bar.update(len(rows) - len(missing))
+        if missing:
+            part = rows.only(missing)
+            vectors, sentences, _ = encoder.encode(part.papers, bar)
+            new.upsert(replace(part, vectors=vectors, sentences=sentences))
+
+
 def _free_table(files: IndexFiles, manifest: IndexManifest, old: IndexManifest) -> str:
     """Name a table for a model's vectors, which neither answers nor `undo_re_encoding` need."""
-    previous = None if files.read(PREVIOUS) is None else IndexManifest.read(files, PREVIOUS)
-    tables = {old.table, *(() if previous is None else (previous.table,))}
+    used = {old.table}
+    if files.read(PREVIOUS) is not None:
+        used.add(IndexManifest.read(files, PREVIOUS).table)
     name = f"{TABLE}-{manifest.model_hash}"
-    return name if name not in tables else f"{name}-2"
+    if name in used:
+        return f"{name}-2"
+    return name
 
 
 def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +58,9 @@ def named_errors(location: str) -> Iterator[None]:
 
 def short(error: Exception) -> str:
     """Cut LanceDB's message before the paths of its own source."""
-    return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
+    message, _, _ = str(error).partition(", /")
+    line = " ".join(message.split())
+    return line[:300] or type(error).__name__
 
 
 def connection(files: IndexFiles, cache: int | None = None) -> Any:
@@ -74,15 +77,16 @@ def connection(files: IndexFiles, cache: int | None = None) -> Any:
 
 def newest_version(names: Iterable[str]) -> int:
     """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
-    numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
-    return max(
-        (
-            LAST_VERSION - int(number) if len(number) == 20 else int(number)
-            for number in numbers
-            if is_digits(number)
-        ),
-        default=0,
-    )
+    newest = 0
+    for name in names:
+        digits = PurePath(name).stem
+        if not name.endswith(".manifest") or not is_digits(digits):
+            continue
+        version = int(digits)
+        if len(digits) == 20:  # newest first in a listing: they count down
+            version = LAST_VERSION - version
+        newest = max(newest, version)
+    return newest
 
 
 def lancedb_module() -> Any:
@@ -146,7 +150,9 @@ def expression(where: Where) -> Expr | None:
         parts.append(col("venue_key") == lit(venue_key(where.venue)))
     if where.ids is not None:
         parts.append(id_filter(where.ids))
-    return reduce(lambda a, b: a & b, parts) if parts else None
+    if not parts:
+        return None
+    return reduce(operator.and_, parts)
 
 
 def filtered(query: Any, where: Where, rows: np.ndarray | None = None) -> Any:

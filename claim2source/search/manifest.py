@@ -49,7 +49,7 @@ class IndexManifest:
     removed since then. `abstain` is the model of abstention (`find.abstention.AbstainModel`) that
     was fitted to the index.
     `names` is the weight of authors and venues in the lexical search. `table` is where the papers
-    are. `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose
+    are. `sentences` is the version of the split (`search.rows.SPLIT`) of the sentences whose
     vectors it keeps; 0: it keeps none.
     """
 
@@ -160,13 +160,13 @@ class IndexManifest:
 
     def check_analyser(self, bm25: BM25Config, location: str) -> None:
         """Raise `UserError` if terms were made by other settings, or by another analysis."""
-        changed = [key for key, value in asdict(bm25).items() if asdict(self.bm25)[key] != value]
-        # How a claim is written is the claim's side alone.
-        changed = [key for key in changed if key != "claims"]
-        if changed:
-            key = changed[0]
-            have, want = (getattr(config, key) for config in (self.bm25, bm25))
-            raise UserError(f"{location}: bm25.{key}: the index was made with {have}, not {want}")
+        own = asdict(self.bm25)
+        for key, value in asdict(bm25).items():
+            # How a claim is written is the claim's side alone.
+            if key != "claims" and own[key] != value:
+                have, want = getattr(self.bm25, key), getattr(bm25, key)
+                reason = f"the index was made with {have}, not {want}"
+                raise UserError(f"{location}: bm25.{key}: {reason}")
         mine = Analyser(bm25).versions
         if mine["analysis"] != self.analyser.get("analysis"):
             raise UserError(

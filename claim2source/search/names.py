@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -31,27 +31,42 @@ def plain_words(text: str) -> list[str]:
     """List a text's words in small letters, without accents and without "'s"."""
     parts = unicodedata.normalize("NFKD", nfkc(text))
     letters = "".join(sign for sign in parts if not unicodedata.combining(sign))
-    return [_OWNER.sub("", word).casefold() for word in _WORD.findall(letters)]
+    words = []
+    for word in _WORD.findall(letters):
+        owner = _OWNER.sub("", word)
+        words.append(owner.casefold())
+    return words
+
+
+def _distinct_names(words: Iterable[str]) -> list[str]:
+    """List each word once that may be a name, in order."""
+    names: dict[str, None] = {}
+    for word in words:
+        if len(word) > 2 and word not in _EMPTY:
+            names[word] = None
+    return list(names)
 
 
 def paper_names(source: Source) -> list[str]:
     """List the terms of a paper's authors and venue, each once: how often says nothing."""
-    words = [word for text in (*source.authors, source.venue) for word in plain_words(text)]
-    return list(dict.fromkeys(word for word in words if len(word) > 2 and word not in _EMPTY))
+    words: list[str] = []
+    for text in (*source.authors, source.venue):
+        words += plain_words(text)
+    return _distinct_names(words)
 
 
 def name_terms(post: str) -> list[str]:
     """List the possible names in a post: words with a capital or after @; in lower case, all."""
     text = re.sub(r"https?://\S+", " ", post)
-    small = text == text.lower()
-    spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", text)  # @AdaLovelace
-    names = [
-        word
-        for match in re.finditer(r"[@#]?[^\s,;:!?()\"“”]+", text if small else spaced)
-        for word in plain_words(match[0])
-        if small or match[0][0] in "@#" or any(sign.isupper() for sign in match[0][:2])
-    ]
-    return list(dict.fromkeys(word for word in names if len(word) > 2 and word not in _EMPTY))
+    in_lower_case = text == text.lower()
+    if not in_lower_case:
+        text = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", text)  # @AdaLovelace
+    names: list[str] = []
+    for word in re.findall(r"[@#]?[^\s,;:!?()\"“”]+", text):
+        has_capital = any(sign.isupper() for sign in word[:2])
+        if in_lower_case or has_capital or word[0] in "@#":
+            names += plain_words(word)
+    return _distinct_names(names)
 
 
 def names_weight(
@@ -68,26 +83,44 @@ def names_weight(
     sample = [paper for paper in papers if paper.source.authors and paper.source.title]
     if len(sample) < 5:
         return 0.0
-    rng, analyser = np.random.default_rng(0), Analyser(bm25)
-    with_names, without_names = np.zeros((2, len(WEIGHTS), len(sample)))
+    rng = np.random.default_rng(0)
+    analyser = Analyser(bm25)
+
+    def reciprocal_ranks(paper: Paper, text: str) -> list[float]:
+        """Search a paper by a post, with each of the weights; 0 if it is not found."""
+        terms = analyser.claim(Claim("0", text, bm25.language))
+        names = name_terms(text)
+        ranks = []
+        for weight in WEIGHTS:
+            ids = search(terms, names, weight)
+            is_found = paper.source.id in ids
+            ranks.append(1 / (1 + ids.index(paper.source.id)) if is_found else 0.0)
+        return ranks
+
+    with_names = np.zeros((len(WEIGHTS), len(sample)))
+    without_names = np.zeros((len(WEIGHTS), len(sample)))
     for column, paper in enumerate(sample):
         words = _drawn_words(paper, rng)
         author = paper.source.authors[0].split()[-1]
+        named = f"{author}'s {paper.source.venue} study: {words}"
+        with_names[:, column] = reciprocal_ranks(paper, named)
         # What starts a sentence has a capital too, and may be anybody's name.
-        for ranks, text in (
-            (with_names, f"{author}'s {paper.source.venue} study: {words}"),
-            (without_names, words.title()),
-        ):
-            terms = analyser.claim(Claim("0", text, bm25.language))
-            for row, weight in enumerate(WEIGHTS):
-                ids = search(terms, name_terms(text), weight)
-                if paper.source.id in ids:
-                    ranks[row, column] = 1 / (1 + ids.index(paper.source.id))
-    good = np.flatnonzero(without_names.mean(axis=1) >= without_names[0].mean() - _COST).tolist()
-    return WEIGHTS[max(good, key=lambda row: (round(float(with_names[row].mean()), 6), -row))]
+        without_names[:, column] = reciprocal_ranks(paper, words.title())
+
+    lowest = without_names[0].mean() - _COST
+    allowed: list[int] = np.flatnonzero(without_names.mean(axis=1) >= lowest).tolist()
+
+    def quality(row: int) -> tuple[float, int]:
+        """Mean reciprocal rank of posts with names; of equal ones the smaller weight is better."""
+        return round(float(with_names[row].mean()), 6), -row
+
+    return WEIGHTS[max(allowed, key=quality)]
 
 
 def _drawn_words(paper: Paper, rng: np.random.Generator) -> str:
-    words = [word for word in plain_words(paper.source.title) if len(word) > 3] or ["study"]
-    positions: list[int] = sorted(rng.choice(len(words), min(_WORDS, len(words)), False).tolist())
+    words = [word for word in plain_words(paper.source.title) if len(word) > 3]
+    if not words:
+        words = ["study"]
+    count = min(_WORDS, len(words))
+    positions: list[int] = sorted(rng.choice(len(words), count, False).tolist())
     return " ".join(words[i] for i in positions)

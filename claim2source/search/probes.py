@@ -26,14 +26,17 @@ def sampled_queries(vectors: np.ndarray) -> np.ndarray:
     far from all papers.
     """
     group_size = min(GROUP_SIZE, len(vectors))
-    rows = np.random.default_rng(0).permutation(len(vectors) // group_size * group_size)
-    means: np.ndarray = (
-        vectors[rows].astype(np.float32).reshape(group_size, -1, vectors.shape[1]).mean(0)
-    )
-    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    count = len(vectors) // group_size * group_size
+    rows = np.random.default_rng(0).permutation(count)
+    drawn = vectors[rows].astype(np.float32)
+    groups = drawn.reshape(group_size, -1, vectors.shape[1])
+    means: np.ndarray = groups.mean(0)
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    means /= np.maximum(lengths, np.finfo(np.float32).tiny)
     noise = np.random.default_rng(1).standard_normal(means.shape, dtype=np.float32)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-    queries: np.ndarray = NEARNESS * means + (1 - NEARNESS**2) ** 0.5 * noise
+    noise_share = (1 - NEARNESS**2) ** 0.5
+    queries: np.ndarray = NEARNESS * means + noise_share * noise
     return queries
 
 
@@ -44,7 +47,8 @@ def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEP
     """
     best = np.empty((len(queries), 0), np.float32)
     for part in vectors:
-        best = np.concatenate([best, queries @ part.astype(np.float32, copy=False).T], axis=1)
+        scores = queries @ part.astype(np.float32, copy=False).T
+        best = np.concatenate([best, scores], axis=1)
         if best.shape[1] > k:
             best = -np.partition(-best, k - 1, axis=1)[:, :k]
     return best
@@ -69,16 +73,25 @@ def chosen_probes(
     floors -= _ROUNDING * np.maximum(1, np.abs(floors))
 
     def recall(probes: int, step: int) -> float:
-        lists = zip(floors[::step], probed(probes, step), strict=True)
-        counts = [(scores >= lowest).sum() for lowest, scores in lists]
+        lists = probed(probes, step)
+        counts = []
+        for lowest, scores in zip(floors[::step], lists, strict=True):
+            counts.append((scores >= lowest).sum())
         return float(np.minimum(counts, k).mean() / k)
 
-    low, high = 0, min(1, partitions)
+    low = 0
+    high = min(1, partitions)
     while high < partitions and recall(high, _STEP) < target:
-        low, high = high, min(2 * high, partitions)
+        low = high
+        high = min(2 * high, partitions)
     while high - low > max(1, high // 8):
         middle = (low + high) // 2
-        low, high = (low, middle) if recall(middle, _STEP) >= target else (middle, high)
-    while (reached := recall(high, 1)) < target and high < partitions:
+        if recall(middle, _STEP) >= target:
+            high = middle
+        else:
+            low = middle
+    reached = recall(high, 1)
+    while reached < target and high < partitions:
         high = min(high + max(1, high // 8), partitions)
+        reached = recall(high, 1)
     return high, reached

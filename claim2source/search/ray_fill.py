@@ -52,13 +52,18 @@ class FillWorker:
 
         from claim2source.models import resolve
 
-        self.job, self.parts, self.node = job, parts, ray.get_runtime_context().get_node_id()
-        encoder, store = resolve(job.model, job.device).encoder, Store(job.store, keeps_open=True)
+        self.job = job
+        self.parts = parts
+        self.node = ray.get_runtime_context().get_node_id()
+        encoder = resolve(job.model, job.device).encoder
+        store = Store(job.store, keeps_open=True)
         self.encoder = PaperEncoder(encoder, job.rendering, store, job.sentences)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Encode the parts numbered in `id`; return each part's count of papers, or its error."""
-        job, counts, errors = self.job, [], []
+        job = self.job
+        counts: list[int] = []
+        errors: list[str] = []
         papers = PaperFiles.of(job.source, job.columns, job.format, job.lenient)
         papers.check = False
         for part in batch["id"]:
@@ -95,50 +100,68 @@ def fill_by_ray(
         ) from None
     own = not ray.is_initialized()
     if own:
-        address = address or os.environ.get("RAY_ADDRESS") or None
-        try:
-            _require_listener(address)
-            ray.init(
-                address=address,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"ray: no cluster at {address}: {_last_line(error)}") from None
+        _join_cluster(address or os.environ.get("RAY_ADDRESS") or None)
     try:
-        resources = ray.cluster_resources()
-        gpus = 0 if job.device == "cpu" else int(resources.get("GPU", 0))
-        workers = workers or gpus or max(1, int(resources.get("CPU", 1)))
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        for name in ("ray", "ray.data"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        parts = workers * PARTS
-        # Not `range`, whose reading would wait for a CPU that workers hold.
-        numbers = ray.data.from_items([{"id": i} for i in range(parts)], override_num_blocks=parts)
-        results = numbers.map_batches(
-            FillWorker,
-            fn_constructor_args=(job, parts),
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            num_cpus=1,
-            num_gpus=1 if gpus else 0,
-        )
-        encoded, nodes = 0, set[str]()
-        with Progress("parts" if progress else None, parts) as bar:
-            for row in results.iter_rows():
-                if row["error"]:
-                    raise UserError(row["error"])
-                encoded += int(row["count"])
-                nodes.add(row["node"])
-                bar.update()
-        return encoded, len(nodes)
+        return _fill(job, workers, progress)
     except ray.exceptions.RayError as error:
         raise UserError(f"ray: {_last_line(error)}") from error
     finally:
         if own:
             ray.shutdown()
+
+
+def _join_cluster(address: str | None) -> None:
+    """Join the cluster at an address; None: begin one. Raises `UserError` if there is none."""
+    import ray
+
+    try:
+        _require_listener(address)
+        ray.init(
+            address=address,
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"ray: no cluster at {address}: {_last_line(error)}") from None
+
+
+def _fill(job: FillJob, workers: int | None, progress: bool) -> tuple[int, int]:
+    """Have the workers of the cluster encode all parts; count papers and machines."""
+    import ray
+    import ray.data
+
+    resources = ray.cluster_resources()
+    gpus = 0
+    if job.device != "cpu":
+        gpus = int(resources.get("GPU", 0))
+    workers = workers or gpus or max(1, int(resources.get("CPU", 1)))
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+    parts = workers * PARTS
+    # Not `range`, whose reading would wait for a CPU that workers hold.
+    numbers = ray.data.from_items([{"id": i} for i in range(parts)], override_num_blocks=parts)
+    results = numbers.map_batches(
+        FillWorker,
+        fn_constructor_args=(job, parts),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=1,
+        num_gpus=1 if gpus else 0,
+    )
+    encoded = 0
+    nodes: set[str] = set()
+    with Progress("parts" if progress else None, parts) as bar:
+        for row in results.iter_rows():
+            if row["error"]:
+                raise UserError(row["error"])
+            encoded += int(row["count"])
+            nodes.add(row["node"])
+            bar.update()
+    return encoded, len(nodes)
 
 
 def _require_listener(address: str | None) -> None:

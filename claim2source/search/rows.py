@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
-_PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
+_PAPER = [field.name for field in fields(Paper)]
+_SOURCE = [field.name for field in fields(Source)]
 PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
 # Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
 SENTENCES = "sentences"
@@ -65,8 +66,10 @@ class Where(Settings):
         """Choose among these papers only, and those that it already chose from."""
         if ids is None:
             return self
-        allowed = None if self.ids is None else set(self.ids)
-        return replace(self, ids=tuple(key for key in ids if allowed is None or key in allowed))
+        if self.ids is None:
+            return replace(self, ids=tuple(ids))
+        allowed = set(self.ids)
+        return replace(self, ids=tuple(key for key in ids if key in allowed))
 
 
 EVERYWHERE = Where()
@@ -89,7 +92,9 @@ class Rows:
     def __post_init__(self) -> None:
         ids = [paper.source.id for paper in self.papers]
         counts = {len(ids), len(self.terms), len(self.vectors), len(self.stamps)}
-        if len(counts | ({len(self.sentences)} if self.sentences is not None else set())) > 1:
+        if self.sentences is not None:
+            counts.add(len(self.sentences))
+        if len(counts) > 1:
             raise ValueError("papers, terms, vectors, stamps and sentences differ in length")
         if len(set(ids)) < len(ids):
             raise ValueError("a paper's id repeats")
@@ -98,20 +103,24 @@ class Rows:
         return len(self.papers)
 
     def only(self, positions: Sequence[int]) -> Rows:
+        sentences: list[np.ndarray] | None = None
+        if self.sentences is not None:
+            sentences = [self.sentences[i] for i in positions]
         return Rows(
             [self.papers[i] for i in positions],
             [self.terms[i] for i in positions],
             self.vectors[list(positions)],
             [self.stamps[i] for i in positions],
-            None if self.sentences is None else [self.sentences[i] for i in positions],
+            sentences,
         )
 
 
 def paper_stamp(paper: Paper) -> str:
     """Hash all that is stored of a paper: another hash is another version of it."""
     # `asdict` would copy everything first.
-    names = [name for name in _PAPER if name != "retracted" or paper.retracted]
-    values = {name: getattr(paper, name) for name in names}
+    values = {name: getattr(paper, name) for name in _PAPER}
+    if not paper.retracted:
+        del values["retracted"]
     values["source"] = {name: getattr(paper.source, name) for name in _SOURCE}
     text = json.dumps(values, ensure_ascii=True, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_STAMP]
@@ -133,21 +142,25 @@ def venue_key(venue: str) -> str:
 
 def paper_columns(sentences: bool) -> list[str]:
     """List the columns of a paper that `read_rows` needs."""
-    return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
+    columns = [*PAPER, "stamp", "terms", "vector"]
+    if sentences:
+        columns.append(SENTENCES)
+    return columns
 
 
 def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     """Name the columns of papers, with vectors of this length, also of their sentences."""
     import pyarrow as pa
 
-    kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms", "names"))
-    kinds = {name: pa.string() for name in kinds} | {
-        "authors": pa.list_(pa.string()),
-        "day": pa.int32(),
-        # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
-        "vector": pa.list_(pa.float32(), dimensions),
-    }
-    kinds |= {SENTENCES: pa.binary()} if sentences else {}
+    kinds: dict[str, pa.DataType] = {}
+    for name in (*PAPER, "stamp", "venue_key", "terms", "names"):
+        kinds[name] = pa.string()
+    kinds["authors"] = pa.list_(pa.string())
+    kinds["day"] = pa.int32()
+    # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
+    kinds["vector"] = pa.list_(pa.float32(), dimensions)
+    if sentences:
+        kinds[SENTENCES] = pa.binary()
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
@@ -155,34 +168,48 @@ def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     """Write papers as a table. Raises ValueError if vectors do not fit the schema."""
     import pyarrow as pa
 
-    papers = rows.papers
-    columns: dict[str, Any] = {
-        name: [getattr(paper.source, name) for paper in papers]
-        for name in ("id", "title", "abstract", "authors", "venue", "date")
-    }
-    own = ("doi", "url", "lang", "retracted")
-    columns |= {name: [getattr(paper, name) for paper in papers] for name in own}
-    columns |= {
-        "names": [" ".join(paper_names(paper.source)) for paper in papers],
-        "stamp": list(rows.stamps),
-        "venue_key": [venue_key(paper.source.venue) for paper in papers],
-        "terms": list(rows.terms),
-        "day": [first_day(paper.source.date) for paper in papers],
-    }
+    columns = _text_columns(rows.papers)
+    columns["stamp"] = list(rows.stamps)
+    columns["terms"] = list(rows.terms)
     kind = schema.field("vector").type
     dimensions = kind.list_size
     if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
         shape = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
         raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
-    flat = pa.array(rows.vectors.ravel().astype(kind.value_type.to_pandas_dtype()))
+    number_type = kind.value_type.to_pandas_dtype()
+    flat = pa.array(rows.vectors.ravel().astype(number_type))
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
     if SENTENCES in schema.names:
-        if rows.sentences is None or any(
-            sentence.shape[1:] != (dimensions,) for sentence in rows.sentences
-        ):
-            raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
-        columns[SENTENCES] = [sentence.astype(_HALF).tobytes() for sentence in rows.sentences]
+        columns[SENTENCES] = _sentence_column(rows.sentences, dimensions)
     return pa.table([columns[field.name] for field in schema], schema=schema)
+
+
+def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
+    """List the papers' fields by column, and what is made of them alone."""
+    columns: dict[str, Any] = {name: [] for name in (*PAPER, "names", "venue_key", "day")}
+    for paper in papers:
+        source = paper.source
+        for name in ("id", "title", "abstract", "authors", "venue", "date"):
+            columns[name].append(getattr(source, name))
+        for name in ("doi", "url", "lang", "retracted"):
+            columns[name].append(getattr(paper, name))
+        columns["names"].append(" ".join(paper_names(source)))
+        columns["venue_key"].append(venue_key(source.venue))
+        columns["day"].append(first_day(source.date))
+    return columns
+
+
+def _sentence_column(sentences: Sequence[np.ndarray] | None, dimensions: int) -> list[bytes]:
+    """Write the vectors of each paper's sentences. Raises ValueError if they do not fit."""
+    reason = "the index keeps vectors of sentences, float16 [sentences, d]"
+    if sentences is None:
+        raise ValueError(reason)
+    column = []
+    for vectors in sentences:
+        if vectors.shape[1:] != (dimensions,):
+            raise ValueError(reason)
+        column.append(vectors.astype(_HALF).tobytes())
+    return column
 
 
 def read_vectors(column: Any) -> np.ndarray:
@@ -196,11 +223,12 @@ def read_vectors(column: Any) -> np.ndarray:
 def read_rows(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `paper_columns`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
-    vectors, sentences = read_vectors(batch["vector"]).astype(np.float16), None
+    vectors = read_vectors(batch["vector"]).astype(np.float16)
+    sentences: list[np.ndarray] | None = None
     if SENTENCES in batch.schema.names:
-        sentences = [
-            read_half_vectors(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()
-        ]
+        sentences = []
+        for value in batch[SENTENCES].to_pylist():
+            sentences.append(read_half_vectors(value, vectors.shape[1]))
     return Rows(
         [to_paper(row) for row in listed],
         [row["terms"] for row in listed],
@@ -217,8 +245,12 @@ def read_half_vectors(content: bytes, dimensions: int) -> np.ndarray:
 
 def to_paper(row: Mapping[str, Any]) -> Paper:
     source = Source(
-        **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
+        id=row["id"],
+        title=row["title"],
+        abstract=row["abstract"],
         authors=tuple(row["authors"]),
+        venue=row["venue"],
+        date=row["date"],
     )
     return Paper(source, row["doi"], row["url"], row["lang"], row["retracted"])
 

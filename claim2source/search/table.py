@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -93,13 +93,14 @@ class SearchPart:
         self._search, self._where = search, where
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, posts = time.perf_counter(), as_claims(claims)
+        started = time.perf_counter()
+        posts = as_claims(claims)
         deeper = k + max((len(claim.excluded) for claim in posts), default=0)
         results = self._search(posts, self._where, deeper)
-        lists = {
-            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in posts
-        }
+        lists: dict[str, Hits] = {}
+        for claim in posts:
+            hits = results[claim.id]
+            lists[claim.id] = [hit for hit in hits if hit[0] not in claim.excluded][:k]
         run = Run.from_lists(lists, pool=candidate_pool(posts))
         return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
 
@@ -119,14 +120,17 @@ class VectorsInMemory:
 
     def updated(self, table: Any, below: int) -> VectorsInMemory:
         """Read a table's version that is a new one, if it has fewer than `below` papers."""
-        if (version := table.version) == self.version:
+        version = table.version
+        if version == self.version:
             return self
-        papers, width = table.count_rows(), table.schema.field("vector").type.list_size
+        papers = table.count_rows()
+        width = table.schema.field("vector").type.list_size
         if papers >= below or 4 * papers * width > _MOST_BYTES:
             return VectorsInMemory(version)
-        read = table.search().select(["vector"]).with_row_id(True).limit(None).to_arrow()
-        rows, vectors = read["_rowid"].to_numpy(), read_vectors(read["vector"])
-        vectors = vectors.astype(np.float32, copy=False)
+        query = table.search().select(["vector"]).with_row_id(True)
+        read = query.limit(None).to_arrow()
+        rows = read["_rowid"].to_numpy()
+        vectors = read_vectors(read["vector"]).astype(np.float32, copy=False)
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows)
             rows, vectors = rows[order], vectors[order]
@@ -138,15 +142,19 @@ class VectorsInMemory:
         """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
         rows, vectors = self.rows, self.vectors
         if allowed is not None:
-            positions = np.flatnonzero(np.isin(rows, allowed, assume_unique=True))
+            is_allowed = np.isin(rows, allowed, assume_unique=True)
+            positions = np.flatnonzero(is_allowed)
             rows, vectors = rows[positions], vectors[positions]
         if not len(rows):
             return rows, np.empty(0, np.float32)
         # Not by `@`, whose threads take longer than the work.
         scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
-        lowest = np.partition(scores, -k)[-k] if k < len(rows) else -np.inf
-        top = np.flatnonzero(scores >= lowest)
-        top = top[np.lexsort((rows[top], -scores[top]))][:k]
+        lowest = -np.inf
+        if k < len(rows):
+            lowest = np.partition(scores, -k)[-k]
+        candidates = np.flatnonzero(scores >= lowest)
+        order = np.lexsort((rows[candidates], -scores[candidates]))
+        top = candidates[order][:k]
         return rows[top], scores[top]
 
 
@@ -193,12 +201,14 @@ class PaperTable:
         """Draw some of the papers, always the same ones."""
         if not papers:
             return []
-        return [to_paper(row) for row in self._draw(papers, count, PAPER).to_pylist()]
+        rows = self._draw(papers, count, PAPER)
+        return [to_paper(row) for row in rows.to_pylist()]
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
-        rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
+        drawn = np.random.default_rng(0).choice(papers, min(count, papers), False)
+        rows = sorted(drawn.tolist())
         with self._with_named_errors():
-            return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
+            return self._table.take_offsets(rows).select(columns).to_arrow()
 
     def _index_names(self) -> dict[str, str]:
         return {index.columns[0]: index.name for index in self._table.list_indices()}
@@ -210,25 +220,37 @@ class PaperTable:
 
         Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
         """
-        manifest = self.manifest
-        probes = 0 if exact or manifest.partitions < 2 else manifest.probes
-        if probes and (condition := expression(where)) is not None:
-            with self._with_named_errors():
-                remaining = self._table.count_rows(condition.to_sql())
-            # The best k of a tenth of the papers lie as far away as the best 10 k of all.
-            probes = (
-                round(probes * manifest.papers / remaining) if remaining >= self.exact_below else 0
-            )
-            probes = 0 if probes * manifest.papers >= remaining * manifest.partitions else probes
         if k < 1 or where.ids == ():
             return []
+        probes = 0 if exact else self._probes(where)
         if not probes:
             with self._with_named_errors():
-                held = self._in_memory = self._in_memory.updated(self._table, self.exact_below)
+                held = self._in_memory.updated(self._table, self.exact_below)
+                self._in_memory = held
                 if held.is_small:
-                    allowed = None if where == EVERYWHERE else row_numbers(self._table, where)
+                    allowed = None
+                    if where != EVERYWHERE:
+                        allowed = row_numbers(self._table, where)
                     return self._hits(*held.best(vector, k, allowed))
         return self._nearest(vector, k, where, probes)
+
+    def _probes(self, where: Where) -> int:
+        """Return how many partitions are searched among the papers of a filter; 0: all papers."""
+        manifest = self.manifest
+        if manifest.partitions < 2 or not manifest.probes:
+            return 0
+        condition = expression(where)
+        if condition is None:
+            return manifest.probes
+        with self._with_named_errors():
+            remaining = self._table.count_rows(condition.to_sql())
+        if remaining < self.exact_below:
+            return 0
+        # The best k of a tenth of the papers lie as far away as the best 10 k of all.
+        probes = round(manifest.probes * manifest.papers / remaining)
+        if probes * manifest.papers >= remaining * manifest.partitions:
+            return 0
+        return probes
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
         """Search `probes` partitions, and more if they hold fewer than k papers; 0: all."""
@@ -236,25 +258,36 @@ class PaperTable:
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["_distance"])
             query = filtered(query.with_row_id(True), where)
-            rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
-        if probes and len(rows) < k and probes < self.manifest.partitions:
-            return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
+            query = query.nprobes(probes) if probes else query.bypass_vector_index()
+            rows = query.to_arrow()
+        partitions = self.manifest.partitions
+        if probes and len(rows) < k and probes < partitions:
+            return self._nearest(vector, k, where, min(2 * probes, partitions))
         # LanceDB's distance is 1 - the inner product.
-        return self._hits(rows["_rowid"].to_numpy(), 1 - numbers(rows, "_distance"))
+        scores = 1 - numbers(rows, "_distance")
+        return self._hits(rows["_rowid"].to_numpy(), scores)
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
         """Name the papers in rows of these numbers."""
         listed: list[int] = rows.tolist()
         # Another thread may read them too.
-        ids = self._ids = {} if len(self._ids) > _MOST_IDS else self._ids
-        if new := [row for row in listed if row not in ids]:
+        if len(self._ids) > _MOST_IDS:
+            self._ids = {}
+        ids = self._ids
+        new = [row for row in listed if row not in ids]
+        if new:
             with self._with_named_errors():
                 table = self._table.take_row_ids(new).select(["id"]).with_row_id().to_arrow()
-            ids.update(zip(table["_rowid"].to_pylist(), table["id"].to_pylist(), strict=True))
+            row_ids = table["_rowid"].to_pylist()
+            ids.update(zip(row_ids, table["id"].to_pylist(), strict=True))
         if not all(row in ids for row in listed):
             raise self._damaged("its search index lists a paper that is not there")
-        self._row_numbers.update((ids[row], row) for row in listed)
-        return [(ids[row], score) for row, score in zip(listed, scores.tolist(), strict=True)]
+        hits: Hits = []
+        for row, score in zip(listed, scores.tolist(), strict=True):
+            key = ids[row]
+            self._row_numbers[key] = row
+            hits.append((key, score))
+        return hits
 
     def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
         """Search with every `step`-th vector [n, d] at once; return the best scores of each."""
@@ -262,7 +295,8 @@ class PaperTable:
         with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
             table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
-        rows, scores = table["query_index"].to_numpy(), 1 - numbers(table, "_distance")
+        rows = table["query_index"].to_numpy()
+        scores = 1 - numbers(table, "_distance")
         return [scores[rows == row] for row in range(len(queries))]
 
     def _vectors(self) -> Iterator[np.ndarray]:
@@ -283,29 +317,25 @@ class PaperTable:
         `names` are looked for among authors and venues, and count `weight` times; None: as the
         index's papers chose.
         """
-        weight = self.manifest.names if weight is None else weight
-        counts = Counter(terms)
-        # Words that count more than once are a ranking more: LanceDB's own sums take longer.
-        parts: list[tuple[str, Sequence[str], float]] = []
-        if counts:
-            parts.append(("terms", list(counts), 1.0))
-        for count in {*counts.values()} - {1}:
-            repeated = [term for term in counts if counts[term] == count]
-            parts.append(("terms", repeated, count - 1.0))
-        if names and weight:
-            parts.append(("names", list(dict.fromkeys(names)), weight))
+        if weight is None:
+            weight = self.manifest.names
+        parts = _weighed_words(terms, names, weight)
         if not parts or k < 1 or where.ids == ():
             return []
 
-        def ranking(column: str, words: Sequence[str], weight: float) -> Ranking:
+        def ranking(part: WeighedWords) -> Ranking:
             def rank(depth: int, rows: np.ndarray | None) -> Ranked:
-                table = self._by_words(column, words, where, depth, rows)
-                return table["_rowid"].to_numpy(), weight * numbers(table, "_score") / (K1 + 1)
+                table = self._by_words(part.column, part.words, where, depth, rows)
+                scores = part.weight * numbers(table, "_score") / (K1 + 1)
+                return table["_rowid"].to_numpy(), scores
 
             return rank
 
-        rankings = [ranking(*part) for part in parts]
-        rows, scores = best_sums(rankings, k) if len(parts) > 1 else rankings[0](k, None)
+        rankings = [ranking(part) for part in parts]
+        if len(rankings) == 1:
+            rows, scores = rankings[0](k, None)
+        else:
+            rows, scores = best_sums(rankings, k)
         return self._hits(rows, scores)
 
     def _by_words(
@@ -325,40 +355,45 @@ class PaperTable:
             return filtered(query, where, rows).to_arrow()
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
-        return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
+        hits = self.lexical(terms, 50, EVERYWHERE, names, weight)
+        return [key for key, _ in hits]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
-        return {row["id"]: to_paper(row) for row in self._read_rows(ids, PAPER)}
+        rows = self._read_rows(ids, PAPER)
+        return {row["id"]: to_paper(row) for row in rows}
 
     def fetch_with_sentences(
         self, ids: Sequence[str]
     ) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
         """Read papers by id, and their sentences' stored vectors [sentences, d]."""
-        has_sentences, width = self.manifest.sentences > 0, self.manifest.dimensions
-        rows = self._read_rows(ids, PAPER + [SENTENCES] * has_sentences)
-        vectors = (
-            {row["id"]: read_half_vectors(row[SENTENCES], width) for row in rows}
-            if has_sentences
-            else {}
-        )
-        return {row["id"]: to_paper(row) for row in rows}, vectors
+        if not self.manifest.sentences:
+            return self.fetch(ids), {}
+        width = self.manifest.dimensions
+        papers: dict[str, Paper] = {}
+        vectors: dict[str, np.ndarray] = {}
+        for row in self._read_rows(ids, [*PAPER, SENTENCES]):
+            papers[row["id"]] = to_paper(row)
+            vectors[row["id"]] = read_half_vectors(row[SENTENCES], width)
+        return papers, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
-        return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
+        rows = self._read_rows(ids, ("id", "stamp"))
+        return {row["id"]: row["stamp"] for row in rows}
 
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._known is not None:
             ids = [key for key in ids if hash(key) in self._known]
         if not ids:
             return []
-        row_numbers, columns = self._row_numbers, list(columns)
+        row_numbers = self._row_numbers
         with self._with_named_errors():
             if all(key in row_numbers for key in ids):
-                query = self._table.take_row_ids(sorted({row_numbers[key] for key in ids}))
-                table = query.select(columns).to_arrow()
+                numbers = sorted({row_numbers[key] for key in ids})
+                query = self._table.take_row_ids(numbers).select(list(columns))
             else:
-                query = self._table.search().where(id_filter(ids)).select(columns)
-                table = query.limit(None).to_arrow()
+                query = self._table.search().where(id_filter(ids)).select(list(columns))
+                query = query.limit(None)
+            table = query.to_arrow()
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
@@ -367,8 +402,11 @@ class PaperTable:
         self._written += len(ids)
         if self._known is None and self._written > _MANY:
             with self._with_named_errors():
-                batches = self._table.search().select(["id"]).limit(None).to_batches(65_536)
-                self._known = {hash(key) for batch in batches for key in batch["id"].to_pylist()}
+                query = self._table.search().select(["id"]).limit(None)
+                known: set[int] = set()
+                for batch in query.to_batches(65_536):
+                    known.update(map(hash, batch["id"].to_pylist()))
+                self._known = known
         if self._known is not None:
             self._known.update(map(hash, ids))
 
@@ -391,11 +429,38 @@ class PaperTable:
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""
-        return {
-            row["id"]: row["retracted"]
-            for row in self._read_rows(ids, ("id", "retracted"))
-            if row["retracted"]
-        }
+        notices: dict[str, str] = {}
+        for row in self._read_rows(ids, ("id", "retracted")):
+            if row["retracted"]:
+                notices[row["id"]] = row["retracted"]
+        return notices
+
+
+class WeighedWords(NamedTuple):
+    """Words that are looked for in a column, and how much they count."""
+
+    column: str
+    words: Sequence[str]
+    weight: float
+
+
+def _weighed_words(
+    terms: Sequence[str], names: Sequence[str], names_weight: float
+) -> list[WeighedWords]:
+    """Divide a post's words into rankings, whose sum counts each as often as it is there.
+
+    Words that count more than once are a ranking more: LanceDB's own sums take longer.
+    """
+    parts: list[WeighedWords] = []
+    counts = Counter(terms)
+    if counts:
+        parts.append(WeighedWords("terms", list(counts), 1.0))
+    for count in set(counts.values()) - {1}:
+        repeated = [term for term in counts if counts[term] == count]
+        parts.append(WeighedWords("terms", repeated, count - 1.0))
+    if names and names_weight:
+        parts.append(WeighedWords("names", list(dict.fromkeys(names)), names_weight))
+    return parts
 
 
 def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
@@ -415,23 +480,39 @@ def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
     depth = _FIRST * k
     while True:
         lists = [ranking(depth, None) for ranking in rankings]
-        lasts = [scores[-1] if len(scores) >= depth else 0.0 for _, scores in lists]
-        rows = np.unique(np.concatenate([rows for rows, _ in lists]))
-        scores = np.full((len(lists), len(rows)), np.nan)
-        for number, (listed, values) in enumerate(lists):
-            scores[number, np.searchsorted(rows, listed)] = values
-            if not lasts[number]:
-                scores[number] = np.nan_to_num(scores[number])
+        lasts = [_last_score(scores, depth) for _, scores in lists]
+        rows, scores = _score_table(lists, lasts)
         sums = np.nansum(scores, axis=0)
-        floor = -np.partition(-sums, k - 1)[k - 1] if len(sums) >= k else 0.0
+        floor = 0.0
+        if len(sums) >= k:
+            floor = -np.partition(-sums, k - 1)[k - 1]
         if sum(lasts) <= floor or not any(lasts):
             break
         depth *= _MORE
+    # Rows that one ranking listed and another one did not: its score is at most its last one.
     unknown = np.isnan(scores)
-    possible = sums + np.array(lasts) @ unknown >= floor * (1 - 1e-6)
+    highest = sums + np.array(lasts) @ unknown
+    possible = highest >= floor * (1 - 1e-6)
     for number, ranking in enumerate(rankings):
-        if (missing := rows[possible & unknown[number]]).size:
+        missing = rows[possible & unknown[number]]
+        if missing.size:
             listed, values = ranking(len(missing), missing)
             sums[np.searchsorted(rows, listed)] += values
     best = np.lexsort((rows, -sums))[:k]
     return rows[best], sums[best]
+
+
+def _last_score(scores: np.ndarray, depth: int) -> float:
+    """Return the score that rows beyond a ranking's first `depth` can have at most."""
+    return scores[-1] if len(scores) >= depth else 0.0
+
+
+def _score_table(lists: Sequence[Ranked], lasts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """List the rows of all rankings, and their scores [rankings, rows]; NaN if not known."""
+    rows = np.unique(np.concatenate([listed for listed, _ in lists]))
+    scores = np.full((len(lists), len(rows)), np.nan)
+    for number, (listed, values) in enumerate(lists):
+        scores[number, np.searchsorted(rows, listed)] = values
+        if not lasts[number]:
+            scores[number] = np.nan_to_num(scores[number])
+    return rows, scores

@@ -74,7 +74,10 @@ class Terms:
         return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def split(self) -> list[np.ndarray]:
-        return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
+        parts = []
+        for start, end in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            parts.append(self.ids[start:end])
+        return parts
 
     def select(self, mask: np.ndarray) -> Terms:
         """Keep the ids where `mask` (bool [ids]) is true."""
@@ -83,12 +86,14 @@ class Terms:
 
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
-        terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
+        numbers = number_of.astype(np.int32)
+        terms = Terms(numbers[self.ids], self.bounds)
         return terms.select(terms.ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
+    ends = np.cumsum(np.array(lengths, dtype=np.int64))
+    return np.concatenate([[0], ends])
 
 
 class Analysis:
@@ -112,8 +117,11 @@ class Analysis:
         *,
         at_spaces: bool = False,
     ) -> None:
-        self._whole_words, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
-        self._speller, self._at_spaces = speller, at_spaces
+        self._whole_words = whole_words
+        self._stop_words = set(stop_words)
+        self._stemmer = stemmer
+        self._speller = speller
+        self._at_spaces = at_spaces
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
@@ -123,7 +131,9 @@ class Analysis:
     def counted_sources(self, texts: Iterable[str]) -> Counts | None:
         """Analyse all sources as `sources` does, and count their terms; None if none has any."""
         split, of_word = self._number_source_terms(texts)
-        return Counts.of(split, of_word, len(self.vocabulary)) if self.vocabulary else None
+        if not self.vocabulary:
+            return None
+        return Counts.of(split, of_word, len(self.vocabulary))
 
     def _number_source_terms(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
         """Number each text's words, and each word's terms."""
@@ -141,57 +151,70 @@ class Analysis:
         """
         tokens, split, of_word = self._number_tokens(texts)
         is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
+        numbers = map(self.vocabulary.get, stems, repeat(-1))
         terms = np.full(len(tokens), -1, np.int32)
-        terms[is_term] = np.fromiter(
-            map(self.vocabulary.get, stems, repeat(-1)), np.int32, len(stems)
-        )
+        terms[is_term] = np.fromiter(numbers, np.int32, len(stems))
         return _expanded(split, of_word.numbered(terms))
 
     def _stems(self, tokens: list[str], left_out: set[str]) -> tuple[np.ndarray, list[str]]:
         """Mark the tokens that are not left out, bool [tokens], and stem them."""
-        is_term = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
-        stems = list(compress(tokens, is_term))
-        return is_term, self._stemmer.stemWords(stems) if self._stemmer else stems
+        is_left_out = map(left_out.__contains__, tokens)
+        is_term = ~np.fromiter(is_left_out, bool, len(tokens))
+        terms = list(compress(tokens, is_term))
+        if self._stemmer:
+            return is_term, self._stemmer.stemWords(terms)
+        return is_term, terms
 
     def _number_tokens(self, texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
         """List the distinct tokens; number each text's words, and each word's tokens."""
         if self._at_spaces:
             return _tokens_at_spaces(texts)
-        spelled = texts if self._speller is None else map(self._speller, texts)
-        words, split = _words(spelled, lower=not self._whole_words)
-        number_of: dict[str, int] = {}
+        if self._speller is not None:
+            texts = map(self._speller, texts)
+        words, split = _words(texts, lower=not self._whole_words)
         if self._whole_words:
-            parts = list(map(str.split, words))
-            ids = _numbers(list(chain.from_iterable(parts)), number_of)
-            return list(number_of), split, Terms(ids, _bounds(list(map(len, parts))))
-        # Most words are one token; a pattern takes the others apart.
-        single = np.fromiter(map(str.isalnum, words), bool, len(words))
-        single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
-        singles = list(compress(words, single))
-        tokens_of_words: list[str] = _TOKENS("\n".join([*compress(words, ~single), ""]))
-        ends = np.flatnonzero(
-            np.fromiter(map("\n".__eq__, tokens_of_words), bool, len(tokens_of_words))
-        )
-        lengths = single.astype(np.int64)
-        lengths[~single] = np.diff(ends, prepend=-1) - 1
-        others = [token for token in tokens_of_words if token != "\n"]
-        # The tokens of single words come first in the vocabulary: order means nothing.
-        number_of = dict(zip(singles, count(), strict=False))
-        ids = np.empty(lengths.sum(), np.int32)
-        of_single = np.repeat(single, lengths)
-        ids[of_single] = np.arange(len(singles))
-        ids[~of_single] = _numbers(others, number_of)
-        return list(number_of), split, Terms(ids, _bounds(lengths))
+            tokens, of_word = _numbered_parts(list(map(str.split, words)))
+        else:
+            tokens, of_word = _tokens(words)
+        return tokens, split, of_word
+
+
+def _numbered_parts(parts: Sequence[list[str]]) -> tuple[list[str], Terms]:
+    """List the distinct words of texts that are split into words; number each text's words."""
+    number_of: dict[str, int] = {}
+    ids = _numbers(list(chain.from_iterable(parts)), number_of)
+    lengths = list(map(len, parts))
+    return list(number_of), Terms(ids, _bounds(lengths))
+
+
+def _tokens(words: Sequence[str]) -> tuple[list[str], Terms]:
+    """List the distinct tokens of distinct words; number each word's tokens."""
+    # Most words are one token; a pattern takes the others apart.
+    single = np.fromiter(map(str.isalnum, words), bool, len(words))
+    single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
+    singles = list(compress(words, single))
+    others = [*compress(words, ~single), ""]
+    pieces: list[str] = _TOKENS("\n".join(others))
+    is_end = np.fromiter(map("\n".__eq__, pieces), bool, len(pieces))
+    ends = np.flatnonzero(is_end)
+    lengths = single.astype(np.int64)
+    lengths[~single] = np.diff(ends, prepend=-1) - 1
+
+    # The tokens of single words come first in the vocabulary: order means nothing.
+    number_of = dict(zip(singles, count(), strict=False))
+    ids = np.empty(lengths.sum(), np.int32)
+    of_single = np.repeat(single, lengths)
+    ids[of_single] = np.arange(len(singles))
+    ids[~of_single] = _numbers([token for token in pieces if token != "\n"], number_of)
+    return list(number_of), Terms(ids, _bounds(lengths))
 
 
 def _tokens_at_spaces(texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
     """Split texts at single spaces; every word is one token."""
-    parts = [text.split(" ") for text in texts]
-    number_of: dict[str, int] = {}
-    ids = _numbers(list(chain.from_iterable(parts)), number_of)
-    split = Terms(ids, _bounds(list(map(len, parts))))
-    each = Terms(np.arange(len(number_of), dtype=np.int32), np.arange(len(number_of) + 1))
-    return list(number_of), split, each
+    tokens, split = _numbered_parts([text.split(" ") for text in texts])
+    ids = np.arange(len(tokens), dtype=np.int32)
+    bounds = np.arange(len(tokens) + 1)
+    return tokens, split, Terms(ids, bounds)
 
 
 def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:
@@ -206,8 +229,10 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
 
     shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
     units = np.ones(len(of_word.ids), dtype=np.int8)
-    expanded = csr_array((units, of_word.ids, of_word.bounds), shape=shape)[split.ids]
-    return Terms(expanded.indices, expanded.indptr.astype(np.int64)[split.bounds])
+    terms_of_words = csr_array((units, of_word.ids, of_word.bounds), shape=shape)
+    expanded = terms_of_words[split.ids]
+    pointers = expanded.indptr.astype(np.int64)
+    return Terms(expanded.indices, pointers[split.bounds])
 
 
 def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
@@ -219,7 +244,8 @@ def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
     import pyarrow
 
     number_of: dict[str, int] = {}
-    blocks, remaining = [Terms.joined([])], iter(texts)
+    blocks = [Terms.joined([])]
+    remaining = iter(texts)
     while part := list(islice(remaining, _SPLIT)):
         try:
             array = pyarrow.array(part, pyarrow.large_string())
@@ -234,9 +260,12 @@ def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
         offsets = pyarrow.py_buffer(starts)
         split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
         words = split.dictionary_encode()
-        trimmed = map(str.strip, words.dictionary.to_pylist())
-        numbered = _numbers(list(map(str.lower, trimmed) if lower else trimmed), number_of)
-        blocks.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
+        distinct = map(str.strip, words.dictionary.to_pylist())
+        if lower:
+            distinct = map(str.lower, distinct)
+        numbers = _numbers(list(distinct), number_of)
+        ids = numbers[np.asarray(words.indices)]
+        blocks.append(Terms(ids, np.searchsorted(starts, bounds)))
     ids = np.concatenate([terms.ids for terms in blocks])
     lengths = np.concatenate([np.diff(terms.bounds) for terms in blocks])
     return list(number_of), Terms(ids, _bounds(lengths))
@@ -248,7 +277,8 @@ def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     `bounds` [texts + 1] are those of the texts: a word starts there even without white space.
     """
     # In ASCII, str.split splits at 9 to 13 and 28 to 32.
-    blank = (letters - np.uint8(9) < 5) | (letters - np.uint8(28) < 5)
+    blank = letters - np.uint8(9) < 5
+    blank |= letters - np.uint8(28) < 5
     starts = np.append(False, blank)
     starts[bounds] = True
     starts[:-1] &= ~blank
@@ -271,10 +301,8 @@ class Counts:
     @classmethod
     def of(cls, texts: Terms, of_word: Terms, terms: int) -> Counts:
         """Count the terms of every document, by the numbers of its words and of their terms."""
-        of_text, by_word = (
-            _csr(np.ones(len(part.ids), np.int32), part.ids, part.bounds, (len(part), width))
-            for part, width in ((texts, len(of_word)), (of_word, terms))
-        )
+        of_text = _occurrences(texts, len(of_word), np.int32)
+        by_word = _occurrences(of_word, terms, np.int32)
         # The product sums what repeats, without a list of every document's terms.
         counts = (of_text @ by_word).tocsc()
         return cls(
@@ -291,10 +319,11 @@ class Counts:
 
     def idf(self, okapi: bool) -> np.ndarray:
         """Compute each term's inverse document frequency, by rank_bm25's formula or by Lucene's."""
-        frequencies, documents = self.in_documents, len(self.lengths)
+        having = self.in_documents + 0.5
+        lacking = len(self.lengths) - self.in_documents + 0.5
         if not okapi:
-            return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5))
-        idf = np.log(documents - frequencies + 0.5) - np.log(frequencies + 0.5)
+            return np.log1p(lacking / having)
+        idf = np.log(lacking) - np.log(having)
         idf[idf < 0] = _EPSILON * idf.mean()
         return idf
 
@@ -322,7 +351,8 @@ class Postings:
     ) -> None:
         self.counts = counts
         self.weights = counts.weights(k1, b, okapi) if weights is None else weights
-        frequencies, documents = counts.in_documents, len(counts.lengths)
+        frequencies = counts.in_documents
+        documents = len(counts.lengths)
         self._lifts = counts.idf(okapi) > 0
         common = np.flatnonzero(frequencies > documents * _COMMON)
         self._row_of = np.full(len(frequencies), -1, dtype=np.int32)
@@ -346,7 +376,8 @@ class Postings:
         matrix = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
         scores: np.ndarray = matrix.toarray()
         if len(self._rows):
-            scores += _term_counts(claims.numbered(self._row_of), len(self._rows)) @ self._rows
+            common = claims.numbered(self._row_of)
+            scores += _occurrences(common, len(self._rows), np.float32) @ self._rows
         return scores
 
     def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
@@ -360,16 +391,20 @@ class Postings:
         else:
             is_match = scores > 0
         # A term in half of the documents may weigh nothing, or less.
-        for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
-            for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
-                entries = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
-                is_match[row, self.counts.documents[entries]] = True
+        counts = self.counts
+        is_weightless = ~self._lifts[claims.ids]
+        for row in np.unique(claims.owners[is_weightless]):
+            start, end = claims.bounds[row], claims.bounds[row + 1]
+            for term in claims.ids[start:end]:
+                entries = slice(counts.indptr[term], counts.indptr[term + 1])
+                is_match[row, counts.documents[entries]] = True
         return is_match
 
 
-def _term_counts(claims: Terms, terms: int) -> csr_array:
-    units = np.ones(len(claims.ids), dtype=np.float32)
-    return _csr(units, claims.ids, claims.bounds, (len(claims), terms))
+def _occurrences(texts: Terms, terms: int, kind: type[np.number[Any]]) -> csr_array:
+    """Count each text's terms, [texts, terms]: an entry of 1 for each occurrence."""
+    units = np.ones(len(texts.ids), dtype=kind)
+    return _csr(units, texts.ids, texts.bounds, (len(texts), terms))
 
 
 def _csr(

@@ -12,11 +12,16 @@ from claim2source.core.run import Pool, Run
 # How many times `k` candidates a row may have to be sorted in one table with the others.
 _WIDEST = 4
 _LARGEST_KEY = np.uint64(2**64 - 1)
+# All bits of a float32 but its sign.
+_LARGEST_BITS = np.uint32(0x7FFFFFFF)
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
     """Collect the candidates of the claims that have some; None when none does."""
-    pool = {c.id: frozenset(c.candidates) for c in claims if c.candidates is not None}
+    pool: dict[str, frozenset[str]] = {}
+    for claim in claims:
+        if claim.candidates is not None:
+            pool[claim.id] = frozenset(claim.candidates)
     return pool or None
 
 
@@ -46,19 +51,22 @@ class SourceIds:
 
     def candidates(self, claim: Claim) -> np.ndarray:
         """Locate a claim's candidates, ascending; ids that are not here are left out."""
-        return self._locate(set(claim.candidates or ()).difference(claim.excluded))
+        candidates = set(claim.candidates or ())
+        return self._locate(candidates.difference(claim.excluded))
 
     def excluded(self, claim: Claim) -> np.ndarray:
         """Locate the sources that are not ranked for a claim, ascending."""
         return self._locate(claim.excluded)
 
     def _locate(self, sources: Collection[str]) -> np.ndarray:
-        positions = (self.position_of.get(source, -1) for source in sources)
-        return np.array(sorted(set(positions) - {-1}), dtype=np.int64)
+        positions = {self.position_of.get(source, -1) for source in sources}
+        positions.discard(-1)
+        return np.array(sorted(positions), dtype=np.int64)
 
     def run(self, claims: Sequence[Claim], positions: np.ndarray, scores: np.ndarray) -> Run:
         """Build a run from positions (-1: none) and scores, [claims, k] each."""
-        claim_ids, codes = [claim.id for claim in claims], self._codes[positions]
+        claim_ids = [claim.id for claim in claims]
+        codes = self._codes[positions]
         pool = candidate_pool(claims)
         return Run.from_codes(claim_ids, self.vocabulary, codes, scores, pool=pool)
 
@@ -73,9 +81,11 @@ def top_k_floors(scores: np.ndarray, k: int) -> np.ndarray:
     if width < 2:
         blocks, highest = scores.shape[1], scores
     else:
-        blocked = scores[:, : width * blocks]
-        highest = blocked.reshape(len(scores), width, blocks).max(axis=1)
-    floors: np.ndarray = np.partition(highest, blocks - k, axis=1)[:, blocks - k]
+        covered = scores[:, : width * blocks]
+        blocked = covered.reshape(len(scores), width, blocks)
+        highest = blocked.max(axis=1)
+    place = blocks - k
+    floors: np.ndarray = np.partition(highest, place, axis=1)[:, place]
     return floors
 
 
@@ -86,17 +96,22 @@ def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
     2**32 - 1; `scores` hold no NaN.
     """
     # Adding 0 makes -0 equal to 0. A float's bits order as its value does, except for the sign.
-    bits = (scores.astype(np.float32) + np.float32(0)).view(np.uint32)
-    descending = np.where(bits >> 31, bits, np.uint32(0x7FFFFFFF) - bits)
-    keys: np.ndarray = (descending.astype(np.uint64) << np.uint64(32)) | order.astype(np.uint64)
+    without_sign = scores.astype(np.float32) + np.float32(0)
+    bits = without_sign.view(np.uint32)
+    is_negative = bits >> 31
+    descending = np.where(is_negative, bits, _LARGEST_BITS - bits)
+    high = descending.astype(np.uint64) << np.uint64(32)
+    keys: np.ndarray = high | order.astype(np.uint64)
     return keys
 
 
 def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Unpack `sort_keys`: the scores (float32) and the order (int64)."""
     descending = (keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(descending >> 31, descending, np.uint32(0x7FFFFFFF) - descending)
-    return bits.view(np.float32), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    is_negative = descending >> 31
+    bits = np.where(is_negative, descending, _LARGEST_BITS - descending)
+    order = keys & np.uint64(0xFFFFFFFF)
+    return bits.view(np.float32), order.astype(np.int64)
 
 
 def take_top_rows(
@@ -113,26 +128,33 @@ def take_top_rows(
     positions = np.full((len(scores), k), -1, dtype=np.int64)
     tops = np.zeros((len(scores), k), dtype=np.float32)
     # A row with many ties would make the table below as wide for all rows.
-    wide = np.flatnonzero(counts > _WIDEST * k)
+    widest = _WIDEST * k
+    wide = np.flatnonzero(counts > widest)
     for row in wide:
-        columns_of_row = np.flatnonzero(mask[row])
-        positions[row], tops[row] = take_top(scores[row, columns_of_row], columns_of_row, k, order)
+        row_columns = np.flatnonzero(mask[row])
+        row_scores = scores[row, row_columns]
+        positions[row], tops[row] = take_top(row_scores, row_columns, k, order)
     if len(wide):
-        narrow = counts[rows] <= _WIDEST * k
-        cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
+        narrow = counts[rows] <= widest
+        cells = cells[narrow]
+        rows = rows[narrow]
+        columns = columns[narrow]
         counts[wide] = 0
-    rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.full(
-        (len(scores), max(k, int(counts.max(initial=0)))), _LARGEST_KEY, dtype=np.uint64
-    )
-    table[rows, rank] = sort_keys(scores.ravel()[cells], order[columns])
+
+    # The candidates of each row, side by side, sorted as one table.
+    starts = np.cumsum(counts) - counts
+    places = np.arange(len(rows)) - np.repeat(starts, counts)
+    width = max(k, int(counts.max(initial=0)))
+    table = np.full((len(scores), width), _LARGEST_KEY, dtype=np.uint64)
+    table[rows, places] = sort_keys(scores.ravel()[cells], order[columns])
     table.sort(axis=1)
-    at = np.empty_like(order)
-    at[order] = np.arange(len(order))
     best = table[:, :k]
     filled = best != _LARGEST_KEY
-    tops[filled], rank = unsorted_keys(best[filled])
-    positions[filled] = at[rank]
+    tops[filled], orders = unsorted_keys(best[filled])
+
+    position_at = np.empty_like(order)
+    position_at[order] = np.arange(len(order))
+    positions[filled] = position_at[orders]
     return positions, tops
 
 
@@ -144,12 +166,15 @@ def take_top(
     Ties at the cut go by order too, so that a deeper search only adds sources.
     """
     if 0 < k < len(scores):
-        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        place = len(scores) - k
+        threshold = np.partition(scores, place)[place]
         rows = np.flatnonzero(scores >= threshold)
-        scores, positions = scores[rows], positions[rows]
+        scores = scores[rows]
+        positions = positions[rows]
     best = np.lexsort((order[positions], -scores))[:k]
-    pad = k - len(best)
-    return (
-        np.concatenate([positions[best], np.full(pad, -1, dtype=np.int64)]),
-        np.concatenate([scores[best], np.zeros(pad, dtype=np.float32)]).astype(np.float32),
-    )
+    missing = k - len(best)
+    no_positions = np.full(missing, -1, dtype=np.int64)
+    no_scores = np.zeros(missing, dtype=np.float32)
+    top_positions = np.concatenate([positions[best], no_positions])
+    top_scores = np.concatenate([scores[best], no_scores])
+    return top_positions, top_scores.astype(np.float32)

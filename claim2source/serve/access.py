@@ -45,7 +45,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-# (status, why, scope, headers) -> what is sent.
+# (status, reason, scope, headers) -> what is sent.
 Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
 
 
@@ -74,11 +74,16 @@ class Rate:
 
     def wait(self, address: str) -> int:
         """Count a request; return the seconds to wait if it is one too many, else 0."""
-        key, now = _client_group(address), self.clock()
-        tokens, at = self._left.pop(key, (float(self.rate), now))
-        tokens = min(self.rate, tokens + (now - at) * self.rate / 60)
-        seconds = 0 if tokens >= 1 else ceil((1 - tokens) * 60 / self.rate - 1e-6)
-        self._left[key] = (tokens if seconds else tokens - 1, now)
+        key = _client_group(address)
+        now = self.clock()
+        tokens, last = self._left.pop(key, (float(self.rate), now))
+        tokens = min(self.rate, tokens + (now - last) * self.rate / 60)
+        seconds = 0
+        if tokens < 1:
+            seconds = ceil((1 - tokens) * 60 / self.rate - 1e-6)
+        if not seconds:
+            tokens -= 1
+        self._left[key] = (tokens, now)
         if len(self._left) > ADDRESSES:
             self._left.popitem(last=False)
         return seconds
@@ -124,34 +129,57 @@ class Access:
                 await self.refusal(500, reason, scope, {})(scope, receive, send_once)
 
     def _refused(self, scope: Scope) -> Response | None:
-        headers, path, close = Headers(scope=scope), scope["path"], {"connection": "close"}
-        host = headers.get("host", "")
-        if self.settings.hosts is not None and _without_port(host) not in self.settings.hosts:
+        """Refuse a request by its head; None if it is admitted."""
+        headers = Headers(scope=scope)
+        close = {"connection": "close"}
+        if not self._is_served(headers):
             return self.refusal(421, "this host is not served here", scope, close)
-        free = any(_is_under(path, prefix) for prefix in FREE)
-        if self._rate is not None and not free:
-            address = scope["client"][0] if scope.get("client") else ""
-            if seconds := self._rate.wait(address):
-                reason = f"too many requests; try again in {seconds} s"
-                return self.refusal(429, reason, scope, close | {"retry-after": str(seconds)})
-        is_open = any(_is_under(path, prefix) for prefix in OPEN)
-        if self.settings.token is not None and not is_open and not self._has_token(headers):
-            return self.refusal(
-                401, "a token is needed", scope, close | {"www-authenticate": "Bearer"}
-            )
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
-            return self.refusal(403, "another site's page may not ask", scope, close)
-        # The page itself may be led to, with a post in its form; it searches when its reader asks.
-        if is_foreign(headers) and (scope["method"] != "GET" or path == MCP):
-            return self.refusal(403, "another site's page may not ask", scope, close)
+        seconds = self._seconds_to_wait(scope)
+        if seconds:
+            reason = f"too many requests; try again in {seconds} s"
+            return self.refusal(429, reason, scope, close | {"retry-after": str(seconds)})
+        if self._lacks_token(scope["path"], headers):
+            bearer = {"www-authenticate": "Bearer"}
+            return self.refusal(401, "a token is needed", scope, close | bearer)
+        if _is_cross_origin(scope, headers):
+            return self.refusal(403, "cross-origin request refused", scope, close)
         return None
+
+    def _is_served(self, headers: Headers) -> bool:
+        hosts = self.settings.hosts
+        return hosts is None or _without_port(headers.get("host", "")) in hosts
+
+    def _seconds_to_wait(self, scope: Scope) -> int:
+        """Count a request of its address; 0 if it is not one too many."""
+        if self._rate is None or _is_under_any(scope["path"], FREE):
+            return 0
+        address = ""
+        if scope.get("client"):
+            address = scope["client"][0]
+        return self._rate.wait(address)
+
+    def _lacks_token(self, path: str, headers: Headers) -> bool:
+        if self.settings.token is None or _is_under_any(path, OPEN):
+            return False
+        return not self._has_token(headers)
 
     def _has_token(self, headers: Headers) -> bool:
         token = self.settings.token or ""
         kind, _, value = headers.get("authorization", "").partition(" ")
         bearer = kind.lower() == "bearer" and same_secret(value.strip(), token)
         return bearer or same_secret(_cookie(headers.get("cookie", "")), token_cookie(token))
+
+
+def _is_cross_origin(scope: Scope, headers: Headers) -> bool:
+    """Whether another site's page asks.
+
+    The page itself may be led to, with a post in its form; it searches when its reader asks.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+        return True
+    is_link = scope["method"] == "GET" and scope["path"] != MCP
+    return is_foreign(headers) and not is_link
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -177,13 +205,21 @@ def _cookie(header: str) -> str:
     return "" if morsel is None else morsel.value
 
 
+def _is_under_any(path: str, prefixes: Iterable[str]) -> bool:
+    return any(_is_under(path, prefix) for prefix in prefixes)
+
+
 def _is_under(path: str, prefix: str) -> bool:
-    return path.startswith(prefix) if prefix.endswith("/") else path == prefix
+    if prefix.endswith("/"):
+        return path.startswith(prefix)
+    return path == prefix
 
 
 def _without_port(host: str) -> str:
     name, _, port = host.rpartition(":")
-    return (name if name and is_digits(port) else host).lower()
+    if name and is_digits(port):
+        host = name
+    return host.lower()
 
 
 def _client_group(address: str) -> str:
@@ -192,7 +228,9 @@ def _client_group(address: str) -> str:
         host = ipaddress.ip_address(address)
     except ValueError:
         return address
-    return str(host if host.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+    if host.version == 4:
+        return str(host)
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:
@@ -201,16 +239,18 @@ async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | Non
     length = Headers(scope=scope).get("content-length", "")
     if is_digits(length) and (len(length) > 12 or int(length) > DISCARDED):
         return large
-    parts, size = list[bytes](), 0
+    parts: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(SECONDS):
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
                     return None
-                size += len(message.get("body", b""))
+                part = message.get("body", b"")
+                size += len(part)
                 if size <= MAX_BYTES:
-                    parts.append(message.get("body", b""))
+                    parts.append(part)
                 if size > DISCARDED:
                     return large
                 if not message.get("more_body", False):

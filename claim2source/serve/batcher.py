@@ -101,7 +101,8 @@ class RequestBatcher:
         with self._changed:
             waiting = self._batch_size + self._queued()
             if self._closed or waiting + len(posts) > self.capacity:
-                raise _too_busy(min(LONGEST, max(1, ceil(waiting * self._pace))))
+                seconds = ceil(waiting * self._pace)
+                raise _too_busy(min(LONGEST, max(1, seconds)))
             self._jobs.append(job)
             self._changed.notify()
         try:
@@ -129,17 +130,21 @@ class RequestBatcher:
         """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
-            jobs, waiting = list[_Job](), deque[_Job]()
+            jobs: list[_Job] = []
+            waiting: deque[_Job] = deque()
             for job in self._jobs:
-                same_settings = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
-                fits = not jobs or self._batch_size + len(job.posts) <= MAX_BATCH
-                if not (same_settings and fits):
+                if jobs and not self._fits(job, jobs[0]):
                     waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
                     jobs.append(job)
                     self._batch_size += len(job.posts)
             self._jobs = waiting
             return jobs
+
+    def _fits(self, job: _Job, first: _Job) -> bool:
+        """Whether one search can answer a request together with the first one of a batch."""
+        has_same_settings = (job.k, job.where) == (first.k, first.where)
+        return has_same_settings and self._batch_size + len(job.posts) <= MAX_BATCH
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:
@@ -155,10 +160,12 @@ class RequestBatcher:
                 NoAnswer(500, "the search failed; the server's log says why")
             )
             return
+        start = 0
         for job in jobs:
-            own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
+            end = start + len(job.posts)
             self._free_capacity(job)
-            job.answers.set_result(own)
+            job.answers.set_result(answers[start:end])
+            start = end
 
     def _free_capacity(self, job: _Job) -> None:
         """Free what a request takes before its client learns of it and sends the next."""
@@ -171,13 +178,19 @@ class RequestBatcher:
                 job.on_part(part)
 
         started = time.monotonic()
-        posts = [post for job in jobs for post in job.posts]
+        posts: list[Post] = []
+        for job in jobs:
+            posts += job.posts
         self.finder.on_part = on_part
         # Posts of several askers may have the same ids.
         numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
         answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
-        self._pace = 0.8 * self._pace + 0.2 * (time.monotonic() - started) / len(posts)
-        return [replace(answer, post=post) for answer, post in zip(answers, posts, strict=True)]
+        seconds = (time.monotonic() - started) / len(posts)
+        self._pace = 0.8 * self._pace + 0.2 * seconds
+        own_answers = []
+        for answer, post in zip(answers, posts, strict=True):
+            own_answers.append(replace(answer, post=post))
+        return own_answers
 
 
 def _too_busy(seconds: int) -> NoAnswer:

@@ -103,8 +103,9 @@ class Page:
     async def show(self, request: Request) -> Response:
         """Show the form, and the papers of a post that is given with it."""
         fields = {name: request.query_params.get(name, "") for name in LABELS}
-        values: dict[str, Any] = {"given": fields, "found": None, "why": None}
-        status, headers = 200, dict[str, str]()
+        values: dict[str, Any] = {"given": fields, "found": None, "reason": None}
+        status = 200
+        headers: dict[str, str] = {}
         if fields["post"].strip() and not is_foreign(request.headers):
             try:
                 given = {name: text for name, text in fields.items() if text.strip()}
@@ -112,21 +113,22 @@ class Page:
                 values["found"] = await self.ask(question, lambda part: None)
             except ValidationError as error:
                 field, reason = first_problem(error.errors(include_url=False))
-                status, values["why"] = 422, f"{LABELS.get(field, field)}: {reason}"
+                status, values["reason"] = 422, f"{LABELS.get(field, field)}: {reason}"
             except NoAnswer as error:
-                status, headers, values["why"] = error.status, error.headers, str(error)
-        answer = values["found"]
-        cards = [] if answer is None else await asyncio.to_thread(self.cards, answer)
-        return self._rendered(
-            "page.html", status, headers, **values, cards=cards, origin=server_origin(request)
-        )
+                status, headers, values["reason"] = error.status, error.headers, str(error)
+        cards: list[PaperCard] = []
+        if values["found"] is not None:
+            cards = await asyncio.to_thread(self.cards, values["found"])
+        values |= {"cards": cards, "origin": server_origin(request)}
+        return self._rendered("page.html", status, headers, **values)
 
     async def answer(self, question: Question) -> Response:
         """Answer the page's script: a line of JSON for each part of the work, then the papers."""
         return StreamingResponse(self._lines(question), media_type="application/x-ndjson")
 
     async def _lines(self, question: Question) -> AsyncIterator[str]:
-        loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        loop = asyncio.get_running_loop()
+        parts: asyncio.Queue[str | None] = asyncio.Queue()
 
         def on_part(part: str) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
@@ -152,10 +154,13 @@ class Page:
             form = parse_qs(body, max_num_fields=10)
         except ValueError:
             form = {}
-        token, post = (form.get(name, [""])[0] for name in ("token", "post"))
+        token = form.get("token", [""])[0]
+        post = form.get("post", [""])[0]
         if self.access.token is None or not same_secret(token.strip(), self.access.token):
             return self._enter(403, "This is not the token.", post)
-        address = f"/?{urlencode({'post': post})}" if post else "/"
+        address = "/"
+        if post:
+            address += f"?{urlencode({'post': post})}"
         response = RedirectResponse(address, 303)
         response.set_cookie(
             COOKIE,
@@ -185,29 +190,34 @@ class Page:
         """Prepare an answer's papers: the post's words are marked."""
         claim = answer.post.claim(answer.lang)
         terms = set(self._analyser.claim(claim))
-        return [
-            PaperCard(
-                match,
-                self._highlight(heading(match.paper), terms),
-                about(match.paper),
-                format_scores(match),
-                self._highlight(match.sentence, terms),
-                self._highlight(match.paper.source.abstract, terms),
-                as_bibtex([replace(answer, matches=(match,))]),
+        cards = []
+        for match in answer.matches:
+            paper = match.paper
+            card = PaperCard(
+                match=match,
+                heading=self._highlight(heading(paper), terms),
+                about=about(paper),
+                scores=format_scores(match),
+                sentence=self._highlight(match.sentence, terms),
+                abstract=self._highlight(paper.source.abstract, terms),
+                bibtex=as_bibtex([replace(answer, matches=(match,))]),
             )
-            for match in answer.matches
-        ]
+            cards.append(card)
+        return cards
 
     def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
         """Divide a text into words that share a term with the post, and the text between them."""
         spans = [match.span() for match in WORD.finditer(text)]
         words = self._analyser.texts([text[start:end] for start, end in spans])
-        pieces, last = list[Piece](), 0
+        pieces: list[Piece] = []
+        last = 0
         for (start, end), own in zip(spans, words, strict=True):
             if not terms.isdisjoint(own):
-                pieces += [(text[last:start], False), (text[start:end], True)]
+                pieces.append((text[last:start], False))
+                pieces.append((text[start:end], True))
                 last = end
-        return [piece for piece in [*pieces, (text[last:], False)] if piece[0]]
+        pieces.append((text[last:], False))
+        return [piece for piece in pieces if piece[0]]
 
     def _rendered(
         self,

@@ -50,8 +50,10 @@ class Optional:
 
     def value_or_default(self, value: object) -> object:
         """Return a value, or the default if none is given."""
-        absent = value is None or isinstance(value, str) and not value.strip(" \t\r\n")
-        return self.default if absent else value
+        is_blank = isinstance(value, str) and not value.strip(" \t\r\n")
+        if value is None or is_blank:
+            return self.default
+        return value
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Look at the value before its type does."""
@@ -60,12 +62,14 @@ class Optional:
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: JsonHandler) -> Any:
         """Add null and empty text to the type's schema."""
         schema = handler(core)
-        about = {name: schema.pop(name) for name in ("description", "examples") if name in schema}
-        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != {"type": "null"}]
-        return {
-            "anyOf": [*kinds, {"type": "string", "pattern": _NOTHING}, {"type": "null"}],
-            **about,
-        }
+        about = {}
+        for name in ("description", "examples"):
+            if name in schema:
+                about[name] = schema.pop(name)
+        null = {"type": "null"}
+        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != null]
+        kinds += [{"type": "string", "pattern": _NOTHING}, null]
+        return {"anyOf": kinds, **about}
 
 
 def iso_day(value: object) -> object:
@@ -134,9 +138,10 @@ DEFAULT_PAPERS = 10
 
 def count(value: object) -> object:
     """Refuse what pydantic would take for a whole number. Raises ValueError."""
-    text = value.strip() if isinstance(value, str) else ""
-    is_text = isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,9}", text) is not None
-    if isinstance(value, int) and not isinstance(value, bool) or is_text:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str):
+        is_number = re.fullmatch("[+-]?[0-9]{1,9}", value.strip()) is not None
+    if is_number:
         return value
     raise ValueError("must be a whole number")
 
@@ -343,8 +348,12 @@ def first_problem(errors: Sequence[Any]) -> tuple[str, str]:
     """Name the field of pydantic's first error, and say in plain words why it is refused."""
     first = errors[0]
     path = [str(part) for part in first["loc"]]
-    path = path[1:] if path[:1] == ["body"] and len(path) > 1 else path
-    kind = path[-1] if first["type"] == "string_pattern_mismatch" else first["type"]
+    if path[:1] == ["body"] and len(path) > 1:
+        path = path[1:]
+    field = ".".join(path)
+    kind = first["type"]
+    if kind == "string_pattern_mismatch":
+        kind = path[-1]
     if kind in _REASONS:
-        return ".".join(path), _REASONS[kind].format(**first.get("ctx", {}))
-    return ".".join(path), first["msg"].removeprefix("Value error, ")
+        return field, _REASONS[kind].format(**first.get("ctx", {}))
+    return field, first["msg"].removeprefix("Value error, ")

@@ -71,7 +71,7 @@ def model(threshold: float = 0.5) -> AbstainModel:
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         ({"format": 2}, "format"),
         ({"bias": None}, "bias"),

@@ -100,7 +100,7 @@ def negative(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("record", "field", "why"),
+    ("record", "field", "reason"),
     [
         (changed(claim=...), "claim", "missing"),
         (changed(claim="c9"), "claim", "'c9' is not a training claim"),

@@ -49,7 +49,7 @@ def test_a_golden_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "why"),
+    ("rows", "reason"),
     [
         ([row("c1", "g", "n1"), row("c2", "g", "n1")], "claim: 'c2' has no text"),
         ([row("c1", "g", "blank")], "source: 'blank' has no text"),

@@ -127,7 +127,7 @@ ABSURD: list[tuple[dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "why"), ABSURD)
+@pytest.mark.parametrize(("values", "reason"), ABSURD)
 def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], reason: str) -> None:
     file = copy / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))

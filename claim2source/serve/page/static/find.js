@@ -7,11 +7,11 @@ const stages = JSON.parse(progress.dataset.stages);
 const KEY = "claim2source.posts", MOST = 20;
 let request = null;
 
-function showProblem(why) {
+function showProblem(reason) {
   const line = document.createElement("p");
   line.className = "problem";
   line.setAttribute("role", "alert");
-  line.textContent = why;
+  line.textContent = reason;
   answer.replaceChildren(line);
 }
 
