@@ -3,8 +3,7 @@
 Prints the leaderboard: scores by language, and paired tests against any row. `--out` keeps it,
 with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
 comparison as one page that loads nothing. `--published` sets our scores beside the papers' tables
-instead, and adds them to the page. `--checklist` writes what working notes and the ACM ask for,
-from reports alone; `--benchmarks` writes the page of results of a folder like `docs/results`.
+instead, and adds them to the page.
 """
 
 from __future__ import annotations
@@ -17,31 +16,17 @@ from claim2source.core.files import write_json, write_text
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.terminal import say
 from claim2source.data.wandb import require_tracking
-from claim2source.evaluation.benchmarks import TITLE as BENCHMARKS
-from claim2source.evaluation.benchmarks import Benchmarks
-from claim2source.evaluation.checklist import TITLE as CHECKLIST
-from claim2source.evaluation.checklist import checklist
 from claim2source.evaluation.compare import Leaderboard
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.published.tables import load_published
-from claim2source.evaluation.reports import ReportConfig, named_reports, read_reports
+from claim2source.evaluation.reports import ReportConfig, read_reports
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
     config = read_config(ReportConfig, argv, program="eval/report.py", description=__doc__ or "")
     require_tracking(config.wandb)
-    if config.benchmarks is not None:
-        require_output_file(config.benchmarks, BENCHMARKS, option="--benchmarks")
-        write_text(config.benchmarks, Benchmarks(config.reports[0]).page())
-        say(f"results in {config.benchmarks}")
-        return
-    if config.checklist is not None:
-        require_output_file(config.checklist, CHECKLIST, option="--checklist")
-        write_text(config.checklist, checklist(named_reports(config.reports)))
-        say(f"checklist in {config.checklist}")
-        return
     if config.out is not None:
         require_output(config.out)
     if config.html is not None:

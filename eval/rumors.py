@@ -16,8 +16,9 @@ from claim2source.core.config import Between, Seed, list_field, read_config, req
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
-from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, Table
-from claim2source.core.run import Cost, Run, join_results
+from claim2source.core.records import Claim
+from claim2source.core.report import MACRO, Choice, NotRun, Report, Rule, SystemReport
+from claim2source.core.run import Cost, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.rumors import (
@@ -33,7 +34,7 @@ from claim2source.data.rumors import (
 )
 from claim2source.data.store import Store
 from claim2source.data.submissions import require_zip, zip_submission
-from claim2source.evaluation.evaluate import make_report, with_whole
+from claim2source.evaluation.evaluate import ScoredSystem, make_report, with_whole
 from claim2source.evaluation.files import require_one_row
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rows import not_run_row
@@ -97,13 +98,16 @@ class RumorsConfig(ModelOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """System's evidence, verdicts and report."""
+class Verified:
+    """System that found evidence and gave verdicts, with their scores; None without labels."""
 
-    report: SystemReport
-    run: Run
+    system: ScoredSystem
     verdicts: Verdicts
     scores: RumorScores | None = None
+
+    @property
+    def name(self) -> str:
+        return self.system.report.name
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -119,11 +123,7 @@ def verify_rumors(config: RumorsConfig) -> str:
     """
     # Refuse what cannot be done before anything is run.
     require_output(config.out)
-    require(bool(config.systems), "systems", config.systems, "one or more files")
-    systems = read_systems(config.systems)
-    for name in config.only or ():
-        require(name in systems, "only", name, ", ".join(systems))
-    systems = {name: systems[name] for name in config.only or systems}
+    systems = _read_systems(config)
     _require_outputs(config, [*systems])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)
@@ -135,24 +135,45 @@ def verify_rumors(config: RumorsConfig) -> str:
         raise UserError(f"submit: {not_run[0].system} did not run")
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
 
-    # Write.
+    parts = _write(config, report, rows, rumors)
+    if not rows:
+        raise nothing_ran(report.not_run, config.out)
+    return render(parts)
+
+
+def _read_systems(config: RumorsConfig) -> dict[str, System]:
+    """Read the systems to run, by name. Raises `ConfigError` for one that is not there."""
+    require(bool(config.systems), "systems", config.systems, "one or more files")
+    systems = read_systems(config.systems)
+    if not config.only:
+        return dict(systems)
+    for name in config.only:
+        require(name in systems, "only", name, ", ".join(systems))
+    return {name: systems[name] for name in config.only}
+
+
+def _write(
+    config: RumorsConfig, report: Report, rows: Sequence[Verified], rumors: Rumors
+) -> list[Part]:
+    """Write the systems' files and the report; return its tables."""
     parts: list[Part] = [f"{config.dataset}, {report.split}"]
-    parts += [_score_table(rows)] if rows and rumors.is_labelled else []
-    parts += [_stage_table(rows)] if rows else []
-    other = "rumours that nothing is reported on"
-    parts += remaining_parts(report, "all rumours" if validation is None else other)
+    if rows and rumors.is_labelled:
+        parts.append(_score_table(rows))
+    if rows:
+        parts.append(_stage_table(rows))
+    is_cross_validated = config.choose_on is None
+    chosen_on = "all rumours" if is_cross_validated else "rumours that nothing is reported on"
+    parts += remaining_parts(report, chosen_on)
     for row in rows:
-        folder = config.out / row.report.name
-        write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
-        write_verification(rumors, row.run, row.verdicts, folder / VERIFICATION)
+        folder, run = config.out / row.name, row.system.run
+        write_evidence(run, folder / EVIDENCE, row.name.replace(" ", "_"))
+        write_verification(rumors, run, row.verdicts, folder / VERIFICATION)
         if config.submit is not None:
             parts += _submit(config.submit, folder, rumors)
     parts += _compare_precision(rows, config.out / ANOVA)
     write_markdown(config.out, "Rumours", parts)
     report.write(config.out)
-    if not rows:
-        raise nothing_ran(report.not_run, config.out)
-    return render(parts)
+    return parts
 
 
 def _require_runnable(
@@ -161,11 +182,15 @@ def _require_runnable(
     simulated = any(system.is_simulated for system in systems)
     allowed = "none of a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
-    if fit := [system.name for system in systems if system.is_fit]:
-        labelled = (rumors if validation is None else validation).is_labelled
-        require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
-        fewest = validation is not None or config.folds <= len(rumors.rumors)
-        require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
+    fit = [system.name for system in systems if system.is_fit]
+    if not fit:
+        return
+    labelled = rumors if validation is None else validation
+    allowed = "systems without `fit`: the rumours have no labels"
+    require(labelled.is_labelled, "only", fit[0], allowed)
+    count = len(rumors.rumors)
+    is_enough = validation is not None or config.folds <= count
+    require(is_enough, "folds", config.folds, f"at most the {count} rumours")
 
 
 def _run(
@@ -173,7 +198,7 @@ def _run(
     systems: Mapping[str, System],
     rumors: Rumors,
     validation: Rumors | None,
-) -> tuple[list[Row], list[NotRun]]:
+) -> tuple[list[Verified], list[NotRun]]:
     """Run and score systems; list those that fail as not run, but for one alone."""
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
@@ -234,17 +259,30 @@ def _run_system(
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
         claims = [claim for claim in data.claims if claim.id in fold]
         parts.append(fitted.index(data.sources).search(claims, MAX_TWEETS))
-    choices = []
-    for number, choice in enumerate(fitted_system.choices):
+    choices = _cross_validated(fitted_system.choices, parts)
+    return _join_folds(parts, data.claims, choices)
+
+
+def _cross_validated(choices: Sequence[Choice], parts: Sequence[SystemResult]) -> list[Choice]:
+    """Note on the choices of all rumours that the scores are those of the folds' own choices."""
+    noted = []
+    for number, choice in enumerate(choices):
         different = len({repr(part.choices[number].settings) for part in parts})
         note = (
-            f"the report's scores are cross-validated: {len(folds)} folds, each ranked and judged "
+            f"the report's scores are cross-validated: {len(parts)} folds, each ranked and judged "
             f"by what was chosen on the others ({different} different settings)"
         )
-        choices.append(replace(choice, note=note))
+        noted.append(replace(choice, note=note))
+    return noted
+
+
+def _join_folds(
+    parts: Sequence[SystemResult], claims: Sequence[Claim], choices: Sequence[Choice]
+) -> SystemResult:
+    """Join the results of the folds, stage by stage."""
     stages = []
     for number, (name, first) in enumerate(parts[0].stages):
-        joined = join_results([part.stages[number].result for part in parts], data.claims)
+        joined = join_results([part.stages[number].result for part in parts], claims)
         stages.append(StageResult(name, replace(joined, settings=first.settings)))
     cost = sum((part.cost for part in parts), Cost())
     return replace(parts[0], stages=tuple(stages), cost=cost, choices=tuple(choices))
@@ -253,96 +291,99 @@ def _run_system(
 def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     """Part rumours at random in folds of alike labels."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
-    by_label = sorted(
-        (rumors.rumors[number] for number in order), key=lambda rumor: str(rumor.label)
-    )
+    shuffled = [rumors.rumors[number] for number in order]
+    by_label = sorted(shuffled, key=lambda rumor: str(rumor.label))
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _make_row(system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig) -> Row:
+def _make_row(
+    system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig
+) -> Verified:
     """Describe and score a system's result; a verdict is the last stage's note."""
-    label = system.full_label()
-    failures = {
-        f"{stage.name}: {reason}": count
-        for stage in result.stages
-        for reason, count in stage.result.failure_counts().items()
-    }
+    failures: dict[str, int] = {}
+    for stage in result.stages:
+        for reason, count in stage.result.failure_counts().items():
+            failures[f"{stage.name}: {reason}"] = count
     report = SystemReport(
         system.name,
-        label,
+        system.full_label(),
         system.name,
         failures=failures,
         runs=system.name,
         simulated=system.is_simulated,
     )
-    notes = result.result.notes
-    verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]
-    report, run = with_whole(report, result, rumors.dataset), result.result.run
+    report = with_whole(report, result, rumors.dataset)
+    scored = ScoredSystem(report, result.result.run)
+    verdicts: Verdicts = {}
+    for claim, note in result.result.notes.items():
+        if note in LABELS:
+            verdicts[claim] = note  # type: ignore[assignment]
     if not rumors.is_labelled:
-        return Row(report, run, verdicts)
-    scores = score_rumors(rumors, run, verdicts, config.repeats, config.seed)
-    table: Table = {rumors.language: {**scores.defined, "queries": len(rumors.rumors)}}
-    macro = table[rumors.language]
-    report = replace(report, languages=table, macro=macro, intervals=scores.intervals)
-    return Row(report, run, verdicts, scores)
-
-
-def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:
-    """Collect the systems in a report; the first one's scores stand at its top."""
-    systems = {row.report.name: row.report for row in rows}
-    main = next(iter(rows), None)
-    report = make_report(
-        rumors.dataset,
-        systems,
-        None if main is None else main.report.name,
-        name=str(config.dataset),
-        program=PROGRAM,
+        return Verified(scored, verdicts)
+    scores = score_rumors(rumors, scored.run, verdicts, config.repeats, config.seed)
+    row = {**scores.defined, "queries": len(rumors.rumors)}
+    scored = scored.with_report(
+        languages={rumors.language: row}, macro=row, intervals=scores.intervals
     )
-    first = None if main is None else main.scores
-    headline = {name: None if first is None else first.values[name] for name in HEADLINE}
-    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.defined)
-    definitions = [f"{name}: {DEFINITIONS[name]}." for name in metrics]
+    return Verified(scored, verdicts, scores)
+
+
+def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Verified]) -> Report:
+    """Make the report of the rows; the first one's scores are at its top."""
+    systems = {row.name: row.system for row in rows}
+    main = rows[0].name if rows else None
+    name = str(config.dataset)
+    report = make_report(rumors.dataset, systems, main, name=name, program=PROGRAM)
+    headline: dict[str, float | None] = dict.fromkeys(HEADLINE)
+    if rows and rows[0].scores is not None:
+        headline = {metric: rows[0].scores.values[metric] for metric in HEADLINE}
+    metrics: dict[str, None] = {}
+    for row in rows:
+        if row.scores is not None:
+            metrics |= dict.fromkeys(row.scores.defined)
+    definitions = [f"{metric}: {DEFINITIONS[metric]}." for metric in metrics]
     report = replace(report, headline=headline, notes=(*report.notes, *definitions))
-    return with_published(report, [row.report for row in rows if not row.report.simulated])
+    real = [system.report for system in systems.values() if not system.report.simulated]
+    return with_published(report, real)
 
 
-def _score_table(rows: Sequence[Row]) -> TextTable:
+def _score_table(rows: Sequence[Verified]) -> TextTable:
     """Tabulate scores, and mark systems in which a made-up server has a part."""
-    cells: list[list[Cell]] = [
-        [
-            row.report.name + (" (simulated)" if row.report.simulated else ""),
-            *(row.report.macro.get(name) for name in HEADLINE),
-            row.report.bounds(MACRO, HEADLINE[0]),
-        ]
-        for row in rows
-    ]
+    cells: list[list[Cell]] = []
+    for row in rows:
+        report = row.system.report
+        name = f"{report.name} (simulated)" if report.simulated else report.name
+        scores = [report.macro.get(metric) for metric in HEADLINE]
+        cells.append([name, *scores, report.bounds(MACRO, HEADLINE[0])])
     return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
 
 
-def _stage_table(rows: Sequence[Row]) -> TextTable:
+def _stage_table(rows: Sequence[Verified]) -> TextTable:
     """Tabulate the costs and failures of each system's stages."""
-    cells: list[list[Cell]] = [
-        [
-            row.report.name,
-            stage.name,
-            f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
-            stage.cost.tokens or None,
-            "; ".join(f"{reason} ({count})" for reason, count in stage.failures.items()) or None,
-        ]
-        for row in rows
-        for stage in row.report.stages
-    ]
+    cells: list[list[Cell]] = []
+    for row in rows:
+        for stage in row.system.report.stages:
+            prefix = ">" if stage.cost.reused else ""
+            failures = [f"{reason} ({count})" for reason, count in stage.failures.items()]
+            cells.append(
+                [
+                    row.name,
+                    stage.name,
+                    f"{prefix}{stage.cost.seconds:.2f}",
+                    stage.cost.tokens or None,
+                    "; ".join(failures) or None,
+                ]
+            )
     columns = ["system", "stage", "seconds", "tokens", "failures"]
     return TextTable(columns, cells, numeric=[False, False, True, True, False])
 
 
-def _compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
+def _compare_precision(rows: Sequence[Verified], file: Path) -> list[Part]:
     """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
-    values = {
-        row.report.name: np.array([*row.scores.average_precision.values()])
-        for row in rows
-        if row.scores is not None and not row.report.simulated
-    }
+    values: dict[str, np.ndarray] = {}
+    for row in rows:
+        if row.scores is not None and not row.system.report.simulated:
+            values[row.name] = np.array(list(row.scores.average_precision.values()))
     if len(values) < 2:
         return []
     rumors = len(next(iter(values.values())))

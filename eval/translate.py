@@ -22,6 +22,7 @@ from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.models.seq2seq import Seq2SeqConfig, translations
 from claim2source.text.quality import first_lines
 from claim2source.text.translate import (
+    ForeignText,
     Translated,
     count_lines,
     foreign_claims,
@@ -83,10 +84,7 @@ def translate(config: TranslateConfig) -> None:
     if config.split is not None:
         ids = {claim.id for claim in load(folder, config.split, lenient=True).claims}
     if config.languages and not config.sources:
-        present = {text.language for text in foreign_claims(folder, overwrite=True)}
-        for language in config.languages if present else ():
-            is_there = any(is_in_language(tag, language) for tag in present)
-            require(is_there, "languages", language, sorted_languages(present))
+        _require_languages(config.languages, folder)
     texts = foreign_claims(folder, config.languages, ids, overwrite=config.overwrite)
     if config.sources:
         texts += foreign_sources(folder, config.languages, overwrite=config.overwrite)
@@ -96,22 +94,36 @@ def translate(config: TranslateConfig) -> None:
         say(f"{folder}: nothing to translate: what was asked for is English or has a translation")
         if config.out is not None and not config.dry_run:
             write(config, folder, [])
-    elif config.seq2seq.name is not None:
-        if not config.dry_run:
-            replies = translations(config.seq2seq, texts)
-            pairs = zip(texts, replies, strict=True)
-            judged = [reply if reply.kind else text.judge(reply.text) for text, reply in pairs]
-            write(config, folder, [*zip(texts, judged, strict=True)])
-    else:
-        tasks = translation_tasks(texts, config.prompt)
-        with AnswerStore(config.answers or default_answers()) as store:
-            llm = LLM(config.llm, store)
-            if config.dry_run:
-                say(str(llm.plan([task.request for task in tasks])))
-                return
-            results, answers = write_texts(llm, tasks, "translations")
-        write(config, folder, [*zip(texts, results, strict=True)])
-        require_answers(answers, "texts")
+    elif config.seq2seq.name is None:
+        _ask(config, folder, texts)
+    elif not config.dry_run:
+        judged = []
+        for text, reply in zip(texts, translations(config.seq2seq, texts), strict=True):
+            judged.append((text, reply if reply.kind else text.judge(reply.text)))
+        write(config, folder, judged)
+
+
+def _require_languages(languages: Sequence[str], folder: Path) -> None:
+    """Raise `ConfigError` for a language that no foreign claim is in, if there are any."""
+    present = {text.language for text in foreign_claims(folder, overwrite=True)}
+    if not present:
+        return
+    for language in languages:
+        is_there = any(is_in_language(tag, language) for tag in present)
+        require(is_there, "languages", language, sorted_languages(present))
+
+
+def _ask(config: TranslateConfig, folder: Path, texts: Sequence[ForeignText]) -> None:
+    """Translate by a language model and write; `UserError` last for texts without an answer."""
+    tasks = translation_tasks(texts, config.prompt)
+    with AnswerStore(config.answers or default_answers()) as store:
+        llm = LLM(config.llm, store)
+        if config.dry_run:
+            say(str(llm.plan([task.request for task in tasks])))
+            return
+        results, answers = write_texts(llm, tasks, "translations")
+    write(config, folder, list(zip(texts, results, strict=True)))
+    require_answers(answers, "texts")
 
 
 def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:

@@ -20,7 +20,6 @@ from claim2source.core.config import config_options
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.loading import load
-from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.table import EvaluateConfig
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
@@ -31,6 +30,7 @@ from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.trainer import trainer_arguments
+from scripts.benchmarks_page import Benchmarks
 from tests.shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

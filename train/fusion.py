@@ -188,8 +188,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
             "weights": {view.name: round(view.weight, 6) for view in fusion.views},
         },
     )
-    reports = {name: system.report for name, system in scored.items()}
-    report = make_report(reported, reports, LEARNED, name=config.dataset, program="train/fusion.py")
+    report = make_report(reported, scored, LEARNED, name=config.dataset, program="train/fusion.py")
     if config.tests and reported.golds:
         pairs = tuple((LEARNED, name) for name in results if name != LEARNED)
         families = [Family("The learned fusion against the others", pairs)]

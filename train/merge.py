@@ -24,7 +24,7 @@ from claim2source.core.files import atomic_folder, clean_leftovers, require_writ
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
-from claim2source.core.report import Choice, Report, Rule, Settings, SystemReport
+from claim2source.core.report import Choice, Report, Rule, Settings
 from claim2source.core.tables import render
 from claim2source.core.terminal import say
 from claim2source.data.loading import load
@@ -304,11 +304,11 @@ class Comparison:
         )
 
     def report(
-        self, data: Dataset, systems: Mapping[str, SystemReport], main: str, choice: Choice | None
+        self, data: Dataset, systems: Mapping[str, ScoredSystem], main: str, choice: Choice | None
     ) -> Report:
         """Report the systems, with the choice at the main one."""
         choices = () if choice is None else (choice,)
-        systems = {**systems, main: replace(systems[main], choices=choices)}
+        systems = {**systems, main: systems[main].with_report(choices=choices)}
         report = make_report(data, systems, main, name=self.dataset, program="train/merge.py")
         return replace(report, chosen=main)
 
@@ -335,8 +335,10 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
         "scale", on_val, selection, lambda scale: abs(1 - scale), floor
     )
     scale_of = {AS_BASE: 0.0, AS_TRAINED: 1.0, PICKED: picked}
-    reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
-    systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
+    rows = {scale: scored(scale, reported) for scale in sorted({*scale_of.values()})}
+    systems: dict[str, ScoredSystem] = {}
+    for name, scale in scale_of.items():
+        systems[name] = rows[scale].with_report(name=name)
     return comparison.report(reported, systems, PICKED, choice), picked
 
 
@@ -355,13 +357,13 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
         note = f"Not scored on val: {error}"
     reported = comparison.reported()
     on_val: dict[str, ScoredSystem] = {}
-    systems: dict[str, SystemReport] = {}
+    systems: dict[str, ScoredSystem] = {}
     for name, folder in models.items():
         encoder = resolve(config.model.for_checkpoint(folder), config.device).encoder
         settings = {"checkpoint": _formula(config) if name == SUM else str(folder)}
         if selection is not None:
             on_val[name] = comparison.score(encoder, selection.val, settings)
-        systems[name] = replace(comparison.score(encoder, reported, settings).report, name=name)
+        systems[name] = comparison.score(encoder, reported, settings).with_report(name=name)
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
         _, choice = comparison.choose("checkpoint", on_val, selection, lambda name: name != SUM)

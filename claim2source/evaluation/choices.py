@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport
+from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport, Trial
 from claim2source.core.tables import Cell, TextTable
 
 MOST_SHOWN = 10
@@ -25,23 +25,29 @@ def settings_text(settings: Settings) -> str:
 
 def choice_notes(choice: Choice) -> list[str]:
     """Explain a choice: its mix, the reason not to take the best, and its note."""
-    mix = choice.seen_share
-    chosen_for = [] if mix is None else [f"claims of seen papers count for {100 * mix:.0f} %"]
-    return [*chosen_for, *filter(None, (choice.why, choice.note))]
+    notes = []
+    if choice.seen_share is not None:
+        notes.append(f"claims of seen papers count for {100 * choice.seen_share:.0f} %")
+    if choice.why:
+        notes.append(choice.why)
+    if choice.note:
+        notes.append(choice.note)
+    return notes
 
 
 def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
     """Tabulate choices under the names of their systems; None without any."""
-    rows: list[list[Cell]] = [
-        [
-            *(name, choice_text(choice), choice.score, choice.best_score, choice.error),
-            *(choice.compared or None, RULES.get(choice.rule, "the best")),
-            *(f"{choice.claims} claims of {choice.split}", "; ".join(choice_notes(choice))),
-        ]
-        for name, choice in choices
-    ]
+    rows: list[list[Cell]] = []
+    for name, choice in choices:
+        scores = [choice.score, choice.best_score, choice.error]
+        rule = RULES.get(choice.rule, "the best")
+        on = f"{choice.claims} claims of {choice.split}"
+        notes = "; ".join(choice_notes(choice))
+        rows.append([name, choice_text(choice), *scores, choice.compared or None, rule, on, notes])
+    if not rows:
+        return None
     columns = ["for", "chosen", MAIN_METRIC, "best", "standard error", "compared", "rule"]
-    return TextTable([*columns, "on", "notes"], rows) if rows else None
+    return TextTable([*columns, "on", "notes"], rows)
 
 
 def tried_table(choice: Choice) -> TextTable | None:
@@ -50,30 +56,52 @@ def tried_table(choice: Choice) -> TextTable | None:
     Of many settings the best ones and the chosen one are shown, best first. Scores by language
     stand before the one to choose by.
     """
-    languages = list(dict.fromkeys(lang for trial in choice.tried for lang in trial.scores))
-    marks = {"best": choice.best, "chosen": choice.settings}
+    if not choice.tried:
+        return None
+    languages: dict[str, None] = {}
+    for trial in choice.tried:
+        languages |= dict.fromkeys(trial.scores)
     rows: list[list[Cell]] = []
     for trial in choice.tried:
-        names = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
-        label = ", ".join([*names, *filter(None, [trial.verdict])])
-        scores = [trial.scores.get(lang, {}).get(choice.metric) for lang in languages]
-        rows.append([settings_text(trial.settings), *scores, trial.score, label or None])
+        row: list[Cell] = [settings_text(trial.settings)]
+        for language in languages:
+            row.append(trial.scores.get(language, {}).get(choice.metric))
+        rows.append([*row, trial.score, _trial_label(choice, trial)])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[-2])))
-        rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[-1]]
+        rows = rows[:MOST_SHOWN] + [row for row in rows[MOST_SHOWN:] if row[-1]]
     columns = [choice.what, *languages, f"{choice.metric} to choose by", ""]
-    return TextTable(columns, rows) if rows else None
+    return TextTable(columns, rows)
+
+
+def _trial_label(choice: Choice, trial: Trial) -> str | None:
+    """Mark the best and the chosen settings, and add the trial's verdict."""
+    labels = []
+    if trial.settings.items() <= choice.best.items():
+        labels.append("best")
+    if trial.settings.items() <= choice.settings.items():
+        labels.append("chosen")
+    if trial.verdict:
+        labels.append(trial.verdict)
+    return ", ".join(labels) or None
 
 
 def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
     """Tabulate MRR@5 on val and its parts, by system and language; None without any."""
-    tables_of = {name: system.val for name, system in systems.items() if system.val}
-    splits = list(dict.fromkeys(split for tables in tables_of.values() for split in tables))
-    rows: list[list[Cell]] = [
-        [name, language, *(tables.get(s, {}).get(language, {}).get(MAIN_METRIC) for s in splits)]
-        for name, tables in tables_of.items()
-        for language in dict.fromkeys(lang for table in tables.values() for lang in table)
-    ]
+    splits: dict[str, None] = {}
+    for system in systems.values():
+        splits |= dict.fromkeys(system.val)
+    rows: list[list[Cell]] = []
+    for name, system in systems.items():
+        languages: dict[str, None] = {}
+        for table in system.val.values():
+            languages |= dict.fromkeys(table)
+        for language in languages:
+            row: list[Cell] = [name, language]
+            for split in splits:
+                scores = system.val.get(split, {}).get(language, {})
+                row.append(scores.get(MAIN_METRIC))
+            rows.append(row)
     return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None
 
 

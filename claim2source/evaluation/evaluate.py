@@ -24,6 +24,7 @@ from claim2source.core.report import (
     StageReport,
     SystemCost,
     SystemReport,
+    Table,
     known_cost,
 )
 from claim2source.core.run import Result, Run
@@ -108,17 +109,14 @@ def evaluate(
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     require_kind(metrics, Sequence, "metrics", "a list of metrics, such as mrr@5")
     rankings = named_results(results, dataset)
-    runs = {
-        name: value if isinstance(value, Run) else value.run for name, value in rankings.items()
-    }
+    settings = Scoring(metrics, repeats, seed, seen_golds)
+    runs: dict[str, Run] = {}
+    scored: dict[str, ScoredSystem] = {}
+    for name, ranking in rankings.items():
+        runs[name] = ranking if isinstance(ranking, Run) else ranking.run
+        scored[name] = score_result(name, ranking, dataset, settings)
     _, notes = scoring.without_themselves(runs, dataset.qrels)
-    scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
-    scored = {
-        name: score_result(name, result, dataset, scoring_settings)
-        for name, result in rankings.items()
-    }
-    systems = {name: system.report for name, system in scored.items()}
-    report = make_report(dataset, systems, next(iter(systems), None))
+    report = make_report(dataset, scored, next(iter(scored), None))
     report = replace(report, notes=(*report.notes, *notes))
     report = with_shared_note(report, [*scored])
     report = with_missing_notes(report, scored, dataset)
@@ -180,14 +178,21 @@ def score_result(
         bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)
     if settings.seen_golds is not None:
-        golds = {claim.id: claim.golds for claim in dataset.claims}
-        seen = [not settings.seen_golds.isdisjoint(golds[claim]) for claim in scores.claim_ids]
-        for name, among in (("seen", np.array(seen)), ("unseen", ~np.array(seen))):
-            table = language_table(scores, dataset.claims, among)
-            # A part without claims is empty.
-            part = {**table, MACRO: macro(table)} if table else {}
-            report = replace(report, slices={**report.slices, name: part})
+        slices = _slices(scores, dataset, settings.seen_golds)
+        report = replace(report, slices=slices)
     return ScoredSystem(report, result.run, scores)
+
+
+def _slices(scores: Scores, dataset: Dataset, seen_golds: frozenset[str]) -> dict[str, Table]:
+    """Score the claims with a gold that was seen in training, and the others."""
+    golds = {claim.id: claim.golds for claim in dataset.claims}
+    seen = np.array([not seen_golds.isdisjoint(golds[claim]) for claim in scores.claim_ids])
+    slices: dict[str, Table] = {}
+    for name, among in (("seen", seen), ("unseen", ~seen)):
+        table = language_table(scores, dataset.claims, among)
+        # A part without claims is empty.
+        slices[name] = {**table, MACRO: macro(table)} if table else {}
+    return slices
 
 
 def score_system(
@@ -240,13 +245,14 @@ def score_encoder(
 
 def make_report(
     dataset: Dataset,
-    systems: Mapping[str, SystemReport],
+    rows: Mapping[str, ScoredSystem],
     main: str | None,
     *,
     name: str | None = None,
     program: str = "",
 ) -> Report:
-    """Collect systems in a report; `main` names the one whose scores stand at its top."""
+    """Make the report of scored rows; `main` names the one whose scores are at its top."""
+    systems = {row: scored.report for row, scored in rows.items()}
     top = systems.get(main or "")
     installed = versions() | {"claim2source": __version__}
     provenance = Provenance(

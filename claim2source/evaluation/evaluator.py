@@ -114,12 +114,12 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def report(self) -> Report:
         """Return all calls so far as one report, the last one on top, tested against the first."""
         if self._report is None:
-            reports = {
-                name: replace(system.report, runs=f"{name}/runs")
-                for name, system in self.systems.items()
-            }
-            first, *later = reports
-            report = make_report(self.dataset, reports, [first, *later][-1], program=PROGRAM)
+            rows: dict[str, ScoredSystem] = {}
+            for name, system in self.systems.items():
+                rows[name] = system.with_report(runs=f"{name}/runs")
+            first, *later = rows
+            last = later[-1] if later else first
+            report = make_report(self.dataset, rows, last, program=PROGRAM)
             if later and self._scoring.repeats:
                 family = [Family.against(f"All against {first}", first, later)]
                 repeats, seed = self._scoring.repeats, self._scoring.seed

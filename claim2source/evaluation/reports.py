@@ -38,10 +38,6 @@ class ReportConfig(Settings):
 
     Args:
         html: HTML file to write; none: no page.
-        checklist: Markdown file to write, and nothing else: data, prompts, seeds, decoding,
-            hardware, software and costs, or "not recorded"; none: no checklist.
-        benchmarks: Markdown file to write, and nothing else: the page of results whose figures
-            and words lie in the one folder of `reports`; none: no such page.
         out: folder for `compare.json` and `compare.md`, or for the papers' tables as
             `published.md` and `published.csv`; none: they are printed only.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
@@ -58,8 +54,6 @@ class ReportConfig(Settings):
 
     reports: list[Path] = list_field((), help="folders that an evaluation wrote")
     html: Path | None = None
-    checklist: Path | None = None
-    benchmarks: Path | None = None
     published: bool = flag("set our scores beside the papers' tables")
     out: Path | None = None
     dataset: str | None = None
@@ -84,13 +78,6 @@ class ReportConfig(Settings):
         require(bool(self.reports) or needless, "reports", self.reports, "one or more folders")
         good = self.out is None or self.out.suffix.lower() not in (".html", ".htm")
         require(good, "out", self.out, "a folder; the page is --html FILE")
-        table = "checklist" if self.checklist is not None else "benchmarks"
-        for key in ("out", "html", "published", "benchmarks"):
-            beside = key != table and getattr(self, table) is not None and getattr(self, key)
-            reason = f"none beside {table}, which is written alone"
-            require(not beside, key, getattr(self, key), reason)
-        is_one_folder = self.benchmarks is None or len(self.reports) == 1
-        require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")
         good = self.tables is None or self.published
         require(good, "tables", self.tables, "none without --published")
         good = self.wandb == "off" or self.html is not None

@@ -306,8 +306,7 @@ def _write_row(
     write_submissions(row.stages[row.name].run, dataset, folder)
     runs = {stage: scored.run for stage, scored in row.stages.items()}
     trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")
-    reports = {stage: scored.report for stage, scored in row.stages.items()}
-    report = make_report(dataset, reports, row.name, name=name, program=program)
+    report = make_report(dataset, row.stages, row.name, name=name, program=program)
     report = with_missing_notes(report, {row.name: row.stages[row.name]}, dataset)
     report = replace(report, notes=(*report.notes, *row.notes))
     write_markdown(folder, row.name, [*report_parts(report), *row.parts])

@@ -22,7 +22,6 @@ from claim2source.metrics.verdicts import MACRO_F1, weighted_macro_f1
 
 MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
 STRICT = "strict_macro_f1"
-RANKING = (MAP, RECALL, MAP_TASK)
 # Measure -> what it is, and who says so.
 DEFINITIONS = {
     MAP: "mean average precision of the first five tweets over the rumours that have evidence, as "
@@ -78,35 +77,61 @@ def score_rumors(
     """
     if not rumors.is_labelled:
         raise ValueError("no labels to score by")
+    top = run.top(MAX_TWEETS)
+    by_rumor = _ranking_scores(rumors, top)
+    measures: dict[str, _Measure] = {}
+    for name, values in by_rumor.items():
+        measures[name] = partial(_weighted_mean, values)
+    if any(label is not None for label in verdicts.values()):
+        measures |= _verdict_measures(rumors, top, verdicts)
+    scores = _point_scores(measures, len(rumors.rumors))
+    precision: dict[str, float] = {}
+    for rumor, value in zip(rumors.rumors, by_rumor[MAP].tolist(), strict=True):
+        if not np.isnan(value):
+            precision[rumor.id] = value
+    intervals = _intervals(measures, rumors, repeats, seed) if repeats else None
+    return RumorScores(scores, precision, intervals)
+
+
+def _ranking_scores(rumors: Rumors, top: Run) -> dict[str, np.ndarray]:
+    """Score the tweets of every rumour: measure -> [rumours]; NaN if it is not in the mean."""
     ids = [rumor.id for rumor in rumors.rumors]
-    qrels, top = rumors.dataset.qrels, run.top(MAX_TWEETS)
+    qrels = rumors.dataset.qrels
+    precision, recall = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
     judged = [claim for claim in ids if qrels.golds(claim)]
-    # NaN: not in the mean.
-    by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}
     if judged:
         scores = evaluate(top, qrels, [MAP, RECALL], judged)
         at = [ids.index(claim) for claim in judged]
-        by_rumor[MAP][at], by_rumor[RECALL][at] = scores[MAP], scores[RECALL]
+        precision[at], recall[at] = scores[MAP], scores[RECALL]
     nothing = np.array([float(not top.sources(claim, 1)) for claim in ids])
-    by_rumor[MAP_TASK] = np.where(np.isnan(by_rumor[MAP]), nothing, by_rumor[MAP])
-    measures: dict[str, _Measure] = {
-        name: partial(_weighted_mean, by_rumor[name]) for name in RANKING
+    task = np.where(np.isnan(precision), nothing, precision)
+    return {MAP: precision, RECALL: recall, MAP_TASK: task}
+
+
+def _verdict_measures(rumors: Rumors, top: Run, verdicts: Verdicts) -> dict[str, _Measure]:
+    """Return the measures of verdicts: macro F1, and the one that asks for evidence too."""
+    actual, labels, evidenced = [], [], []
+    for rumor in rumors.rumors:
+        actual.append(str(rumor.label))
+        labels.append(str(verdicts.get(rumor.id)))
+        golds = set(rumors.dataset.qrels.golds(rumor.id))
+        has_evidence = not golds.isdisjoint(top.sources(rumor.id))
+        evidenced.append(rumor.label == UNVERIFIABLE or has_evidence)
+    every = [True] * len(actual)
+    return {
+        MACRO_F1: partial(weighted_macro_f1, actual, labels, every),
+        STRICT: partial(weighted_macro_f1, actual, labels, evidenced),
     }
-    if any(label is not None for label in verdicts.values()):
-        actual = [str(rumor.label) for rumor in rumors.rumors]
-        labels = [str(verdicts.get(claim)) for claim in ids]
-        evidenced = [
-            rumor.label == UNVERIFIABLE
-            or not {*qrels.golds(rumor.id)}.isdisjoint(top.sources(rumor.id))
-            for rumor in rumors.rumors
-        ]
-        measures[MACRO_F1] = partial(weighted_macro_f1, actual, labels, [True] * len(ids))
-        measures[STRICT] = partial(weighted_macro_f1, actual, labels, evidenced)
-    weights = np.ones((1, len(ids)))
-    means = {name: float(measure(weights)[0]) for name, measure in measures.items()}
-    values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
-    ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
-    return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
+
+
+def _point_scores(measures: Mapping[str, _Measure], rumors: int) -> dict[str, float | None]:
+    """Score every rumour once; a measure that is not defined is None."""
+    once = np.ones((1, rumors))
+    scores: dict[str, float | None] = {}
+    for name in HEADLINE:
+        score = float(measures[name](once)[0]) if name in measures else float("nan")
+        scores[name] = None if np.isnan(score) else score
+    return scores
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require_one_of
@@ -30,10 +30,10 @@ from claim2source.evaluation.style_tables import (
 from claim2source.evaluation.views import write_markdown
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.families import Family, score_intervals, tests_parts
-from claim2source.metrics.metrics import language_table, macro
+from claim2source.metrics.metrics import Scores, language_table, macro
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.system import SystemRunner
+from claim2source.systems.system import SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.styles import (
     CLAIM_STYLES,
@@ -152,58 +152,99 @@ def add_styles(
     table and the cells' runs go to the folder `styles` of `out`. Returns the report, what is to be
     shown, and the tables for W&B.
     """
-    dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
-    read: dict[bool, StyleViews] = {}
-    cells: dict[str, ScoredSystem] = {}
-    families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
-    for row in track(grid_rows, "styles", len(grid_rows)):
-        own = {}
-        try:
-            key = _reads_originals(row, runner.runtime)
-            if key not in read:
-                read[key] = StyleViews.read(dataset, options, row.form)
-            notes |= dict.fromkeys(read[key].notes(dataset, options, row.form))
-            for claims, sources in options.cells():
-                name = cell_name(row.name, claims, sources)
-                own[name] = _cell(row, name, read[key], claims, sources, runner, options, settings)
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            failed = not_run_row(row.plan.system, row.form, error)
-            not_run.append(replace(failed, system=f"{failed.system}: styles"))
-            continue
-        trained_on = row.plan.system.trained_on(runner.settings.dataset)
-        for cell in own.values():
-            if cell.report.runs:
-                write_runs(cell.run.top(RUN_DEPTH), dataset, out / cell.report.runs, trained_on)
-                write_submissions(cell.run, dataset, out / cell.report.runs)
-        cells |= own
-        if own:
-            title = f"{row.name}: every cell against S0C0"
-            families.append(Family.against(title, row.name, list(own)))
+    grids = _run_grids(rows, runner, options, settings, out)
+    systems = {name: cell.report for name, cell in grids.cells.items()}
     report = replace(
         report,
-        systems={**report.systems, **{name: cell.report for name, cell in cells.items()}},
-        notes=(*report.notes, *(f"Styles: {note}" for note in notes)),
-        not_run=(*report.not_run, *not_run),
+        systems={**report.systems, **systems},
+        notes=(*report.notes, *(f"Styles: {note}" for note in grids.notes)),
+        not_run=(*report.not_run, *grids.not_run),
     )
-    if dataset.golds and settings.repeats:
-        scored = {name: stage for row in rows for name, stage in row.stages.items()} | cells
-        tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
-        # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = [
-            replace(cell.report, style=name.rpartition(".")[2]) for name, cell in cells.items()
-        ]
-        report = with_published(report, papers)
-        report = replace(report, tests=(*report.tests, *tests))
+    if runner.reported.golds and settings.repeats:
+        report = _with_tests(report, rows, grids, runner.reported, settings)
     grid = StyleGrid.of(report)
     if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    tests_of_cells = tests_parts(grid.report.tests, MAIN_METRIC)
-    parts = [*notes, *grid_parts(grid, wide=True), *tests_of_cells]
+    parts: list[Part] = [*grids.notes, *grid_parts(grid, wide=True)]
+    parts += tests_parts(grid.report.tests, MAIN_METRIC)
     write_markdown(out / FOLDER, title, parts)
     tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
-    return report, ["Styles:", *notes, *grid_parts(grid)], tables
+    return report, ["Styles:", *grids.notes, *grid_parts(grid)], tables
+
+
+@dataclass
+class _Grids:
+    """Cells of all systems by name, their families of tests, and what did not run."""
+
+    cells: dict[str, ScoredSystem] = field(default_factory=dict)
+    families: list[Family] = field(default_factory=list)
+    not_run: list[NotRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _run_grids(
+    rows: Sequence[Row],
+    runner: SystemRunner,
+    options: StyleOptions,
+    settings: Scoring,
+    out: Path,
+) -> _Grids:
+    """Run every row's cells and write their runs; list the rows that fail as not run."""
+    grids = _Grids()
+    read: dict[bool, StyleViews] = {}
+    grid_rows = [row for row in rows if _has_grid(row)]
+    for row in track(grid_rows, "styles", len(grid_rows)):
+        own: dict[str, ScoredSystem] = {}
+        try:
+            key = _reads_originals(row, runner.runtime)
+            if key not in read:
+                read[key] = StyleViews.read(runner.reported, options, row.form)
+            notes = read[key].notes(runner.reported, options, row.form)
+            grids.notes += [note for note in notes if note not in grids.notes]
+            for claims, sources in options.cells():
+                cell = _cell(row, read[key], claims, sources, runner, options, settings)
+                own[cell.report.name] = cell
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
+            failed = not_run_row(row.plan.system, row.form, error)
+            grids.not_run.append(replace(failed, system=f"{failed.system}: styles"))
+            continue
+        _write_cells(own, row, runner, out)
+        grids.cells |= own
+        if own:
+            title = f"{row.name}: every cell against S0C0"
+            grids.families.append(Family.against(title, row.name, list(own)))
+    return grids
+
+
+def _write_cells(
+    cells: Mapping[str, ScoredSystem], row: Row, runner: SystemRunner, out: Path
+) -> None:
+    """Write the runs and submissions of cells that have a run."""
+    trained_on = row.plan.system.trained_on(runner.settings.dataset)
+    for cell in cells.values():
+        if cell.report.runs:
+            folder = out / cell.report.runs
+            write_runs(cell.run.top(RUN_DEPTH), runner.reported, folder, trained_on)
+            write_submissions(cell.run, runner.reported, folder)
+
+
+def _with_tests(
+    report: Report, rows: Sequence[Row], grids: _Grids, dataset: Dataset, settings: Scoring
+) -> Report:
+    """Add the tests of cells against S0C0, and the papers' cells beside ours."""
+    scored: dict[str, ScoredSystem] = {}
+    for row in rows:
+        scored |= row.stages
+    scored |= grids.cells
+    tests = run_tests(scored, grids.families, dataset, settings.repeats, settings.seed)
+    # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
+    papers = []
+    for name, cell in grids.cells.items():
+        papers.append(replace(cell.report, style=name.rpartition(".")[2]))
+    report = with_published(report, papers)
+    return replace(report, tests=(*report.tests, *tests))
 
 
 def _has_grid(row: Row) -> bool:
@@ -222,7 +263,6 @@ def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
 
 def _cell(
     row: Row,
-    name: str,
     views: StyleViews,
     claims: str,
     sources: str,
@@ -232,38 +272,59 @@ def _cell(
 ) -> ScoredSystem:
     """Run and score a cell; a claim with several versions has the mean of its scores."""
     dataset, system = runner.reported, row.plan.system
-    results = [
-        runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))
-        for of_sources in views.sources[sources]
-        for of_claims in views.claims[claims]
-    ]
+    name = cell_name(row.name, claims, sources)
+    results = []
+    for source_version in views.sources[sources]:
+        for claim_version in views.claims[claims]:
+            version = replace(dataset, claims=claim_version, sources=source_version)
+            results.append(runner.run(system, row.form, version))
     scored = score_system(name, results[0], dataset, replace(settings, repeats=0))
-    cost = sum((result.cost for result in results), Cost())
-    from_store = all(stage.result.stored for result in results for stage in result.stages)
-    texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
-    lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
-    by_rules = any(text.by == RULES for text in texts.values())
+    texts = [views.texts[style] for style in (claims, sources) if style in views.texts]
+    style = f"{sources}{claims}"
+    if any(text.by == RULES for text in texts):
+        style += f", {BY_RULES}"
+    failures = dict(scored.report.failures)
+    for text_style in (claims, sources):
+        if text_style in views.texts and views.texts[text_style].lost:
+            reason = f"{text_style}: not rewritten, read as it is"
+            failures[reason] = views.texts[text_style].lost
+    # Of several versions there is no one run; without golds it is the first one's.
+    has_run = len(results) == 1 or scored.scores is None
     scored = scored.with_report(
         model=row.stages[row.name].report.model,
-        style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
-        cost=SystemCost.of(cost, from_store, results[0].parameters),
-        failures={
-            **scored.report.failures,
-            **{reason: count for reason, count in lost.items() if count},
-        },
+        style=style,
+        cost=_joint_cost(results),
+        failures=failures,
         rewrites=str(options.texts or RULES),
-        # Of several versions there is no one run; without golds it is the first one's.
-        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or scored.scores is None else "",
+        runs=f"{FOLDER}/runs/{name}" if has_run else "",
     )
     if scored.scores is None:
         return scored
-    other_scores = [
-        scoring.evaluate(
-            scored_result.result.run, dataset.qrels, settings.metrics, scored.scores.claim_ids
-        )
-        for scored_result in results[1:]
-    ]
-    scores = mean_scores([scored.scores, *other_scores])
+    return _with_mean(scored, scored.scores, results[1:], dataset, settings)
+
+
+def _joint_cost(results: Sequence[SystemResult]) -> SystemCost:
+    """Sum the costs of a cell's versions."""
+    cost, from_store = Cost(), True
+    for result in results:
+        cost += result.cost
+        from_store = from_store and all(stage.result.stored for stage in result.stages)
+    return SystemCost.of(cost, from_store, results[0].parameters)
+
+
+def _with_mean(
+    scored: ScoredSystem,
+    first: Scores,
+    others: Sequence[SystemResult],
+    dataset: Dataset,
+    settings: Scoring,
+) -> ScoredSystem:
+    """Replace the scores of the first version by the mean of all versions, with intervals."""
+    versions = [first]
+    for other in others:
+        run = other.result.run
+        versions.append(scoring.evaluate(run, dataset.qrels, settings.metrics, first.claim_ids))
+    scores = mean_scores(versions)
     languages = language_table(scores, dataset.claims)
     scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
     if not settings.repeats:

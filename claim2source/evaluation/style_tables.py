@@ -79,31 +79,24 @@ class StyleGrid:
         The texts as they are may stand there under the retriever's own name. `languages` limits
         the scores.
         """
-        cells: dict[str, SystemReport] = {}
-        for name, system in report.systems.items():
-            retriever, _, cell = name.rpartition(".")
-            is_styled = system.style != _UNSTYLED and system.style.startswith(cell or "-")
-            if not (system.macro and is_styled):
-                continue
-            base_name = cell_name(retriever, CLAIM, SOURCE)
-            base = report.systems.get(base_name) or report.systems.get(retriever)
-            if base is not None:
-                cells |= {base_name: _limited(base, languages), name: _limited(system, languages)}
+        cells = _read_cells(report, languages)
         styles = {name.rpartition(".")[2] for name in cells}
-        claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
+        claims = tuple(c for c in CLAIM_STYLES if any(style.endswith(c) for style in styles))
         sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
-        retrievers = tuple(
-            name
-            for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
-            if all(cell_name(name, c, s) in cells for c in claims for s in sources)
-        )
-        tests = tuple(
-            test
-            for test in report.tests
-            if all(comparison.system in cells for comparison in test.comparisons)
-        )
-        styled = replace(report, systems=cells, tests=tests)
-        return cls(styled, retrievers, claims, sources) if retrievers else None
+        retrievers = []
+        for name in dict.fromkeys(cell.rpartition(".")[0] for cell in cells):
+            wanted = {cell_name(name, c, s) for c in claims for s in sources}
+            if wanted <= cells.keys():
+                retrievers.append(name)
+        if not retrievers:
+            return None
+        tests = []
+        for test in report.tests:
+            tested = {comparison.system for comparison in test.comparisons}
+            if tested <= cells.keys():
+                tests.append(test)
+        styled = replace(report, systems=cells, tests=tuple(tests))
+        return cls(styled, tuple(retrievers), claims, sources)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -116,12 +109,11 @@ class StyleGrid:
     @property
     def note(self) -> str:
         """Name the styles, and say where rules made their texts."""
-        styles_named = ", ".join(
-            f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
-        )
-        by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
-        rules = " Texts by rules, which do not tell how a language model would write."
-        return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
+        styles = [f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)]
+        note = f"Sources S and claims C: {', '.join(styles)}."
+        if any(BY_RULES in system.style for system in self.report.systems.values()):
+            note += " Texts by rules, which do not tell how a language model would write."
+        return note
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
         """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
@@ -132,31 +124,47 @@ class StyleGrid:
         names = [cell_name(retriever, *pair) for pair in pairs]
         reports = [self.report.systems[name] for name in names]
         values = [float(report.table[language][MAIN_METRIC]) for report in reports]
+        best = values.index(max(values))
         # The 2025 paper's cells are of English claims.
-        english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        published = [_published(report) if language in english else None for report in reports]
-        return [
-            GridCell(
+        english = "en" if len(self.languages) > 1 else MACRO
+        cells = []
+        for number, (claims, sources) in enumerate(pairs):
+            cell = GridCell(
                 claims,
                 sources,
-                value,
-                value - values[0],
-                value == max(values) and max(values) not in values[:number],
+                values[number],
+                values[number] - values[0],
+                number == best,
                 self._tests.get((names[number], language)),
-                score,
+                _published(reports[number]) if language == english else None,
             )
-            for number, ((claims, sources), value, score) in enumerate(
-                zip(pairs, values, published, strict=True)
-            )
-        ]
+            cells.append(cell)
+        return cells
 
     @cached_property
     def _tests(self) -> Mapping[tuple[str, str], Comparison]:
-        return {
-            (comparison.system, MACRO if test.average == "micro" else test.average): comparison
-            for test in self.report.tests
-            for comparison in test.comparisons
-        }
+        tests: dict[tuple[str, str], Comparison] = {}
+        for test in self.report.tests:
+            language = MACRO if test.average == "micro" else test.average
+            for comparison in test.comparisons:
+                tests[comparison.system, language] = comparison
+        return tests
+
+
+def _read_cells(report: Report, languages: Sequence[str] | None) -> dict[str, SystemReport]:
+    """Map the name of every cell with scores to its report, S0C0 of its retriever included."""
+    cells: dict[str, SystemReport] = {}
+    for name, system in report.systems.items():
+        retriever, _, cell = name.rpartition(".")
+        is_styled = system.style != _UNSTYLED and system.style.startswith(cell or "-")
+        if not system.macro or not is_styled:
+            continue
+        base_name = cell_name(retriever, CLAIM, SOURCE)
+        base = report.systems.get(base_name) or report.systems.get(retriever)
+        if base is not None:
+            cells[base_name] = _limited(base, languages)
+            cells[name] = _limited(system, languages)
+    return cells
 
 
 def _published(report: SystemReport) -> PublishedScore | None:
@@ -189,22 +197,23 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     `wide` has all cells of a retriever in one row; else there is a table for each source style.
     """
     parts: list[Part] = []
+    blocks = [grid.sources] if wide else [(source,) for source in grid.sources]
     for language in grid.languages:
         title = "macro average" if language == MACRO else f"{language} claims"
         parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
         rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
         parts.append(_best_table(rows))
-        for sources in [grid.sources] if wide else [(source,) for source in grid.sources]:
-            parts.append(_cells_table(rows, sources))
+        parts += [_cells_table(rows, sources) for sources in blocks]
     return [*parts, grid.note, LEGEND, *_published_notes(grid)]
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
     """Name the tables of a grid: of the best cells and of all, by language."""
     tables = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
+    if not tables:  # no cell has scores
+        return {}
     kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
-    # Where no cell has scores there is no table of them.
-    return dict(zip(kinds if tables else [], tables, strict=True))
+    return dict(zip(kinds, tables, strict=True))
 
 
 def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
@@ -213,8 +222,10 @@ def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
     for retriever, cells in rows.items():
         best = next(cell for cell in cells if cell.is_best)
         row: list[Cell] = [retriever, cells[0].value, best.name, best.value, f"{best.delta:+.4f}"]
-        test = best.test
-        row += [f"{test.low:+.4f} to {test.high:+.4f}", test.p_holm] if test else [None, None]
+        if best.test is None:
+            row += [None, None]
+        else:
+            row += [f"{best.test.low:+.4f} to {best.test.high:+.4f}", best.test.p_holm]
         lines.append(row)
     return TextTable(columns, lines, numeric=[False, True, False, True, True, True, True])
 
@@ -241,9 +252,11 @@ def _ours(cell: GridCell) -> str:
 def _published_text(cell: GridCell, base: GridCell) -> str:
     if cell.published is None or cell.published.published is None:
         return "-  "
-    score, mark = cell.published.published, "?" if cell.published.unreliable else ""
-    base_score = None if cell is base or base.published is None else base.published.published
-    text = f"{score:.4f}" if base_score is None else f"{score - base_score:+.4f}"
+    score = cell.published.published
+    mark = "?" if cell.published.unreliable else ""
+    text = f"{score:.4f}"
+    if cell is not base and base.published is not None and base.published.published is not None:
+        text = f"{score - base.published.published:+.4f}"
     return f"{text}{mark:<2}"
 
 
@@ -258,5 +271,7 @@ def _published_notes(grid: StyleGrid) -> list[str]:
     for cell in scores:
         if cell.unreliable:
             reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
+    if not reasons:
+        return [source]
     notes = [f"{listed(cells)}: {reason}" for reason, cells in reasons.items()]
-    return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]
+    return [source, f"{_QUESTION}{'; '.join(notes)}."]

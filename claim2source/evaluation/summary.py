@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import MACRO, MAIN_METRIC, Place, Report, SystemReport
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Choice,
+    Place,
+    Report,
+    SystemCost,
+    SystemReport,
+)
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.choices import choice_text
 
@@ -21,31 +29,37 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
 
     `details` are parts that follow the scores; a table that is too wide is left to the files.
     """
+    parts: list[Part] = []
     scores = _scores(report)
-    parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(details)]
+    if scores is not None:
+        parts += _first(scores)
+    parts += fitting(details)
     parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
-    parts += ["\n".join(_wrap(note) for note in report.notes)] if report.notes else []
+    if report.notes:
+        parts.append("\n".join(_wrap(note) for note in report.notes))
     not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
     parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
-    if (tests := _tests(report)) is not None:
-        parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first(tests)]
-    if (places := _places(report)) is not None:
-        parts += ["Places on official tests:", *_first(places)]
-    if (published := _published(report)) is not None:
-        parts += ["Published numbers beside ours:", *_first(published)]
+    tables = {
+        f"Tests of {MAIN_METRIC}, p after Holm within each family:": _tests(report),
+        "Places on official tests:": _places(report),
+        "Published numbers beside ours:": _published(report),
+    }
+    for title, table in tables.items():
+        if table is not None:
+            parts += [title, *_first(table)]
     page = f"claim2source report --reports {folder} --html FILE"
     return [*parts, f"all tables: {folder}/report.md; as a page: {page}"]
 
 
 def fitting(parts: Iterable[Part]) -> list[Part]:
     """Leave out the tables that are wider or longer than the screen."""
-    return [
-        part
-        for part in parts
-        if isinstance(part, str)
-        or len(part.rows) <= 2 * _ROWS
-        and max(map(len, render([part]).splitlines())) <= WIDTH
-    ]
+    return [part for part in parts if isinstance(part, str) or _fits(part)]
+
+
+def _fits(table: TextTable) -> bool:
+    if len(table.rows) > 2 * _ROWS:
+        return False
+    return max(map(len, render([table]).splitlines())) <= WIDTH
 
 
 def _scores(report: Report) -> TextTable | None:
@@ -53,37 +67,39 @@ def _scores(report: Report) -> TextTable | None:
     scored = [s for s in report.scored if s.style == SystemReport.style] or report.scored
     if not scored:
         return None
-    main = MAIN_METRIC if MAIN_METRIC in scored[0].macro else next(iter(scored[0].macro))
+    metrics = list(scored[0].macro)
+    main = MAIN_METRIC if MAIN_METRIC in metrics else metrics[0]
+    deep = [metric for metric in metrics if metric.startswith("recall@")][-1:]
     languages = sorted_languages(lang for system in scored for lang in system.languages)
     by_language = languages if 1 < len(languages) <= 4 else ()
-    deep = [m for m in scored[0].macro if m.startswith("recall@")][-1:]
     rows: list[list[Cell]] = []
     for system in scored:
         title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
-        cost = system.cost
-        seconds = None if cost is None or not cost.seconds else f"{cost.seconds:.1f}"
-        rows.append(
-            [
-                *(_short(title, 54 - 8 * len(by_language)), _short(system.claims, 10)),
-                *(system.languages.get(language, {}).get(main) for language in by_language),
-                *(system.macro[main], system.bounds(MACRO, main)),
-                *(system.macro.get(metric) for metric in deep),
-                f">{seconds}" if cost is not None and cost.reused and seconds else seconds,
-            ]
-        )
+        row: list[Cell] = [_short(title, 54 - 8 * len(by_language)), _short(system.claims, 10)]
+        row += [system.languages.get(language, {}).get(main) for language in by_language]
+        row += [system.macro[main], system.bounds(MACRO, main)]
+        row += [system.macro.get(metric) for metric in deep]
+        rows.append([*row, _seconds(system.cost)])
     columns = ["system", "claims", *by_language, f"{main} {MACRO}", "95 %", *deep, "seconds"]
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
 
 
+def _seconds(cost: SystemCost | None) -> str | None:
+    """Write the seconds of a cost; `>` before them says that some work was done before."""
+    if cost is None or not cost.seconds:
+        return None
+    prefix = ">" if cost.reused else ""
+    return f"{prefix}{cost.seconds:.1f}"
+
+
 def _tests(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
+    # Of several languages the macro average is shown; the files have each.
+    with_macro = {test.family for test in report.tests if test.average == MACRO}
     for family in report.tests:
-        # Of several languages the macro average is told; the files have each.
-        several = any(
-            test.family == family.family and test.average == MACRO for test in report.tests
-        )
-        own = f"{family.average} claims (a family of its own)"
-        if family.family.endswith(own) or family.average == "micro" and several:
+        if family.average == "micro" and family.family in with_macro:
+            continue
+        if family.family.endswith(f"{family.average} claims (a family of its own)"):
             continue
         for pair in family.comparisons:
             bounds = f"{pair.low:+.4f} to {pair.high:+.4f}"
@@ -95,26 +111,23 @@ def _tests(report: Report) -> TextTable | None:
 
 
 def _published(report: Report) -> TextTable | None:
-    rows: list[list[Cell]] = [
-        [
-            *(_short(f"{cell.table}: {cell.row}", 44), _short(cell.column, 12)),
-            f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
-            f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
-            cell.inside,
-        ]
-        for cell in report.published
-    ]
+    rows: list[list[Cell]] = []
+    for cell in report.published:
+        name, column = _short(f"{cell.table}: {cell.row}", 44), _short(cell.column, 12)
+        unreliable = "?" if cell.unreliable else ""
+        others = "" if cell.same_claims else "*"
+        published = f"{cell.published:.{cell.digits}f}{unreliable}"
+        rows.append([name, column, published, f"{cell.ours:.{cell.digits}f}{others}", cell.inside])
     columns = ["table and row", "column", "published", "ours", "inside our interval"]
     numeric = [False, False, True, True, False]
     return TextTable(columns, rows, numeric=numeric) if rows else None
 
 
 def _places(report: Report) -> TextTable | None:
-    rows: list[list[Cell]] = [
-        [_short(system.name, 44), *_place_cells(place)]
-        for system in report.systems.values()
-        for place in system.places
-    ]
+    rows: list[list[Cell]] = []
+    for system in report.systems.values():
+        for place in system.places:
+            rows.append([_short(system.name, 44), *_place_cells(place)])
     columns = ["system", "leaderboard", "language", "ours", "place", "teams", "lead"]
     numeric = [False, False, False, True, True, True, True]
     return TextTable(columns, rows, numeric=numeric) if rows else None
@@ -126,15 +139,19 @@ def _place_cells(place: Place) -> list[Cell]:
 
 
 def _choices(report: Report) -> list[str]:
-    choices_of = [(system.name, system.choices) for system in report.scored]
+    lines = []
+    for name, choice in _named_choices(report):
+        score = f"{choice.metric} {choice.score:.4f} on {choice.claims} claims of {choice.split}"
+        lines.append(f"{name}: {choice_text(choice)} ({score})")
+    return lines
+
+
+def _named_choices(report: Report) -> Iterator[tuple[str, Choice]]:
+    for system in report.scored:
+        for choice in system.choices:
+            yield system.name, choice
     if report.training is not None and report.training.choice is not None:
-        choices_of.append(("training", (report.training.choice,)))
-    return [
-        f"{name}: {choice_text(choice)} ({choice.metric} {choice.score:.4f} on {choice.claims} "
-        f"claims of {choice.split})"
-        for name, choices in choices_of
-        for choice in choices
-    ]
+        yield "training", report.training.choice
 
 
 def _first(table: TextTable) -> list[Part]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -14,9 +14,10 @@ from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.progress import track
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
-from claim2source.core.tables import render
+from claim2source.core.tables import Part, render
 from claim2source.data.store import Store
 from claim2source.data.wandb import log_tables, require_tracking
+from claim2source.evaluation.declared import declared_families
 from claim2source.evaluation.evaluate import (
     METRICS,
     ScoredSystem,
@@ -42,13 +43,12 @@ from claim2source.evaluation.rows import (
 from claim2source.evaluation.style_grid import StyleOptions, add_styles
 from claim2source.evaluation.summary import summary_parts
 from claim2source.evaluation.views import report_parts, report_tables, write_markdown
-from claim2source.metrics.families import Family
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
+from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
@@ -175,6 +175,17 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         )
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """Everything that is known before anything runs; `training` is that of the one run's folder."""
+
+    dataset: Dataset
+    plans: list[RowPlan]
+    training: TrainingReport | None
+    notes: list[str]
+    rewrites: Mapping[str, str]
+
+
 @with_local_models
 def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> str:
     """Run everything that is planned, write `config.out`, return the tables as text.
@@ -183,7 +194,37 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     top `report.json` holds all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
-    # Plan, and refuse what cannot be done before anything is run.
+    planned = _plan(config)
+    dataset, scoring = planned.dataset, config.scoring
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(train_split, config.val, config.lenient, config.rule),
+        planned.rewrites,
+        Store(config.store),
+        config.device,
+        config.deepest,
+        rewrites_file=str(config.rewrites) if config.rewrites else None,
+    )
+    runner = SystemRunner(dataset, settings)
+    rows, not_run = _run_rows(planned.plans, runner, scoring, config.out)
+    report = _make_report(rows, not_run, runner, planned.notes, config.dataset, PROGRAM)
+    report = replace(report, training=planned.training)
+    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+        families, untested = declared_families(rows)
+        scored = scored_rows(rows)
+        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+        report = replace(report, notes=(*report.notes, *untested))
+    report, details = _write(config, report, rows, runner)
+    if config.submit is not None and report.not_run:
+        raise UserError(f"submit: {planned.plans[0].name} did not run: {report.not_run[0].reason}")
+    if not rows:
+        raise nothing_ran(report.not_run, config.out)
+    summary = render(summary_parts(report, config.out, details))
+    return f"{report.dataset}, {report.split}\n{summary}"
+
+
+def _plan(config: EvaluateConfig) -> _Planned:
+    """Plan the rows; refuse what cannot be done before anything is run."""
     training, plans = _training(config.checkpoint), config.plans()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
@@ -192,9 +233,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     require_tracking(config.wandb)
     require_output(config.out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
-    rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
-    if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
-        raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+    rewrites = _read_rewrites(config, dataset)
     forms, notes = distinct_forms(config.claims, dataset.claims)
     plans = over_forms(plans, forms)
     names = [plan.name for plan in plans]
@@ -202,48 +241,48 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     if config.submit and any(plan.system.is_simulated for plan in plans):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
+    scored = config.scoring.metrics
+    deeper = [metric for metric in config.metrics if metric not in scored]
+    if deeper:
+        notes.append(f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}.")
+    return _Planned(dataset, plans, training, notes, rewrites)
 
-    # Run, score, test and write.
-    settings = RunSettings(
-        config.dataset,
-        ChoosingOn(train_split, config.val, config.lenient, config.rule),
-        rewrites,
-        Store(config.store),
-        config.device,
-        config.deepest,
-        rewrites_file=str(config.rewrites) if config.rewrites else None,
-    )
-    if deeper := [metric for metric in config.metrics if metric not in config.scoring.metrics]:
-        notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
-    runner, scoring = SystemRunner(dataset, settings), config.scoring
-    rows, not_run = _run_rows(plans, runner, scoring, config.out)
-    report = _make_report(rows, not_run, runner, notes, config.dataset, PROGRAM)
-    report = replace(report, training=training)
-    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
-        families, untested = declared_families(rows)
-        scored = scored_rows(rows)
-        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
-        report = replace(report, notes=(*report.notes, *untested))
+
+def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str]:
+    """Read the rewritings of claims. Raises `UserError` if none is of a reported claim."""
+    if config.rewrites is None:
+        return {}
+    rewrites = read_rewrites(config.rewrites)
+    if rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
+        raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+    return rewrites
+
+
+def _write(
+    config: EvaluateConfig, report: Report, rows: Sequence[Row], runner: SystemRunner
+) -> tuple[Report, list[Part]]:
+    """Write the report, with the grid of styles if it is wanted; return it and its details.
+
+    Details are the parts that one row, the grid and a submission add to the report's own.
+    """
     parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
     details = list(rows[0].parts) if len(rows) == 1 else []
     if config.styles is not None:
         report, style_parts, grids = add_styles(
-            report, rows, runner, config.styles, scoring, config.out
+            report, rows, runner, config.styles, config.scoring, config.out
         )
-        details, tables = details + style_parts, tables | grids
+        details += style_parts
+        tables |= grids
     if rows:
-        details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
+        whole = rows[0].stages[rows[0].name]
+        details += submit(config.submit, whole.run, runner.reported)
     title = f"{report.dataset}, {report.split}"
     write_markdown(config.out, title, parts + details)
     # Last: when it lies there, all that it names does too.
     report.write(config.out)
     program, values = Path(PROGRAM).stem, as_plain(config)
     log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
-    if config.submit is not None and report.not_run:
-        raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
-    if not rows:
-        raise nothing_ran(report.not_run, config.out)
-    return f"{title}\n{render(summary_parts(report, config.out, details))}"
+    return report, details
 
 
 def nothing_ran(not_run: Sequence[NotRun], out: Path) -> UserError:
@@ -296,29 +335,37 @@ def _make_report(
     program: str = "",
 ) -> Report:
     """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
-    dataset, scored = runner.reported, scored_rows(rows)
+    dataset = runner.reported
     on_chosen = [row for row in rows if row.plan.is_chosen]
-    main_names = [row.name for row in on_chosen if not row.plan.suffix]
-    main_names = [rows[0].name] if len(rows) == 1 and not not_run else main_names
-    reports = {name: system.report for name, system in scored.items()}
-    main = main_names[0] if len(main_names) == 1 else None
-    report = make_report(dataset, reports, main, name=name, program=program)
+    main = _main_row(rows, on_chosen, not_run)
+    report = make_report(dataset, scored_rows(rows), main, name=name, program=program)
     whole = {row.name: row.stages[row.name] for row in rows}
     report = with_shared_note(report, [*whole])
     report = with_missing_notes(report, whole, dataset)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
     with_stages = scored_rows([row for row in rows if row.plan.system.stages])
     report = with_depth_notes(report, with_stages, dataset)
-    chosen_names = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
-    of_rows = [
-        f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
-    ]
+    details = []
+    for row in rows:
+        details += [f"{row.name}: {note}" for note in row.notes if note not in report.notes]
+    checkpoints = {row.plan.checkpoint for row in on_chosen}
+    chosen_names = {checkpoint.name for checkpoint in checkpoints if checkpoint is not None}
     return replace(
         report,
         chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
         not_run=tuple(not_run),
-        notes=(*report.notes, *notes, *of_rows),
+        notes=(*report.notes, *notes, *details),
     )
+
+
+def _main_row(
+    rows: Sequence[Row], on_chosen: Sequence[Row], not_run: Sequence[NotRun]
+) -> str | None:
+    """Name the only row, or the chosen checkpoint's own; None if there is none, or several."""
+    if len(rows) == 1 and not not_run:
+        return rows[0].name
+    own = [row.name for row in on_chosen if not row.plan.suffix]
+    return own[0] if len(own) == 1 else None
 
 
 def evaluate_systems(
@@ -358,91 +405,8 @@ def evaluate_systems(
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
-    return {name: stage for row in rows for name, stage in row.stages.items()}
-
-
-def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
-    """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
-
-    Over one claim form: first stages against BM25, hybrids against both of their parts, other
-    BM25s against the papers', every epoch against step 0, each stage against the one before, and
-    each variation against the system as it is. A system's other forms are tested against its
-    original claims, or against its own form if it has one. Simulated stages, and what follows
-    them, are in no test.
-    """
-    rows = [row for row in rows if row.stages[row.name].report.macro]
-    pairs: dict[str, list[tuple[str, str]]] = {}
-    untested: list[str] = []
+    """Map the name of every stage of rows to it."""
+    scored: dict[str, ScoredSystem] = {}
     for row in rows:
-        for family, pair in _declare_tests(row, rows, untested):
-            tests_of = pairs.setdefault(family, [])
-            tests_of += [pair] if pair not in tests_of and pair[0] != pair[1] else []
-    families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
-    listed = ", ".join(dict.fromkeys(untested))
-    notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []
-    return families, notes
-
-
-def _declare_tests(
-    row: Row, rows: Sequence[Row], untested: list[str]
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    for before, after in zip(row.tested, row.tested[1:], strict=False):
-        yield "Each stage against the one before", (after, before)
-    if len(row.tested) > 2:
-        yield "Each stage against the one before", (row.tested[-1], row.tested[0])
-    if row.name not in row.tested:
-        return
-    same_form = [peer for peer in rows if peer.form == row.form and peer.name in peer.tested]
-
-    def among(fits: Callable[[Row], bool]) -> str | None:
-        return next((row.name for row in same_form if fits(row)), None)
-
-    plan, first = row.plan, row.plan.system.first
-    if plan.varied is not None:
-        if base := among(lambda r: r.plan.system.name == plan.varied):
-            yield "One setting at a time", (row.name, base)
-        return
-    own = [row for row in rows if row.plan.system.name == plan.system.name]
-    base_form = next((row for row in own if row.form == "original"), own[0])
-    if base_form is not row and base_form.name in base_form.tested:
-        yield "Other claim forms against original claims", (row.name, base_form.name)
-    if (checkpoint := plan.checkpoint) is not None and not checkpoint.is_step_0:
-        zero = among(
-            lambda r: (
-                (candidate := r.plan.checkpoint) is not None
-                and candidate.is_step_0
-                and candidate.run == checkpoint.run
-                and r.plan.suffix == plan.suffix
-                and r.plan.varied is None
-            )
-        )
-        if zero:
-            stage_note = f", {plan.suffix[1:]}" if plan.suffix else ""
-            yield f"Every epoch against step 0{stage_note}", (row.name, zero)
-    if plan.system.stages:
-        return
-    if isinstance(first, HybridNode):
-        if part := among(lambda r: r.plan.system.name == first.dense.name):
-            yield "Hybrids against their dense part", (row.name, part)
-        else:
-            untested.append(f"{plan.system.name} ({first.dense.display_name})")
-        if part := among(lambda r: r.plan.system.name == first.sparse.name):
-            yield "Hybrids against their sparse part", (row.name, part)
-    elif isinstance(first, BM25Node):
-        if papers := among(lambda r: r.plan.system.full_label() == PAPERS_LABEL):
-            yield "Other BM25s against the papers'", (row.name, papers)
-    elif base := _nearest_bm25(same_form, row):
-        yield "Dense systems against BM25", (row.name, base)
-
-
-def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
-    """Find the first BM25 over like sources, plain before fitted; failing that, any."""
-    rich = row.stages[row.name].report.sources != "title_abstract"
-    candidates = [
-        ((first.bm25.metadata is not rich, first.is_fit), number, row.name)
-        for number, row in enumerate(rows)
-        if isinstance(first := row.plan.system.first, BM25Node)
-        and not row.plan.system.stages
-        and row.plan.varied is None
-    ]
-    return min(candidates)[2] if candidates else None
+        scored |= row.stages
+    return scored

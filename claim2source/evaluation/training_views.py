@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch, Report, Table, TrainingReport
@@ -30,31 +31,43 @@ def training_tables(report: Report, training: TrainingReport) -> dict[str, TextT
     Each has a row for each language and `macro`, and all metrics. If val has both parts, each
     has a table like that of all of val.
     """
-    metrics, tables = list(report.systems[STEP_0].macro), dict[str, TextTable]()
+    metrics = list(report.systems[STEP_0].macro)
+    tables: dict[str, TextTable] = {}
     for split in scores_by_split(training.history[-1]):
-        rows: list[list[Cell]] = [
-            [entry.epoch, language, *(row[m] for m in metrics), entry.loss]
-            for entry in training.history
-            for language, row in scores_by_split(entry).get(split, {}).items()
-        ]
         name = "history" if split == "val" else split
+        rows = _epoch_rows(training, split, metrics)
         tables[name] = TextTable(["epoch", "language", *metrics, "loss"], rows)
-    tests = {f"Tests: {test.family}": family_table(test) for test in report.tests}
-    return {**tables, **run_scores(report), **tests}
+    tables |= run_scores(report)
+    for test in report.tests:
+        tables[f"Tests: {test.family}"] = family_table(test)
+    return tables
+
+
+def _epoch_rows(training: TrainingReport, split: str, metrics: Sequence[str]) -> list[list[Cell]]:
+    """List the scores of every epoch and language on val or one of its parts."""
+    rows: list[list[Cell]] = []
+    for entry in training.history:
+        table = scores_by_split(entry).get(split, {})
+        for language, row in table.items():
+            scores = [row[metric] for metric in metrics]
+            rows.append([entry.epoch, language, *scores, entry.loss])
+    return rows
 
 
 def run_scores(report: Report) -> dict[str, TextTable]:
     """Tabulate the report's scores: of all claims, and by whether the gold was seen in training."""
-    metrics = list(report.systems[STEP_0].macro)
-    rows: list[list[Cell]] = [
-        [f"{part} golds", name, language, *(row[m] for m in metrics)]
-        for part in ("seen", "unseen")
-        for name in (STEP_0, CHOSEN)
-        for language, row in report.systems[name].slices[part].items()
-    ]
+    tables: dict[str, TextTable] = {}
     scores = replace(report, chosen=None).score_table()
-    golds = TextTable(["golds", "model", "language", *metrics], rows)
-    return {**({"scores": scores} if scores else {}), "seen and unseen golds": golds}
+    if scores is not None:
+        tables["scores"] = scores
+    metrics = list(report.systems[STEP_0].macro)
+    rows: list[list[Cell]] = []
+    for part in ("seen", "unseen"):
+        for name in (STEP_0, CHOSEN):
+            for language, row in report.systems[name].slices[part].items():
+                rows.append([f"{part} golds", name, language, *(row[m] for m in metrics)])
+    tables["seen and unseen golds"] = TextTable(["golds", "model", "language", *metrics], rows)
+    return tables
 
 
 def history_table(report: Report, training: TrainingReport) -> TextTable:
@@ -64,26 +77,28 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
     """
     first, history = report.systems.get(FIRST_STAGE), training.history
     languages = list(history[0].val)
-    parts = [part for part in (SEEN, UNSEEN) if all(entry.parts for entry in history)]
+    has_parts = all(entry.parts for entry in history)
+    parts = [SEEN, UNSEEN] if has_parts else []
 
     def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
-        reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         values = [entry.val[language][MAIN_METRIC] for language in languages]
         values += [entry.parts[part][MACRO][MAIN_METRIC] for part in parts]
+        reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         return [name, *values, entry.score, entry.loss, reported]
 
     rows = []
     if first is not None:
-        of_parts = {part: first.val[part_name(part)] for part in parts}
-        score = first.settings[TO_CHOOSE_BY]
-        entry = Epoch(-1, first.val["val"], parts=of_parts, score=score)
+        by_part = {part: first.val[part_name(part)] for part in parts}
+        entry = Epoch(-1, first.val["val"], parts=by_part, score=first.settings[TO_CHOOSE_BY])
         rows.append(row(f"{FIRST_STAGE}: {first.model}", entry, FIRST_STAGE))
+    before = STEP_0 if first is None else ZERO_SHOT
     mark = CHOSEN if training.choose == "best" else "the last"
     for entry in history:
-        is_chosen = entry.epoch == training.chosen_epoch
-        name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT if first else STEP_0
-        system = CHOSEN if is_chosen else None if entry.epoch else STEP_0
-        rows.append(row(f"{name} ({mark})" if is_chosen else name, entry, system))
+        name = f"epoch {entry.epoch}" if entry.epoch else before
+        if entry.epoch == training.chosen_epoch:
+            rows.append(row(f"{name} ({mark})", entry, CHOSEN))
+        else:
+            rows.append(row(name, entry, None if entry.epoch else STEP_0))
     columns = [f"MRR@5 on val, {language}" for language in languages]
     columns += [f"{part} papers" for part in parts]
     columns += [TO_CHOOSE_BY, "loss", f"MRR@5 on {report.split}, {MACRO}"]
@@ -100,7 +115,8 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
             f"Step 0 is read at {lengths[0]} tokens, all that the model takes, the chosen epoch "
             f"at {lengths[1]} (model.max_length)"
         )
-    if notes := choice_notes(training.choice) if training.choice else []:
+    notes = choice_notes(training.choice) if training.choice is not None else []
+    if notes:
         parts.append(f"Chosen on val: {'; '.join(notes)}.")
     if training.skipped_steps:
         parts.append(f"{training.skipped_steps} steps were skipped: loss or gradient not finite")

@@ -15,6 +15,7 @@ from claim2source.core.report import (
     TWINS,
     Choice,
     Report,
+    SystemReport,
     cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
@@ -30,25 +31,36 @@ def overview_table(report: Report) -> TextTable | None:
     if not scored:
         return None
     languages = sorted_languages(lang for system in scored for lang in system.languages)
+    by_language = languages if len(languages) > 1 else []
     metrics = [metric for metric in scored[0].macro if metric != "queries"]
     main = MAIN_METRIC if MAIN_METRIC in metrics else metrics[0]
     bounded = list(scored[0].intervals.values) if scored[0].intervals is not None else []
-    by_language = languages if len(languages) > 1 else []
     columns = ["system", "claims", *(f"{main} {language}" for language in by_language)]
     for metric in metrics:
-        heading = "95 %" if metric == main else f"95 % of {metric}"
-        columns += [f"{metric} {MACRO}", *([heading] if metric in bounded else [])]
+        columns.append(f"{metric} {MACRO}")
+        if metric in bounded:
+            columns.append("95 %" if metric == main else f"95 % of {metric}")
     rows: list[list[Cell]] = []
     for system in scored:
-        is_chosen = system.title == report.chosen
-        row: list[Cell] = [f"{system.title} (chosen)" if is_chosen else system.title, system.claims]
+        title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
+        row: list[Cell] = [title, system.claims]
         row += [system.languages[language][main] for language in by_language]
-        for metric in metrics:
-            row += [system.macro[metric]]
-            row += [system.bounds(MACRO, metric)] if metric in bounded else []
+        row += _macro_cells(system, metrics, bounded)
         rows.append([*row, *cost_cells(system.cost)])
     columns += COST_COLUMNS
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
+
+
+def _macro_cells(
+    system: SystemReport, metrics: Sequence[str], bounded: Sequence[str]
+) -> list[Cell]:
+    """List the macro averages of a system, each with its interval if there is one."""
+    cells: list[Cell] = []
+    for metric in metrics:
+        cells.append(system.macro[metric])
+        if metric in bounded:
+            cells.append(system.bounds(MACRO, metric))
+    return cells
 
 
 def interval_parts(report: Report) -> list[Part]:
@@ -62,38 +74,59 @@ def interval_parts(report: Report) -> list[Part]:
         f"95 % intervals of {', '.join(first.values)}: {first.repeats} bootstrap samples of gold "
         f"papers ({first.papers} of them)."
     )
-    rows: list[list[Cell]] = [
-        [s.title, s.claims, *(s.bounds(language) for language in languages)] for s in scored
-    ]
-    table = TextTable(["system", "claims", *languages], rows)
-    return [note, table] if len(languages) > 1 else [note]
+    if len(languages) < 2:
+        return [note]
+    rows: list[list[Cell]] = []
+    for system in scored:
+        bounds = [system.bounds(language) for language in languages]
+        rows.append([system.title, system.claims, *bounds])
+    return [note, TextTable(["system", "claims", *languages], rows)]
 
 
 def choices_parts(report: Report, chosen_on: str) -> list[Part]:
     """List the choices for systems and by a training, with their claims; show val scores."""
-    lines = []
-    trained = report.training.choice if report.training else None
     by_name = [(system.name, system.choices) for system in report.systems.values()]
-    for name, choices in [*by_name, ("training", (trained,) if trained else ())]:
-        texts = [
-            f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
-            f"({choice.metric} {'; '.join([f'{choice.score:.4f}', *choice_notes(choice)])})"
-            for choice in choices
-        ]
+    trained = None if report.training is None else report.training.choice
+    training = () if trained is None else (trained,)
+    lines = []
+    for name, choices in [*by_name, ("training", training)]:
+        texts = [_choice_line(choice) for choice in choices]
         if texts:
             lines.append(f"- {name}: {'; '.join(texts)}")
-    parts: list[Part] = ["\n".join([f"Chosen on {chosen_on}:", *lines])] if lines else []
+    parts: list[Part] = []
+    if lines:
+        parts.append("\n".join([f"Chosen on {chosen_on}:", *lines]))
+    tables = _tried_tables(by_name)
+    if trained is not None:
+        tables["Compared by the training on val:"] = tried_table(trained)
+    tables["Scores on val:"] = val_table(report.systems)
+    for title, table in tables.items():
+        if table is not None:
+            parts += [title, table]
+    return parts
+
+
+def _choice_line(choice: Choice) -> str:
+    details = "; ".join([f"{choice.score:.4f}", *choice_notes(choice)])
+    on = f"{choice.claims} claims of {choice.split}"
+    return f"{choice_text(choice)}, on {on} ({choice.metric} {details})"
+
+
+def _tried_tables(
+    choices_by_name: Sequence[tuple[str, Sequence[Choice]]],
+) -> dict[str, TextTable | None]:
+    """Tabulate what was compared for every choice; a choice of two systems has one table."""
     tables: dict[str, TextTable | None] = {}
     tabulated: list[Choice] = []
-    for name, choices in by_name:
-        # A hybrid's BM25 may be a system of its own: one table is enough.
-        for choice in (choice for choice in choices if choice.tried and choice not in tabulated):
+    for name, choices in choices_by_name:
+        for choice in choices:
+            # A hybrid's BM25 may be a system of its own.
+            if not choice.tried or choice in tabulated:
+                continue
             tabulated.append(choice)
             title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
             tables[title] = tried_table(choice)
-    tables["Compared by the training on val:"] = tried_table(trained) if trained else None
-    tables["Scores on val:"] = val_table(report.systems)
-    return parts + [part for title, table in tables.items() if table for part in (title, table)]
+    return tables
 
 
 def report_parts(report: Report, wide: bool = False) -> list[Part]:
@@ -101,9 +134,15 @@ def report_parts(report: Report, wide: bool = False) -> list[Part]:
 
     `wide` has a row for each system, for tables of many; else a row for each language too.
     """
-    table = overview_table(report) if wide else report.score_table()
-    parts: list[Part] = [table] if table is not None else []
-    return [*parts, *(interval_parts(report) if wide else ()), *remaining_parts(report)]
+    table = _scores(report, wide)
+    parts: list[Part] = [] if table is None else [table]
+    if wide:
+        parts += interval_parts(report)
+    return parts + remaining_parts(report)
+
+
+def _scores(report: Report, wide: bool) -> TextTable | None:
+    return overview_table(report) if wide else report.score_table()
 
 
 def remaining_parts(
@@ -111,9 +150,10 @@ def remaining_parts(
 ) -> list[Part]:
     """Describe what stands below a report's scores: choices, notes, rows not run, tests."""
     parts = [*choices_parts(report, chosen_on), *report.notes]
-    if (twins := report.twins_table) is not None:
+    twins, not_run = report.twins_table, report.not_run_table()
+    if twins is not None:
         parts += [TWINS, twins]
-    if (not_run := report.not_run_table()) is not None:
+    if not_run is not None:
         parts += [f"Not run ({len(report.not_run)}):", not_run]
     return [*parts, *tests_parts(report.tests, MAIN_METRIC), *published_parts(report.systems)]
 
@@ -122,7 +162,7 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
     """Name the tables of a report, for W&B."""
     intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
     tables = {
-        "scores": overview_table(report) if wide else report.score_table(),
+        "scores": _scores(report, wide),
         "intervals": intervals[0] if wide and intervals else None,
         "not run": report.not_run_table(),
         "Twins": report.twins_table,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ _MEASURES: Mapping[str, Any] = {
     "map": ir_measures.AP,
 }
 _DEEPEST = 1_000_000
+_MAIN_DEPTH = 5  # of the main metric
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +115,14 @@ def depth_notes(
         too_deep = tuple(metric for metric in metrics if (cutoff(metric) or 0) > longest)
         if too_deep and 0 < longest < (longest + 1 if sources is None else sources):
             deep.setdefault((longest, too_deep), []).append(name)
-    return [
-        f"{', '.join(too_deep)}: deeper than the lists of {', '.join(names)}, whose longest has "
-        f"{longest} source{'s' if longest > 1 else ''}; golds further down count as not found."
-        for (longest, too_deep), names in deep.items()
-    ]
+    notes = []
+    for (longest, too_deep), names in deep.items():
+        sources_text = "1 source" if longest == 1 else f"{longest} sources"
+        notes.append(
+            f"{', '.join(too_deep)}: deeper than the lists of {', '.join(names)}, whose longest "
+            f"has {sources_text}; golds further down count as not found."
+        )
+    return notes
 
 
 def evaluate(
@@ -132,19 +137,15 @@ def evaluate(
     if not metrics:
         raise ConfigError("metrics", list(metrics), f"at least one of {ALLOWED}")
     cutoffs = [cutoff(metric) for metric in metrics]
-    claims = judged_claims(qrels) if claim_ids is None else tuple(dict.fromkeys(claim_ids))
-    if not claims:
-        raise UserError("qrels: no claim has a gold")
-    for claim in claims:
-        if not qrels.golds(claim):
-            raise ValueError(f"claim {claim!r} has no gold")
-    measures = {
-        metric: _MEASURES[metric.split("@")[0]] @ k if k else _MEASURES[metric]
-        for metric, k in zip(metrics, cutoffs, strict=True)
-    }
+    claims = _claims_to_score(qrels, claim_ids)
+    measures = {}
+    for metric, k in zip(metrics, cutoffs, strict=True):
+        measure = _MEASURES[metric.split("@")[0]]
+        measures[metric] = measure @ k if k else measure
     judged = run.restricted(claims).rescored()
-    if None not in cutoffs:
-        judged = judged.top(max(k for k in cutoffs if k))
+    depths = [k for k in cutoffs if k is not None]
+    if len(depths) == len(cutoffs):
+        judged = judged.top(max(depths))
     position = {claim: i for i, claim in enumerate(claims)}
     values = {measure: np.zeros(len(claims)) for measure in measures.values()}
     grades = {claim: dict(qrels.grades[claim]) for claim in claims}
@@ -152,6 +153,19 @@ def evaluate(
     for value in evaluator.iter_calc(_as_mapping(judged)):
         values[value.measure][position[value.query_id]] = value.value
     return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
+
+
+def _claims_to_score(qrels: Qrels, claim_ids: Sequence[str] | None) -> tuple[str, ...]:
+    if claim_ids is None:
+        claims = judged_claims(qrels)
+    else:
+        claims = tuple(dict.fromkeys(claim_ids))
+    if not claims:
+        raise UserError("qrels: no claim has a gold")
+    for claim in claims:
+        if not qrels.golds(claim):
+            raise ValueError(f"claim {claim!r} has no gold")
+    return claims
 
 
 def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
@@ -171,23 +185,27 @@ def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
 
 def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
     """Remove claims that are ranked for themselves from runs, and note them."""
-    cleaned = {name: run.without_themselves(qrels) for name, run in runs.items()}
-    return {name: run for name, (run, _) in cleaned.items()}, [
-        f"{name}: {count} claims rank a source of their own id, which is left out, as in BEIR."
-        for name, (_, count) in cleaned.items()
-        if count
-    ]
+    cleaned: dict[str, Run] = {}
+    notes = []
+    for name, run in runs.items():
+        cleaned[name], count = run.without_themselves(qrels)
+        if count:
+            notes.append(
+                f"{name}: {count} claims rank a source of their own id, which is left out, as in "
+                "BEIR."
+            )
+    return cleaned, notes
 
 
 def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
     sources = run.vocabulary[run.codes].tolist()
     scores = run.scores.tolist()
-    ends = run.offsets.tolist()
-    return {
-        claim: dict(zip(sources[start:end], scores[start:end], strict=True))
-        for claim, start, end in zip(run.claim_ids, ends[:-1], ends[1:], strict=True)
-        if end > start
-    }
+    by_claim: dict[str, dict[str, float]] = {}
+    for claim in run.claim_ids:
+        rows = run.rows(claim)
+        if rows.stop > rows.start:
+            by_claim[claim] = dict(zip(sources[rows], scores[rows], strict=True))
+    return by_claim
 
 
 def language_masks(claims: Sequence[Claim], claim_ids: Sequence[str]) -> dict[str, np.ndarray]:
@@ -236,31 +254,49 @@ def score_languages(
 def twins_in(run: Run, dataset: Dataset) -> Twins | None:
     """Count the golds that tie with a source of the same text; None if no gold has one."""
     first, judged = dataset.twins, judged_claims(dataset.qrels)
-    golds = [(claim, gold) for claim in judged for gold in dataset.qrels.golds(claim)]
-    having = [(claim, gold) for claim, gold in golds if gold in first]
-    if not having:
-        return None
     ranked = {claim: run.scored(claim) for claim in run.claim_ids}
-    ties = lost = 0
-    for claim, gold in having:
-        scored = ranked.get(claim, {})
-        twins = [s for s in scored if s != gold and first.get(s) == first[gold]]
-        ties += any(scored[twin] == scored.get(gold) for twin in twins)
+    golds = having = ties = lost = 0
     values = np.zeros(len(judged))
     for position, claim in enumerate(judged):
-        gold_ids = dataset.qrels.golds(claim)
+        gold_ids, scored = dataset.qrels.golds(claim), ranked.get(claim, {})
+        golds += len(gold_ids)
+        for gold in gold_ids:
+            if gold in first:
+                having += 1
+                ties += _is_tied(gold, scored, first)
         groups = {first.get(gold, gold) for gold in gold_ids}
-        order = list(dict.fromkeys(first.get(source, source) for source in ranked.get(claim, {})))
-        rank = next((rank for rank, source in enumerate(order[:5], 1) if source in groups), None)
-        values[position] = 1 / rank if rank else 0.0
-        best = next(iter(ranked.get(claim, {})), None)
-        lost += best is not None and best not in gold_ids and first.get(best, best) in groups
-    scores = Scores(judged, {MAIN_METRIC: values})
-    table = language_table(scores, dataset.claims)
-    as_one = {
-        lang: float(row[MAIN_METRIC]) for lang, row in (*table.items(), (MACRO, macro(table)))
-    }
-    return Twins(len(golds), len(having), ties, lost, as_one)
+        values[position] = _reciprocal_rank(groups, scored, first)
+        best = next(iter(scored), None)
+        if best is not None and best not in gold_ids:
+            lost += first.get(best, best) in groups
+    if not having:
+        return None
+    table = language_table(Scores(judged, {MAIN_METRIC: values}), dataset.claims)
+    table = {**table, MACRO: macro(table)}
+    as_one = {language: float(row[MAIN_METRIC]) for language, row in table.items()}
+    return Twins(golds, having, ties, lost, as_one)
+
+
+def _is_tied(gold: str, scored: Mapping[str, float], first: Mapping[str, str]) -> bool:
+    """Whether another source of the gold's text has the gold's score."""
+    for source, score in scored.items():
+        is_twin = source != gold and first.get(source) == first[gold]
+        if is_twin and score == scored.get(gold):
+            return True
+    return False
+
+
+def _reciprocal_rank(
+    groups: AbstractSet[str], scored: Mapping[str, float], first: Mapping[str, str]
+) -> float:
+    """Return the reciprocal of the first gold's rank within five, twins counted as one source."""
+    order = dict.fromkeys(first.get(source, source) for source in scored)
+    for rank, source in enumerate(order, 1):
+        if rank > _MAIN_DEPTH:
+            break
+        if source in groups:
+            return 1 / rank
+    return 0.0
 
 
 def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -268,5 +304,7 @@ def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     if not by_language:
         raise ValueError("no languages to average over")
     rows = list(by_language.values())
-    average = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+    average = {}
+    for name in rows[0]:
+        average[name] = sum(row[name] for row in rows) / len(rows)
     return {**average, "queries": sum(row["queries"] for row in rows)}

@@ -326,7 +326,7 @@ def _table_beside(files: IndexFiles, manifest: IndexManifest) -> Engine:
         left = None
     if left is not None and left.manifest.table == manifest.table:
         return left
-    return Engine.beside(files, manifest, name=NEXT)
+    return Engine.create_table(files, manifest, name=NEXT)
 
 
 def _encode_rows(engine: Engine, new: Engine, dense: Dense, bar: Progress, batch: int) -> None:

@@ -12,7 +12,6 @@ from claim2source.core.report import (
     Choice,
     Epoch,
     Report,
-    SystemReport,
     TrainingReport,
 )
 from claim2source.core.run import Result
@@ -58,7 +57,7 @@ def report_run(
     """Report a retriever's run: step 0 and the chosen epoch, read from their checkpoints."""
     run, settings = session.run, Scoring(repeats=_REPEATS, seen_golds=data.train.golds)
     run.write(run.checkpoint(epoch))
-    scored: dict[int, SystemReport] = {}
+    scored: dict[int, ScoredSystem] = {}
     for number in sorted({0, epoch}):
         folder = run.checkpoint(number)
         model = resolve(recipe.model.for_checkpoint(folder), session.device)
@@ -67,17 +66,16 @@ def report_run(
         ranked = score_encoder(
             model.encoder, data.report, rendering, settings, store=session.store, progress=True
         )
-        scored[number] = replace(
-            ranked.report,
+        scored[number] = ranked.with_report(
             model=name if model.is_trained else model.base.name,
             claims=rendering.claims,
             sources=rendering.sources,
             val=model.manifest.scores,
             settings={"checkpoint": name, "max_length": model.encoder.settings.max_length},
         )
-    systems = {
-        name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))
-    }
+    systems: dict[str, ScoredSystem] = {}
+    for name, number in ((STEP_0, 0), (CHOSEN, epoch)):
+        systems[name] = scored[number].with_report(name=name)
     name, program = data.settings.dataset, "train/finetune.py"
     report = make_report(data.report, systems, CHOSEN, name=name, program=program)
     return _finish(session, report, recipe, epoch, choice)
@@ -135,9 +133,8 @@ def report_pipeline(
             val={"val": entry.val},
             settings={"checkpoint": folder, "depth": depth},
         )
-    reports = {name: system.report for name, system in systems.items()}
     dataset, program = data.settings.dataset, "train/finetune_reranker.py"
-    report = make_report(reported, reports, CHOSEN, name=dataset, program=program)
+    report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against the baselines before it", pairs)]
     report = add_tests(report, systems, families, reported, _REPEATS, 0)

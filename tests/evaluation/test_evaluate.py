@@ -13,7 +13,6 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.core.tables import render
 from claim2source.data.loading import load
-from claim2source.evaluation import families
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.evaluate import (
     Scoring,
@@ -23,6 +22,7 @@ from claim2source.evaluation.evaluate import (
     run_tests,
     score_result,
 )
+from claim2source.metrics import families
 from claim2source.metrics.families import Family
 from claim2source.search.bm25 import BM25, BM25Config
 from tests.shared_data import shared
@@ -95,7 +95,7 @@ def test_a_report_is_written_where_every_claim_differs_by_one_amount(tmp_path: P
     systems = {
         name: score_result(name, run, data, settings) for name, run in (("a", first), ("b", second))
     }
-    report = make_report(data, {name: system.report for name, system in systems.items()}, "a")
+    report = make_report(data, systems, "a")
     report = add_tests(report, systems, [Family.against("f", "b", ["a"])], data, 20, 0)
     report.write(tmp_path)
     (test,) = Report.read(tmp_path).tests

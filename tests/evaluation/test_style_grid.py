@@ -83,8 +83,7 @@ def run(
     runner = SystemRunner(dataset, RunSettings(store=store, progress=False))
     scoring = Scoring(repeats=50)
     rows = [run_row(RowPlan(system, form), runner, scoring) for system in systems]
-    reports = {name: system.report for name, system in scored_rows(rows).items()}
-    report = make_report(dataset, reports, None, name="ct25-tiny")
+    report = make_report(dataset, scored_rows(rows), None, name="ct25-tiny")
     return add_styles(report, rows, runner, options, scoring, out)[0]
 
 

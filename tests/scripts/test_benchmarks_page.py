@@ -12,11 +12,10 @@ import pytest
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
 from claim2source.data.loading import load
-from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.search.bm25 import BM25
-from eval.report import main
+from scripts.benchmarks_page import Benchmarks, main
 from tests.shared_data import REPOSITORY
 
 RESULTS = REPOSITORY / "docs" / "results"
@@ -33,7 +32,7 @@ did_not_help: [{text: Nothing.}]
 def test_the_page_is_made_of_its_figures(tmp_path: Path) -> None:
     page = (REPOSITORY / "BENCHMARKS.md").read_text(encoding="utf-8")
     assert Benchmarks(RESULTS).page() == page, (
-        "run python eval/report.py --reports docs/results --benchmarks BENCHMARKS.md"
+        "run python scripts/benchmarks_page.py --results docs/results --out BENCHMARKS.md"
     )
     assert len(page.encode()) < 12_000
     links = re.findall(r"\]\((docs/results/[^)]+)\)", page)
@@ -60,7 +59,7 @@ def test_a_report_is_shown_as_it_was_written(tmp_path: Path, report: Report) -> 
     (tmp_path / "report.json").rename(tmp_path / "bm25.json")
     (tmp_path / "benchmarks.yaml").write_text(WORDS, encoding="utf-8")
     out = tmp_path / "B.md"
-    main(["--reports", str(tmp_path), "--benchmarks", str(out)])
+    main(["--results", str(tmp_path), "--out", str(out)])
     page = out.read_text(encoding="utf-8")
     first, second = report.systems["stems"], report.systems["words"]
     assert f"| demo dev | B | {first.macro['mrr@5']:.4f} | {first.bounds('macro')} |" in page
@@ -73,7 +72,7 @@ def test_a_report_is_shown_as_it_was_written(tmp_path: Path, report: Report) -> 
     # A page that someone else wrote stays.
     out.write_text("# Mine\n", encoding="utf-8")
     with pytest.raises(UserError, match="no program of ours wrote it"):
-        main(["--reports", str(tmp_path), "--benchmarks", str(out)])
+        main(["--results", str(tmp_path), "--out", str(out)])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`eval/report.py --checklist`: what reports say of how they were made, and what they do not."""
+"""`scripts/checklist.py`: what reports say of how they were made, and what they do not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import claim2source as c2s
 from claim2source.core.errors import run_program
 from claim2source.core.report import Report, SystemReport, TrainingReport
 from claim2source.data.store import Store
-from claim2source.evaluation.checklist import NOT_RECORDED, checklist
 from claim2source.systems.system import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
-from eval.report import main
+from scripts.checklist import NOT_RECORDED, checklist, main
 from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
 
@@ -63,7 +62,7 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
 ) -> None:
     folder, server = evaluation
     file = tmp_path / "checklist.md"
-    main([f"--reports={folder}", f"--checklist={file}"])
+    main([f"--reports={folder}", f"--out={file}"])
     text = file.read_text(encoding="utf-8")
     tables, answer = sections(text), answers(text)
     prompt = read_prompt("verify_structured")
@@ -144,16 +143,16 @@ def test_the_checklist_is_written_alone_and_replaces_nothing_of_others(
     notes = tmp_path / "notes.md"
     notes.write_text("my own", encoding="utf-8")
     for words, message in (
-        ([f"--reports={folder}", f"--checklist={notes}"], "no program of ours wrote it"),
-        ([f"--reports={folder}", "--checklist=c.md", "--out=o"], "none beside checklist"),
-        (["--reports=nowhere", f"--checklist={tmp_path / 'c.md'}"], "nowhere/report.json"),
+        ([f"--reports={folder}", f"--out={notes}"], "no program of ours wrote it"),
+        ([f"--out={tmp_path / 'c.md'}"], "reports"),
+        (["--reports=nowhere", f"--out={tmp_path / 'c.md'}"], "nowhere/report.json"),
     ):
         with pytest.raises(SystemExit) as ended:
             run_program(main, words)
         assert ended.value.code == 2 and message in capsys.readouterr().err
     assert notes.read_text(encoding="utf-8") == "my own" and not (tmp_path / "c.md").exists()
     for _ in range(2):  # its own file is replaced
-        main([f"--reports={folder}", f"--checklist={tmp_path / 'c.md'}"])
+        main([f"--reports={folder}", f"--out={tmp_path / 'c.md'}"])
 
 
 def test_thinking_is_reported_as_it_was_sent(

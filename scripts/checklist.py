@@ -1,20 +1,38 @@
-"""Fill in CLEF's and the ACM's checklists of reproducibility from reports."""
+"""Write CLEF's and the ACM's checklists: `python scripts/checklist.py --reports DIR --out FILE`.
+
+Working notes and the ACM ask how results were made: data, prompts, seeds, decoding, hardware,
+software, costs. The answers come from reports alone; what these do not say is "not recorded".
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import Settings, list_field, read_config, require
+from claim2source.core.errors import run_program
+from claim2source.core.files import write_text
+from claim2source.core.folders import require_output_file
 from claim2source.core.report import (
     COST_COLUMNS,
     Report,
     StageReport,
     SystemReport,
+    TrainingReport,
     cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
+from claim2source.core.terminal import say
 from claim2source.evaluation.choices import RULES, settings_text
+from claim2source.evaluation.reports import named_reports
 
+PROGRAM = "scripts/checklist.py"
 TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
 # What both ask for, and no report holds.
@@ -33,6 +51,29 @@ _DECODING = (
 Row = list[Cell]
 
 
+@dataclass(frozen=True)
+class ChecklistConfig(Settings):
+    """Settings of `scripts/checklist.py`.
+
+    Args:
+        out: Markdown file to write.
+    """
+
+    out: Path
+    reports: list[Path] = list_field((), help="folders that an evaluation or a training wrote")
+
+    def check(self) -> None:
+        require(bool(self.reports), "reports", self.reports, "one or more folders")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the checklist of reports."""
+    config = read_config(ChecklistConfig, argv, program=PROGRAM, description=__doc__ or "")
+    require_output_file(config.out, TITLE)
+    write_text(config.out, checklist(named_reports(config.reports)))
+    say(f"checklist in {config.out}")
+
+
 class _Section(NamedTuple):
     """Define a table: a report's rows, none if it does not apply, for which `none` says why.
 
@@ -48,29 +89,34 @@ class _Section(NamedTuple):
 
 def checklist(reports: Mapping[str, Report]) -> str:
     """Write the checklist of reports by name, as Markdown; gaps are marked as not recorded."""
-    rows = {
-        section.title: {name: section.rows(report) for name, report in reports.items()}
-        for section in _SECTIONS
-    }
-    answers: list[Row] = [[part.title, _answer(part, rows[part.title])] for part in _SECTIONS]
-    answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
-    parts: list[Part] = [
-        TITLE,
-        f"Read from {len(reports)} report{'s' * (len(reports) > 1)} alone: {', '.join(reports)}.",
-        TextTable(["what", "answer"], answers),
-    ]
+    answers: list[Row] = []
+    tables: list[Part] = []
     for section in _SECTIONS:
-        cells = [
-            [*map(_written, [name] if len(reports) > 1 else []), *map(_written, row)]
-            for name, own in rows[section.title].items()
-            for row in own
-        ]
-        first = ["report"] if len(reports) > 1 else []
-        table = TextTable([*first, *section.columns.split("|")], cells)
-        parts += [f"## {section.title}", table if cells else section.none]
+        rows = {name: section.rows(report) for name, report in reports.items()}
+        answers.append([section.title, _answer(section, rows)])
+        tables += [f"## {section.title}", _section_part(section, rows)]
+    answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
+    plural = "s" if len(reports) > 1 else ""
+    origin = f"Read from {len(reports)} report{plural} alone: {', '.join(reports)}."
+    parts: list[Part] = [TITLE, origin, TextTable(["what", "answer"], answers), *tables]
     notes = {f"- {markdown_text(note)}" for report in reports.values() for note in report.notes}
-    parts += ["## Notes", *sorted(notes)] if notes else []
+    if notes:
+        parts += ["## Notes", *sorted(notes)]
     return f"{render(parts, 'markup')}\n"
+
+
+def _section_part(section: _Section, rows: Mapping[str, Sequence[Row]]) -> Part:
+    """Tabulate a section's rows, of several reports with their names; a sentence without rows."""
+    columns = section.columns.split("|")
+    has_several = len(rows) > 1
+    if has_several:
+        columns = ["report", *columns]
+    cells: list[Row] = []
+    for name, own in rows.items():
+        for row in own:
+            named: Row = [name, *row] if has_several else row
+            cells.append([_written(cell) for cell in named])
+    return TextTable(columns, cells) if cells else section.none
 
 
 def _written(cell: Cell) -> Cell:
@@ -85,20 +131,28 @@ def _recorded(cell: Cell) -> Cell:
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
     """Answer a question: recorded by all reports, by some, in part, or not at all."""
-    values = {
-        name: [_recorded(cell) for row in own for cell in row[section.labels :]]
-        for name, own in rows.items()
-        if own
-    }
-    silent = [name for name, cells in values.items() if {*cells} == {NOT_RECORDED}]
+    values: dict[str, list[Cell]] = {}
+    for name, own in rows.items():
+        if own:
+            values[name] = _answers(own, section.labels)
     if not values:
         return "does not apply"
+    silent = [name for name, cells in values.items() if set(cells) == {NOT_RECORDED}]
     if len(silent) == len(values):
         return NOT_RECORDED
     if silent:
         return f"recorded, but not by {', '.join(silent)}"
-    in_part = any(NOT_RECORDED in cells for cells in values.values())
-    return "recorded in part" if in_part else "recorded"
+    if any(NOT_RECORDED in cells for cells in values.values()):
+        return "recorded in part"
+    return "recorded"
+
+
+def _answers(rows: Sequence[Row], labels: int) -> list[Cell]:
+    """List the cells of rows behind their labels."""
+    cells = []
+    for row in rows:
+        cells += [_recorded(cell) for cell in row[labels:]]
+    return cells
 
 
 def _data(report: Report) -> list[Row]:
@@ -109,13 +163,12 @@ def _data(report: Report) -> list[Row]:
 
 
 def _systems(report: Report) -> list[Row]:
-    return [
-        [
-            *(_name(system), system.model, system.claims, system.sources, system.style),
-            *(", ".join(system.parts) or "none", _text(system.settings)),
-        ]
-        for system in report.systems.values()
-    ]
+    rows: list[Row] = []
+    for system in report.systems.values():
+        parts = ", ".join(system.parts) or "none"
+        texts = [system.claims, system.sources, system.style]
+        rows.append([_name(system), system.model, *texts, parts, _text(system.settings)])
+    return rows
 
 
 def _name(system: SystemReport) -> str:
@@ -141,8 +194,14 @@ def _prompts(report: Report) -> list[Row]:
 
 def _unrecorded(report: Report, columns: int) -> list[Row]:
     """List stages and texts that may come of a language model whose settings no report holds."""
-    silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
-    return [[*entry, *[None] * columns] for entry in (*silent, *_generated_texts(report))]
+    return [[*entry, *[None] * columns] for entry in _unrecorded_names(report)]
+
+
+def _unrecorded_names(report: Report) -> Iterator[tuple[str, str]]:
+    for name, stage in _stages(report):
+        if not stage.settings:
+            yield name, stage.name
+    yield from _generated_texts(report)
 
 
 def _generated_texts(report: Report) -> Iterator[tuple[str, str]]:
@@ -171,20 +230,28 @@ def _setting_text(value: Any) -> Cell:
 
 def _seeds(report: Report) -> list[Row]:
     seeds: dict[str, Any] = {}
-    if of_intervals := {s.intervals.seed for s in report.scored if s.intervals is not None}:
-        seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(of_intervals)))
+    bootstrap = {s.intervals.seed for s in report.scored if s.intervals is not None}
+    if bootstrap:
+        seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(bootstrap)))
     for test in report.tests:
         seeds["permutations and bootstrap of tests"] = test.seed
     if report.training is not None:
-        settings = _flat(report.training.settings)
-        own = {key: value for key, value in settings.items() if key.endswith("seed")}
-        seeds |= {f"training: {key}": value for key, value in own.items()}
-        seeds |= {} if own else {"training": None}
+        seeds |= _training_seeds(report.training)
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
-    seeds |= {f"{name}, {seed_name}": None for name, seed_name in _unrecorded(report, 0)}
+    for name, unrecorded in _unrecorded_names(report):
+        seeds[f"{name}, {unrecorded}"] = None
     return [[label, None if seed is None else str(seed)] for label, seed in seeds.items()]
+
+
+def _training_seeds(training: TrainingReport) -> dict[str, Any]:
+    """List a training's seeds by setting; `training` has none if no setting is one."""
+    seeds: dict[str, Any] = {}
+    for key, value in _flat(training.settings).items():
+        if key.endswith("seed"):
+            seeds[f"training: {key}"] = value
+    return seeds or {"training": None}
 
 
 def _training(report: Report) -> list[Row]:
@@ -192,15 +259,17 @@ def _training(report: Report) -> list[Row]:
         return []
     rows: list[Row] = [["chosen", f"epoch {report.training.chosen_epoch}"]]
     settings = _flat(report.training.settings)
-    rows += [[key, _setting_text(value)] for key, value in settings.items()]
-    return rows if settings else [*rows, ["settings", None]]
+    if not settings:
+        return [*rows, ["settings", None]]
+    return rows + [[key, _setting_text(value)] for key, value in settings.items()]
 
 
 def _choices(report: Report) -> list[Row]:
     rows: list[Row] = []
     for system in report.systems.values():
         for choice in system.choices:
-            settings, rule = settings_text(choice.settings), RULES.get(choice.rule, "the best")
+            settings = settings_text(choice.settings)
+            rule = RULES.get(choice.rule, "the best")
             compared = choice.compared or len(choice.tried) or None
             on = f"{choice.claims} claims of {choice.split}"
             rows.append([_name(system), choice.what, settings, rule, compared, on])
@@ -208,11 +277,11 @@ def _choices(report: Report) -> list[Row]:
 
 
 def _statistics(report: Report) -> list[Row]:
+    rows: list[Row] = []
     bounded = [system.intervals for system in report.scored if system.intervals is not None]
-    rows: list[Row] = [
-        ["percentile bootstrap, 95 %", "macro, languages", f"{i.papers} papers", "none", i.repeats]
-        for i in bounded[:1]
-    ]
+    if bounded:
+        by, draws = f"{bounded[0].papers} papers", bounded[0].repeats
+        rows.append(["percentile bootstrap, 95 %", "macro, languages", by, "none", draws])
     for test in report.tests:
         by = f"{test.groups} papers of {test.claims} claims"
         holm = f"Holm over {len(test.comparisons)} at {test.alpha:g}"
@@ -224,7 +293,8 @@ def _costs(report: Report) -> list[Row]:
     rows: list[Row] = []
     for system in report.systems.values():
         rows.append([_name(system), "all", *cost_cells(system.cost)])
-        rows += [[_name(system), stage.name, *cost_cells(stage.cost)] for stage in system.stages]
+        for stage in system.stages:
+            rows.append([_name(system), stage.name, *cost_cells(stage.cost)])
     return rows
 
 
@@ -232,8 +302,10 @@ def _hardware(report: Report) -> list[Row]:
     machine = report.provenance.hardware
     if machine is None:
         return [[None] * 4]
-    gpus = ", ".join(f"{machine.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(machine.gpus))
-    return [[machine.cpu, machine.cores, f"{machine.memory / 2**30:.0f} GiB", gpus or "none used"]]
+    counts = Counter(machine.gpus)
+    gpus = ", ".join(f"{count} x {gpu}" for gpu, count in counts.items())
+    memory = f"{machine.memory / 2**30:.0f} GiB"
+    return [[machine.cpu, machine.cores, memory, gpus or "none used"]]
 
 
 def _software(report: Report) -> list[Row]:
@@ -275,3 +347,7 @@ _SECTIONS = (
     _Section("Hardware", 0, "processor|cores|memory|GPUs", _hardware),
     _Section("Software", 0, "program|commit|versions", _software),
 )
+
+
+if __name__ == "__main__":
+    run_program(main)
