@@ -27,7 +27,7 @@ from claim2source.stages.llm_stage import (
     Task,
     answers_cost,
 )
-from claim2source.stages.pairs import DEEPEST, ranked_by
+from claim2source.stages.pairs import DEEPEST, Ranking, first_scores, ranked_by
 from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim, render_source
 
@@ -87,7 +87,7 @@ class LLMScores(LLMStage, ABC):
         """
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
+        """Re-rank the first `depth` sources of every claim; failed ones keep their order."""
         by_id = {source.id: source for source in sources}
         lists: list[ListScores] = []
         for claim in claims:
@@ -99,7 +99,7 @@ class LLMScores(LLMStage, ABC):
         answered: list[Answer] = []
         self.fill([entry for entry in lists if entry.texts], answered)
 
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         failures: list[Failure] = []
         for entry in lists:
@@ -191,12 +191,13 @@ class Attribution(VersionedScores):
         for record, answer in self.run_tasks(tasks, answered, "facts and papers"):
             labels = (answer.data or {})["labels"]
             assert isinstance(labels, list)
-            record.append(float(np.mean([int(label) for label in labels])))
+            supported = [int(label) for label in labels]
+            record.append(float(np.mean(supported)))
 
         fuse = FUSIONS[self.fusion]
         for entry, own, versions in zip(lists, rates, facts, strict=True):
             n = means(own)
-            q = sigmoid(list(entry.before.values())[: len(n)])
+            q = sigmoid(first_scores(entry.before, len(n)))
             fused = fuse(q, n, self.alpha)
             # What could not be judged keeps its rank, by whatever fusion.
             entry.scores = np.where(np.isnan(n), np.nan, fused)
@@ -340,8 +341,7 @@ class Relevance(LLMScores, RewritingStage):
             record.append(score_reply(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
-            first = np.array(list(entry.before.values())[: len(averages)], np.float64)
-            entry.scores = first + averages
+            entry.scores = first_scores(entry.before, len(averages)) + averages
             entry.note = f"relevance by {prompt.name}"
 
 
@@ -385,13 +385,18 @@ def score_reply(answer: Answer) -> float:
 
 def means(values: Sequence[Sequence[float]]) -> np.ndarray:
     """Average each source's values; NaN for a source without any."""
-    return np.array([np.mean(own) if own else np.nan for own in values])
+    averages = np.full(len(values), np.nan)
+    for row, own in enumerate(values):
+        if own:
+            averages[row] = np.mean(own)
+    return averages
 
 
-def sigmoid(logits: Sequence[float]) -> np.ndarray:
+def sigmoid(logits: Sequence[float] | np.ndarray) -> np.ndarray:
     """Turn logits into probabilities, [sources] float64."""
     values = np.array(logits, dtype=np.float64)
-    return np.asarray(1 / (1 + np.exp(-np.clip(values, -700, 700))))
+    bounded = np.clip(values, -700, 700)
+    return np.asarray(1 / (1 + np.exp(-bounded)))
 
 
 def matched(data: Mapping[str, object], count: int) -> np.ndarray:

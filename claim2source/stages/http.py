@@ -12,7 +12,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -116,11 +117,11 @@ class Http(Reranker):
             for start in range(0, len(rows), size):
                 parts.append(rows[start : start + size])
         # A wrong address, key or model is found before many requests are made.
-        starts = [0, *range(1, len(parts), _WAVE), len(parts)]
-        for start, end in zip(starts, starts[1:], strict=False):
+        borders = [0, *range(1, len(parts), _WAVE), len(parts)]
+        for start, end in pairwise(borders):
             work = _Wave(self, pairs, is_first=start == 0)
             try:
-                run_async(lambda work=work, parts=parts[start:end]: work.run(parts))  # type: ignore[misc]
+                run_async(partial(work.run, parts[start:end]))
             finally:
                 yield from work.scored
 

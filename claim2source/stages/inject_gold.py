@@ -12,15 +12,15 @@ import numpy as np
 from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.stages.pairs import DEEPEST
+from claim2source.stages.pairs import DEEPEST, Ranking
 
 
 @dataclass(frozen=True)
 class InjectGold(Settings):
     """Replace the last candidates by golds that the first stage missed.
 
-    ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is no
-    honest figure: the re-ranker is handed what nothing has found.
+    ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is not
+    an honest figure: the re-ranker is handed what nothing has found.
 
     Args:
         depth: candidates that are re-ranked, up to 2,000; what a gold displaces follows them.
@@ -30,7 +30,7 @@ class InjectGold(Settings):
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Put every claim's golds among its first `depth` sources; notes name those added."""
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         for claim in claims:
             before = run.scored(claim.id)

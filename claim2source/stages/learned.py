@@ -25,7 +25,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
 from claim2source.models.trained_on import TrainedOn
 from claim2source.search.bm25 import FORMATS
-from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
+from claim2source.stages.pairs import DEEPEST, Ranking, WithRuntime, ranked_by
 from claim2source.stages.similarities import Scorer, ViewConfig
 
 
@@ -183,7 +183,7 @@ class Learned(WithRuntime):
         return copy
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew; equal scores keep their order.
+        """Re-rank the first `depth` sources of every claim; equal scores keep their order.
 
         Raises `UserError` if an encoder is not the one that the fusion was fitted with.
         """
@@ -202,7 +202,7 @@ class Learned(WithRuntime):
                 raise self._other_encoder(fitted.name, view)
             columns.append(scorer.scores(view, claims, candidates))
 
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
             before = run.scored(claim.id)

@@ -95,9 +95,12 @@ class Cosine(EncoderReranker):
         claims, read = self.encoder.encode(claim_texts, "claim", store=store)
         sources, also = self.encoder.encode(source_texts, "source", store=store)
         products = (claims * sources).sum(axis=1)
-        lengths = np.linalg.norm(claims, axis=1) * np.linalg.norm(sources, axis=1)
-        cosines = products / np.maximum(lengths, np.finfo(np.float32).tiny)
-        yield RawScores(range(len(pairs)), cosines, tokens=read.tokens + also.tokens)
+        claim_lengths = np.linalg.norm(claims, axis=1)
+        source_lengths = np.linalg.norm(sources, axis=1)
+        smallest = np.finfo(np.float32).tiny
+        cosines = products / np.maximum(claim_lengths * source_lengths, smallest)
+        tokens = read.tokens + also.tokens
+        yield RawScores(range(len(pairs)), cosines, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

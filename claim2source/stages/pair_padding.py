@@ -88,7 +88,7 @@ def _declared_side(folder: Path) -> str | None:
 
 
 def counted_positions(model: CrossEncoder, mask: Tensor) -> Tensor | None:
-    """Count positions from each text's first token, where padding stands before it.
+    """Count positions from each text's first token if padding stands before it.
 
     `mask` is [pairs, tokens]. None for a model that has no table of positions, or takes none.
     """

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim anew by scores of pairs: shared by all re-rankers."""
+"""Re-rank the first sources of every claim by scores of pairs: shared by all re-rankers."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 2**15
 _CPU_EXTRA, _GPU_EXTRA = 16, 2048
 
 
+# A claim's sources with their scores, the best first.
+Ranking = list[tuple[str, float]]
+
+
 class Pair(NamedTuple):
     """The texts of a claim and of a source."""
 
@@ -63,7 +67,7 @@ class RawScores:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Set a re-ranker's store of scores, and its device."""
+    """Store of scores and device of a re-ranker."""
 
     store: Store | None = None
     device: str | None = None
@@ -94,7 +98,7 @@ class WithRuntime(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Reranker(WithRuntime, ABC):
-    """Rank the first sources of every claim anew.
+    """Re-rank the first sources of every claim.
 
     A re-ranker is a dataclass of this type with `identity`, `label` and `score`.
 
@@ -132,7 +136,7 @@ class Reranker(WithRuntime, ABC):
         return Rendering(self.claims, self.sources)
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew.
+        """Re-rank the first `depth` sources of every claim.
 
         Equal scores keep the first stage's order. A source whose pair could not be scored keeps
         its rank, and is counted in `failures`.
@@ -141,7 +145,8 @@ class Reranker(WithRuntime, ABC):
         wanted_ids = {source for ids in candidates for source in ids}
         wanted = [source for source in sources if source.id in wanted_ids]
         source_texts: dict[str, str] = {}
-        for source, text in zip(wanted, self.rendering.source_texts(wanted), strict=True):
+        texts = self.rendering.source_texts(wanted)
+        for source, text in zip(wanted, texts, strict=True):
             source_texts[source.id] = text
         claim_texts = self.rendering.claim_texts(claims)
 
@@ -156,7 +161,7 @@ class Reranker(WithRuntime, ABC):
             rows.append(row)
         scored = self.pair_scores(list(pairs))
 
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         failures: list[Failure] = []
         notes: dict[str, str] = {}
         untranslated = set(missing_translations(claims, self.rendering.claims))
@@ -170,7 +175,8 @@ class Reranker(WithRuntime, ABC):
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
         cost = Cost(tokens=scored.tokens, reused=scored.reused)
-        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
+        run = Run.from_lists(ranked, pool=run.pool)
+        return Result(run, notes, tuple(failures), cost)
 
     def pair_scores(self, pairs: Sequence[Pair]) -> RawScores:
         """Score distinct pairs, those that the store has not; new scores are written to it."""
@@ -215,11 +221,11 @@ class Reranker(WithRuntime, ABC):
                 reasons[rows[position]] = reason
             yield RawScores(positions, batch.scores, reasons, batch.tokens)
 
-    def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+    def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> Ranking:
         scores = scores.astype(np.float64)
         known = np.flatnonzero(~np.isnan(scores))
         if self.mix and len(known):
-            first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
+            first = first_scores(before, len(scores))
             own = (1 - self.mix) * min_max(scores[known])
             scores[known] = self.mix * min_max(first[known]) + own
         return ranked_by(before, scores)
@@ -268,7 +274,13 @@ class _ScoreTable:
         self._since = time.monotonic()
 
 
-def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+def first_scores(before: Mapping[str, float], count: int) -> np.ndarray:
+    """Return the scores of a claim's first sources, [count] float64."""
+    scores = list(before.values())
+    return np.array(scores[:count], np.float64)
+
+
+def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> Ranking:
     """Order a claim's sources by new scores [depth] of its first ones.
 
     Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
@@ -286,7 +298,7 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
 
     value = dict(zip(known.tolist(), values.tolist(), strict=True))
     top = np.float32(max(value.values()))
-    ranked: list[tuple[str, float]] = []
+    ranked: Ranking = []
     last = np.float32(np.inf)
     for rank, row in enumerate(order):
         # A source without a score lies between its neighbours, those beyond below all.
@@ -348,7 +360,8 @@ def scored_alone(
     except RuntimeError as error:  # torch's, out of memory among them
         if len(rows) == 1:
             nothing = np.full(1, np.nan, dtype=np.float32)
-            yield RawScores(rows, nothing, {rows[0]: one_line(error)[:200]}, tokens)
+            reason = one_line(error)[:200]
+            yield RawScores(rows, nothing, {rows[0]: reason}, tokens)
             return
         half = len(rows) // 2
         yield from scored_alone(rows[:half], score, tokens)
@@ -357,7 +370,8 @@ def scored_alone(
     is_finite = np.isfinite(scores)
     if len(rows) > 1 and not is_finite.all():
         finite = np.flatnonzero(is_finite).tolist()
-        yield RawScores([rows[place] for place in finite], scores[finite], tokens=tokens)
+        positions = [rows[place] for place in finite]
+        yield RawScores(positions, scores[finite], tokens=tokens)
         for place in np.flatnonzero(~is_finite).tolist():
             yield from scored_alone([rows[place]], score)
         return

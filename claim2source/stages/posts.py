@@ -19,7 +19,7 @@ from claim2source.data.grouping import connected_groups, plain_text
 from claim2source.data.loading import load
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
-from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
+from claim2source.stages.pairs import DEEPEST, Ranking, WithRuntime, first_scores, ranked_by
 from claim2source.text import ClaimForm, Rendering
 
 # Posts that are compared at once with all others.
@@ -33,7 +33,7 @@ class Posts(WithRuntime):
     A cosine counts from where other papers' posts end: a known post's nearest post of another
     paper has 0 on average, and 1 is one standard deviation of these cosines nearer. Papers without
     known posts have 0: what helps papers with posts costs the others. The claims that are ranked
-    are never known posts themselves, also where a mixed data set puts a name before their ids.
+    are never known posts themselves, even if a mixed data set puts a name before their ids.
 
     Args:
         dataset: data set of the known posts: a folder, or a name in CLAIM2SOURCE_DATA.
@@ -61,7 +61,8 @@ class Posts(WithRuntime):
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
         """Load the posts that mean a known paper. Raises `UserError` if there are none."""
-        posts = [post for post in load(self.dataset, self.split).claims if post.golds]
+        data = load(self.dataset, self.split)
+        posts = [post for post in data.claims if post.golds]
         if not posts:
             raise UserError(f"{self.dataset}, {self.split}: no post means a known paper")
         return posts
@@ -76,13 +77,15 @@ class Posts(WithRuntime):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        posts = [[post.id, list(post.golds)] for post in self.known_posts]
+        posts: list[list[object]] = []
+        for post in self.known_posts:
+            posts.append([post.id, list(post.golds)])
         texts = self.rendering.claim_texts(self.known_posts)
         keys = encoder_keys(self.resolved.encoder)
         return {"encoder": keys, "posts": content_hash([posts, texts])}
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew; equal scores keep their order."""
+        """Re-rank the first `depth` sources of every claim; equal scores keep their order."""
         posts = self._posts_of_others(claims)
         texts = self.rendering.claim_texts([*posts, *claims])
         encoder = self.resolved.encoder
@@ -96,7 +99,7 @@ class Posts(WithRuntime):
         papers = connected_groups(post.golds for post in posts)
         mean, spread = other_papers_cosines(known, papers)
 
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         for claim, vector in zip(claims, claim_vectors, strict=True):
             before = run.scored(claim.id)
@@ -107,8 +110,8 @@ class Posts(WithRuntime):
                 known_cosine = cosines[rows[source]].max() if source in rows else mean
                 nearest.append(known_cosine)
             near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
-            scores = np.array([before[source] for source in first], np.float64)
-            ranked[claim.id] = ranked_by(before, standardised(scores) + self.weight * near)
+            scores = standardised(first_scores(before, self.depth))
+            ranked[claim.id] = ranked_by(before, scores + self.weight * near)
             count = int((near > 0).sum())
             notes[claim.id] = f"{count} of {len(first)} sources have a near post"
         run = Run.from_lists(ranked, pool=run.pool)
@@ -143,7 +146,8 @@ def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[fl
         highest[block] = cosines.max(axis=1)
     if not len(highest) or not np.isfinite(highest).all():
         return 1.0, 1.0
-    return float(highest.mean()), max(float(highest.std()), 1e-6)
+    spread = max(float(highest.std()), 1e-6)
+    return float(highest.mean()), spread
 
 
 def standardised(scores: np.ndarray) -> np.ndarray:

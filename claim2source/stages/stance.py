@@ -21,7 +21,7 @@ from claim2source.llm.work import Request, count_thinking
 from claim2source.stages.facts import means, score_reply, score_schema
 from claim2source.stages.llm_stage import RewritingStage, Task, answers_cost
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.pairs import Pair, min_max
+from claim2source.stages.pairs import Pair, Ranking, min_max
 from claim2source.text.prompts import read_prompt
 
 HIGHEST = 2
@@ -189,7 +189,7 @@ class Stance(RewritingStage):
 
 def _without_evidence(run: Run, verdicts: Mapping[str, str]) -> Run:
     """Take the sources away from the claims that cannot be verified."""
-    lists: dict[str, list[tuple[str, float]]] = {}
+    lists: dict[str, Ranking] = {}
     for claim in run.claim_ids:
         lists[claim] = []
         if verdicts.get(claim) != UNVERIFIABLE:

@@ -25,6 +25,7 @@ from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
 from claim2source.llm.work import count_thinking, is_unanswered, object_schema, prompt_tokens
 from claim2source.stages.llm_stage import LLMStage
+from claim2source.stages.pairs import Ranking
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
 
@@ -37,7 +38,7 @@ NO_LOGPROBS = "no log-probabilities of the letters"
 # A server gives the log-probabilities of this many tokens at most: the papers' and that of none.
 MOST_TOKENS = 20
 _LONGEST_REASON = 400
-# Shares of abstracts that are tried, where a prompt is too long.
+# Shares of abstracts that are tried if a prompt is too long.
 _STEPS = 1000
 _NUMBER = re.compile(
     r"(?P<before>[\W_]*)(?:paper\W*)?(?:(?P<number>[0-9]{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE
@@ -191,7 +192,7 @@ class Verifier(LLMStage):
 
     @abstractmethod
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read an answer about `count` papers; a text says why it is no good."""
+        """Read an answer about `count` papers; a text is the reason why it does not count."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Ask about the first `depth` sources of every claim; the rest keep their places.
@@ -206,7 +207,7 @@ class Verifier(LLMStage):
                 answered = self._collect_votes(llm, polls, by_id)
 
         untranslated = set(missing_translations(claims, self.claims))
-        ranked: dict[str, list[tuple[str, float]]] = {}
+        ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         details: dict[str, dict[str, float]] = {}
         failures: list[Failure] = []
@@ -313,7 +314,7 @@ class Verifier(LLMStage):
                 values["translation"] = claim.translation
         return values
 
-    def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:
+    def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[Ranking, str]:
         order = list(before.items())
         if len(poll.ids) < 2:
             return order, "nothing to choose"
@@ -396,8 +397,10 @@ class Letters(Verifier):
         return [*ascii_uppercase[:count]]
 
     def names(self, count: int) -> dict[str, str]:
-        none = ascii_uppercase[count]
-        return super().names(count) | {"letters": ", ".join(self.labels(count)), "none": none}
+        names = super().names(count)
+        names["letters"] = ", ".join(self.labels(count))
+        names["none"] = ascii_uppercase[count]
+        return names
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
         letters = tuple(self.labels(count + 1))
@@ -500,7 +503,7 @@ def _shorten(source: Source, share: float) -> Source:
     return replace(source, abstract=f"{words} .." if words else "")
 
 
-def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
+def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> Ranking:
     """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
     first = np.float32(ranked[0][1])
     last = np.float32(ranked[-1][1])

@@ -226,7 +226,8 @@ class YesNo(LocalReranker):
                 groups.setdefault(pairs[row].claim, []).append(row)
             else:
                 reason = "the claim leaves no room for a source within max_length"
-                yield RawScores([row], np.full(1, np.nan, np.float32), {row: reason})
+                nothing = np.full(1, np.nan, np.float32)
+                yield RawScores([row], nothing, {row: reason})
 
         small: list[int] = []
         for rows in groups.values():
@@ -308,7 +309,8 @@ class _Prefixes:
             cache.batch_repeat_interleave(len(rest))
             device = self.model.device
             ids, mask = left_padded(rest)
-            positions = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
+            own_positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+            positions = len(prefix) + own_positions
             read = torch.ones((len(rest), len(prefix)), dtype=torch.long)
             attention = torch.cat([read, mask], dim=1)
             hidden = self.model.base_model(

@@ -54,7 +54,7 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 # Thoughts without marks of their own: how a reply with some begins, and what ends the last one.
-# Harmony, the same where a server leaves control tokens out, Gemma, Granite and Apriel.
+# Harmony, the same if a server leaves control tokens out, Gemma, Granite and Apriel.
 _WITHOUT_TEXT = tuple(
     (re.compile(rf"\s*+{begins}"), re.compile(ends))
     for begins, ends in (
@@ -174,7 +174,7 @@ def _is_within_quotes(text: str, mark: re.Match[str]) -> bool:
     line = text[max(start, mark.start() - _LONGEST_QUOTE) : mark.start()]
     rest = text[mark.end() : end if end >= 0 else None][:_LONGEST_QUOTE]
     for left, right in _QUOTES:
-        # An apostrophe is no sign of a quotation.
+        # An apostrophe does not open a quotation.
         if left in "'‘" or right not in rest:
             continue
         if left == right:

@@ -40,7 +40,7 @@ _LABEL = re.compile(r"[^:{}]{1,60}:")
 # Marks a line of a value that begins as one of the prompt's does.
 _MARK = "> "
 _QUOTES = {'"': '"', "`": "`", "“": "”", "„": "“", "«": "»"}
-# These count only where they stand right around a field.
+# These count only right around a field.
 _BRACKETS = {"'": "'", "‘": "’", "[": "]", "(": ")", "<": ">"}
 
 

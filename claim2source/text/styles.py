@@ -33,7 +33,7 @@ RULES = "rules"  # what made rule-made texts
 LISTED = 5  # of the texts that failed
 # Words of an abstract of C3: "about 150".
 _MIN_WORDS, _MAX_WORDS = 100, 200
-# A formal rewriting may spell things out; what is longer is no rewriting of the text.
+# A formal rewriting may spell things out; what is longer is not a rewriting of the text.
 _TIMES = 3
 
 
