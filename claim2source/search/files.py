@@ -404,7 +404,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
     if data is None:
         return None
     try:
-        seal: Seal = {}
+        seal: dict[str, tuple[int, str, str]] = {}
         for file_name, (size, stamp, hashed, *_) in json.loads(data).items():
             entry = int(size), str(stamp), str(hashed)
             if not file_name.endswith(REWRITTEN):
