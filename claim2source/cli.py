@@ -53,7 +53,7 @@ GROUPS = {
         "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
     },
     "prepare": {
-        "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
+        "prepare": ("data.prepare", "turn a task's own files into a data set"),
         "translate": ("eval.translate", "translate claims, and sources, to English"),
         "rewrite": ("eval.rewrite", "rewrite claims and sources in the papers' styles"),
         "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),

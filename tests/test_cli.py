@@ -12,7 +12,7 @@ from tests.shared_data import REPOSITORY
 
 def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     files = {*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py")}
-    modules = {f"{file.parent.name}.{file.stem}" for file in files} | {"datasets.prepare"}
+    modules = {f"{file.parent.name}.{file.stem}" for file in files} | {"data.prepare"}
     assert {module for module, _ in PROGRAMS.values()} == modules
     for name, (module, _) in PROGRAMS.items():
         assert name == module.rpartition(".")[2].replace("_", "-")

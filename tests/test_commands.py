@@ -62,7 +62,7 @@ def file_of(program: str) -> str:
         return program
     module, _ = PROGRAMS[subcommand]
     folder, _, name = module.partition(".")
-    return f"{'scripts' if folder == 'datasets' else folder}/{name}.py"
+    return f"{'scripts' if folder == 'data' else folder}/{name}.py"
 
 
 def read(program: str, words: Sequence[str]) -> Any:

@@ -27,7 +27,7 @@ WORDS = {
     "train.fusion": "--system S --views v --out o",
     "train.merge": "--checkpoints absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
-    "datasets.prepare": "checkthat2025 --input absent --output OUT",
+    "data.prepare": "checkthat2025 --input absent --output OUT",
     "eval.translate": "--dataset absent --out OUT",
     "eval.rewrite": "--dataset absent --out OUT",
 }
