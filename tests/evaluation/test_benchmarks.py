@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from claim2source.eval.report import main
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
@@ -16,7 +17,6 @@ from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.search.bm25 import BM25
-from eval.report import main
 from tests.shared_data import REPOSITORY
 
 RESULTS = REPOSITORY / "docs" / "results"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from claim2source.eval.report import main
 
 import claim2source as c2s
 from claim2source.core.errors import run_program
@@ -18,7 +19,6 @@ from claim2source.data.store import Store
 from claim2source.evaluation.checklist import NOT_RECORDED, checklist
 from claim2source.systems.system import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
-from eval.report import main
 from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
 

@@ -16,7 +16,7 @@ DEMO = REPOSITORY / "claim2source" / "data" / "demo"
 CODE = """
 import importlib, sys
 from claim2source.core.errors import UserError
-main = importlib.import_module(sys.argv[1]).main
+main = importlib.import_module(f"claim2source.{sys.argv[1]}").main
 try:
     main(sys.argv[2:])
 except UserError as error:
