@@ -15,7 +15,11 @@ Nothing heavy is imported before it is used.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +51,25 @@ __version__ = "1.0.0"
 
 # NumPy's threads wait for work at full load, by default 0.1 s; this is read when it is imported.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+
+# The packages of programs lie in this folder in a wheel, and beside it in a checkout.
+_PROGRAMS = ("claim2source.train", "claim2source.eval")
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class _ProgramFinder:
+    """Finder of the programs that lie with this package: those of no other checkout."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _PROGRAMS:
+            return None
+        return PathFinder.find_spec(name, [*__path__, _CHECKOUT])
+
+
+sys.meta_path.insert(0, _ProgramFinder)
 
 _MODULES = {
     "Claim": "core.records",

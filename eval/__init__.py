@@ -1,1 +1,1 @@
-"""Programs that evaluate; installed as `claim2source.eval`."""
+"""Programs that evaluate: the package `claim2source.eval`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +29,20 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         assert all(
             f"\n  {name} " in output and text in output for name, (_, text) in PROGRAMS.items()
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["-m", "claim2source", "mine"], "python -m claim2source mine"),
+        (["-m", "claim2source.train"], "python -m claim2source finetune"),
+        ([str(REPOSITORY / "train" / "mine.py")], f"python {REPOSITORY / 'train' / 'mine.py'}"),
+    ],
+)
+def test_a_program_names_itself_as_it_was_started(
+    words: list[str], command: str, tmp_path: Path
+) -> None:
+    process = subprocess.run(
+        [sys.executable, *words, "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert process.stdout.startswith(f"usage: {command} [--config FILE"), process.stderr

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from claim2source.train.mine import MineConfig
 
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.files import file_hash
@@ -21,7 +22,6 @@ from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.reranker_config import RerankerConfig
 from tests.shared_data import REPOSITORY
-from train.mine import MineConfig
 
 KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "reranker": RerankerConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
@@ -106,7 +106,10 @@ def test_gritlm_f_stays_as_it_prints_byte_for_byte() -> None:
 
 
 def load_program(path: str) -> Any:
-    """A program of `scripts` or `eval` as a module, not run."""
+    """A program as a module, not run; those of the package by their own name."""
+    folder, _, program = path.removesuffix(".py").rpartition("/")
+    if folder in ("train", "eval"):
+        return importlib.import_module(f"claim2source.{folder}.{program}")
     name = f"{Path(path).stem}_of_test_configs"
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / path)
     assert spec is not None and spec.loader is not None

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
+from claim2source.eval.evaluate import main as evaluate
+from claim2source.train.finetune import main as train
+from claim2source.train.merge import main as merge
 from safetensors.numpy import load_file
 
 from claim2source.core.errors import UserError
 from claim2source.evaluation.plan import list_checkpoints
-from eval.evaluate import main as evaluate
-from train.finetune import main as train
-from train.merge import main as merge
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MADE = REPOSITORY / "tests" / "fixtures_010"

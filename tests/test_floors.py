@@ -37,7 +37,7 @@ HEAVY = (
 # The floor that serves is imported only once a program's arguments are read.
 SERVING = ("fastapi", "starlette", "uvicorn", "mcp")
 PROGRAMS = [
-    f"{path.parent.name}.{path.stem}"
+    f"claim2source.{path.parent.name}.{path.stem}"
     for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
 ] + ["scripts.prepare"]
 # Parse in every way that ends before the work begins.
@@ -190,6 +190,18 @@ def test_arguments_are_read_before_torch_is_imported(tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert len(PROGRAMS) >= 14
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+
+
+def test_a_program_is_imported_by_one_name() -> None:
+    """As claim2source.train and claim2source.eval: another name would load a second module."""
+    files = [*FILES, *REPOSITORY.glob("tests/**/*.py"), *REPOSITORY.glob("docs/**/*.py")]
+    wrong = []
+    for path in files:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for line, name in imports(tree, "claim2source"):
+            if name.partition(".")[0] in ("train", "eval"):
+                wrong.append(f"{path.relative_to(REPOSITORY)}:{line} imports {name}")
+    assert wrong == []
 
 
 def test_yaml_is_read_in_one_place() -> None:

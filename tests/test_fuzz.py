@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from claim2source.eval import score
 from hypothesis import HealthCheck, Phase, given, settings
 
-import eval.score
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.metrics.metrics import Coverage, coverage
@@ -97,7 +97,7 @@ def test_a_planted_defect_is_seen(
     planted: Callable[[Sequence[str] | None], None],
     wrong: str,
 ) -> None:
-    monkeypatch.setattr(eval.score, "main", planted)
+    monkeypatch.setattr(score, "main", planted)
     quick = copy.copy(fuzzer)
     quick.limit = 0.2
     outcome = quick.run(Case("score", PROGRAMS["score"].commands[0]))
@@ -114,7 +114,7 @@ def test_a_defect_of_one_value_is_found_and_kept(
         return counts
 
     with monkeypatch.context() as planted:
-        planted.setattr(eval.score, "coverage", planted_coverage)
+        planted.setattr(score, "coverage", planted_coverage)
         config = Config(examples=40, kept=tmp_path, program=["score"], seed=3)
         counts, (file,) = hunt(fuzzer, config)
         assert counts["score", "wrong"] >= 1 and [*tmp_path.iterdir()] == [file]

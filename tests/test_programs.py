@@ -89,5 +89,4 @@ def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
 
 
 def load_main(module):
-    package = "" if module.startswith(("train.", "eval.")) else "claim2source."
-    return importlib.import_module(package + module).main
+    return importlib.import_module(f"claim2source.{module}").main

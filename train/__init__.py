@@ -1,1 +1,1 @@
-"""Programs that train; installed as `claim2source.train`."""
+"""Programs that train: the package `claim2source.train`."""

@@ -34,8 +34,11 @@ from claim2source.core.yaml_files import (
 
 log = logging.getLogger(__name__)
 
-# A link to the repository's configs; in an installed package the files themselves.
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Within an installed package; in a checkout beside it.
+CONFIGS = _PACKAGE / "configs"
+if not CONFIGS.is_dir():
+    CONFIGS = _PACKAGE.parent / "configs"
 cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
 LARGEST = 10**9  # the largest count

@@ -14,7 +14,7 @@ PACKAGE = "claim2source"
 def program_command(program: str) -> str:
     """Return the command that starts `program`, a file of the repository, from the same folder."""
     started, name = Path(sys.argv[0]), Path(program).stem.replace("_", "-")
-    if started.name == "__main__.py" and PACKAGE in started.parts:
+    if _started_by_module():
         return f"python -m {PACKAGE} {name}"
     if started.stem == PACKAGE:
         return f"{PACKAGE} {name}"
@@ -22,6 +22,12 @@ def program_command(program: str) -> str:
     if not file.is_file():
         return f"python {program}"
     return f"python {shlex.quote(str(file if started.is_absolute() else os.path.relpath(file)))}"
+
+
+def _started_by_module() -> bool:
+    """Whether `python -m` started a module of the package: itself, or claim2source.train."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.partition(".")[0] == PACKAGE
 
 
 def with_positionals(words: Sequence[str], names: Sequence[str]) -> list[str]:

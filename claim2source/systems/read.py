@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import (
+    CONFIGS,
     Between,
     Location,
     Settings,
@@ -50,7 +51,7 @@ from claim2source.text import ClaimForm, Rendering, SourceForm
 
 Entry = TypeVar("Entry")
 # The systems that the package ships.
-SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
+SYSTEMS_FOLDER = CONFIGS / "systems"
 # In place of a setting: it is chosen on held-out claims.
 FIT = "fit"
 # The settings of a stage that may be, and what they are until then: the margin asks about all.

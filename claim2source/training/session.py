@@ -157,7 +157,7 @@ def open_session(config: RunConfig) -> Iterator[Session]:
         )
     if not world.is_first:
         # What a lenient loading leaves out, or a model cuts, is said once.
-        for part in ("datasets", "models"):
+        for part in ("data", "models"):
             logging.getLogger(f"claim2source.{part}").setLevel(logging.ERROR)
     with joined_world(world, config.device), StopSignals().installed() as stop:
         with synchronised(world):

@@ -15,12 +15,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
+from claim2source.train.merge import MergeConfig, merge
 from sentence_transformers import SentenceTransformer
 
 import claim2source as c2s
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.train.merge import MergeConfig, merge
 from claim2source.training.config import (
     DataConfig,
     FinetuneConfig,

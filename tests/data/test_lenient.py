@@ -195,7 +195,7 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
         ("eval.evaluate", [f"--systems={systems}", *data, *extra, f"--out={out}/b"]),
     ]  # fmt: skip
     for program, words in commands:
-        main = importlib.import_module(program).main
+        main = importlib.import_module(f"claim2source.{program}").main
         with pytest.raises(UserError, match="--lenient"):
             main(words)
         main([*words, "--data.lenient" if program == "train.finetune" else "--lenient"])

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval import score
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.run import Run
 from claim2source.data.released import read_selections, with_selected
 from claim2source.data.trec import RunFile, named_as, read_run, write_trec_run
-from eval import score
 
 
 def claim_of(index: int, gold: str, *rows: tuple[Any, ...]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def ask(index: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
-    from eval.find import main
+    from claim2source.eval.find import main
 
     def run(*words: str) -> str:
         main([*words, "--index", index, "--device", "cpu", "--store", str(tmp_path / "store")])

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval import evaluate, report, style_grid
+from claim2source.train import fusion
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
 from claim2source.data.beir import write_beir
 from claim2source.data.trec import read_run
-from eval import evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.training.small import save_small_model, say_pooling, small_splits
-from train import fusion
 
 Start = Callable[..., LLMServer]
 Main = Callable[[Sequence[str] | None], None]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from claim2source.eval import encode
+from claim2source.eval.encode import process_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +19,6 @@ from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from eval import encode
-from eval.encode import process_texts
 from tests.processes import BY_TWO, run
 from tests.shared_data import REPOSITORY
 from tests.training.small import dataset_of

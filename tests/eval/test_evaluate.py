@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from claim2source.eval.evaluate import main
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
@@ -14,7 +15,6 @@ from claim2source.evaluation.plan import plan_rows, vary_words
 from claim2source.models import ModelConfig
 from claim2source.systems.nodes import BM25Node, DenseNode
 from claim2source.systems.system import System
-from eval.evaluate import main
 
 SYSTEMS = """\
 Plain: {{retrieve: {{bm25: {{k1: 1.2}}}}}}

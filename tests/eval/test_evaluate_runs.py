@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from claim2source.eval.evaluate import main
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
@@ -24,7 +25,6 @@ from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering
-from eval.evaluate import main
 from tests.eval.test_evaluate import pairs
 from tests.shared_data import REPOSITORY
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval.evaluate import main
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -23,7 +24,6 @@ from claim2source.evaluation.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.read import read_systems
-from eval.evaluate import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.shared_data import REPOSITORY

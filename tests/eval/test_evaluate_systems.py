@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from claim2source.eval.evaluate import main
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.run import Run
@@ -28,7 +29,6 @@ from claim2source.systems import runtime
 from claim2source.systems.choose import choose_bm25, choose_fusion
 from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
-from eval.evaluate import main
 from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.find import main
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
@@ -37,7 +38,6 @@ from claim2source.search.manifest import IndexManifest
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
-from eval.find import main
 from tests.data.social_server import STATUS, serving
 from tests.eval.papers import NASTY, PAPERS, POST
 from tests.llm_server import LLMServer
@@ -81,7 +81,7 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
 # Prints the answer, and the slow libraries that were imported for it.
 COLD = """
 import sys
-from eval.find import main
+from claim2source.eval.find import main
 main(sys.argv[1:])
 slow = "torch transformers sentence_transformers scipy.stats sklearn".split()
 print("imported:", *(name for name in slow if name in sys.modules))
@@ -120,7 +120,7 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
 REFUSED_EARLY = """
 import sys
 from claim2source.core.errors import UserError
-from eval.find import main
+from claim2source.eval.find import main
 try:
     main(sys.argv[1:])
 except UserError as error:
@@ -410,7 +410,7 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
 
     with serving() as server:
         places = {"mastodon.social": server.place}
-        monkeypatch.setattr("eval.find.Fetcher", partial(Fetcher, base_urls=places))
+        monkeypatch.setattr("claim2source.eval.find.Fetcher", partial(Fetcher, base_urls=places))
         # What was published on 4 May 2021 or before, and what is not dated.
         assert dates() == {"1 April 2019", "2020", "2021", ""}
         assert "The post links to https://nature.com/a?b=1&c=2\n" in ask(*address)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from claim2source.eval.find import main as find
+from claim2source.eval.index import main
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
@@ -17,8 +19,6 @@ from claim2source.data.loading import load
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.index import process_shard
 from claim2source.search.engine import Engine, open_index
-from eval.find import main as find
-from eval.index import main
 from tests.search.engines import read_any_manifest
 from tests.training.small import say_pooling
 

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pandas
 import pytest
+from claim2source.eval import evaluate, rumors, style_grid
+from claim2source.train import fusion
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.report import Report
 from claim2source.data.prepare import main as prepare
 from claim2source.data.rumors import load_rumors, read_verification
-from eval import evaluate, rumors, style_grid
 from tests.lab_scorer import LANGUAGES, score_2025, score_2026
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.processes import program
 from tests.rumor_files import RUMORS, write_rumors
 from tests.training.small import TOPICS, save_small_model, say_pooling
-from train import fusion
 
 Main = Callable[[Sequence[str] | None], None]
 Start = Callable[..., LLMServer]

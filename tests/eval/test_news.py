@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval.evaluate import main
+from claim2source.eval.report import main as report_main
 
 from claim2source.core.errors import ConfigError
 from claim2source.data.trec import read_run
 from claim2source.evaluation.published.tables import load_published
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
-from eval.evaluate import main
-from eval.report import main as report_main
 from tests.shared_data import REPOSITORY, shared
 from tests.stages.tiny import save_cross_encoder
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from claim2source.eval.evaluate import main as evaluate
+from claim2source.eval.report import main as report
+from claim2source.train.mine import main as mine
 
 from claim2source.core.errors import UserError
 from claim2source.core.folders import MARKER, is_run
 from claim2source.evaluation.html.page import FOLDER, GENERATOR, TEMPLATE
 from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
-from eval.evaluate import main as evaluate
-from eval.report import main as report
 from tests.shared_data import REPOSITORY
 from tests.training.test_run_folder import contents
-from train.mine import main as mine
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
 Main = Callable[[Sequence[str]], None]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval import evaluate
 
 from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.metrics.metrics import evaluate as measure
 from claim2source.models import ModelConfig, resolve
 from claim2source.search.faiss_index import VectorIndex
-from eval import evaluate
 from tests.shared_data import REPOSITORY, shared
 
 pytestmark = pytest.mark.slow

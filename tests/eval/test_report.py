@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.report import main
 
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -28,7 +29,6 @@ from claim2source.evaluation.html import page as report
 from claim2source.evaluation.html import sections
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.metrics.metrics import Scores
-from eval.report import main
 from tests.report_files import write_report
 
 EVIL = '<script>document.title="owned"</script><img src=x onerror="document.title=1">'

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval.report import main
 
 from claim2source.core.run import Run
 from claim2source.evaluation.html.page import trace_page
-from eval.report import main
 from tests.eval.test_report import EVIL, data, save
 
 pytestmark = pytest.mark.slow

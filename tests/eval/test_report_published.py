@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.report import main as report
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
@@ -24,7 +25,6 @@ from claim2source.evaluation.reports import ReportConfig, read_reports
 from claim2source.metrics.families import score_intervals
 from claim2source.metrics.metrics import evaluate, macro
 from claim2source.metrics.significance import bootstrap_intervals
-from eval.report import main as report
 from tests.report_files import write_report
 
 METRICS = ["mrr@5", "recall@1"]

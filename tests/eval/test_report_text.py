@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.report import main
 
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
@@ -20,7 +21,6 @@ from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.metrics.metrics import evaluate
 from claim2source.search.bm25 import BM25, BM25Config
-from eval.report import main
 from tests.report_files import write_report
 
 FORMS = ("original", "translated", "bilingual")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from claim2source.eval.rewrite import RewriteConfig, main
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -23,7 +24,6 @@ from claim2source.text.styles import (
     read_style,
     rewrite_by_rules,
 )
-from eval.rewrite import RewriteConfig, main
 from tests.eval.test_translate import data_set, llm
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.shared_data import REPOSITORY

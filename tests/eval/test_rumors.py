@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from claim2source.eval.rumors import main, make_folds
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
@@ -22,7 +23,6 @@ from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
 from claim2source.stages.stance import to_verdict
 from claim2source.systems.read import make_system, read_systems
-from eval.rumors import main, make_folds
 from tests.llm_server import Chat, LLMServer
 from tests.rumor_files import RUMORS, rumor, with_tags, write_rumors
 from tests.shared_data import REPOSITORY, shared

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from claim2source.eval import score
 
 from claim2source.core.errors import UserError
-from eval import score
 from tests.processes import program
 from tests.shared_data import shared
 

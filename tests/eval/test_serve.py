@@ -19,13 +19,13 @@ from typing import Any
 
 import httpx
 import pytest
+from claim2source.eval.serve import main
 
 from claim2source.core.errors import UserError
 from claim2source.data.posts import Post
 from claim2source.find.finder import Finder
 from claim2source.search.engine import open_index
 from claim2source.serve.server import TOKEN, listen
-from eval.serve import main
 from tests.eval import test_find
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from claim2source.eval.style_grid import main
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Report
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
-from eval.style_grid import main
 from tests.shared_data import REPOSITORY
 
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"

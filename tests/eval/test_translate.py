@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.eval.translate import TranslateConfig, main
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.data.loading import load
 from claim2source.text.prompts import read_prompt
 from claim2source.text.translate import foreign_claims, foreign_sources
-from eval.translate import TranslateConfig, main
 from tests.llm_server import Chat, LLMServer
 from tests.shared_data import REPOSITORY
 

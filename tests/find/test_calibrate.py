@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from claim2source.eval.abstain import main
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -30,7 +31,6 @@ from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.growing import grow_engine
-from eval.abstain import main
 
 WORDS = "sleep masks vaccine outbreak school children dose risk study number works cut".split()
 

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from claim2source.eval.find import main as find
+from claim2source.eval.index import main as index
 
 from claim2source.serve import page, schemas
-from eval.find import main as find
-from eval.index import main as index
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"

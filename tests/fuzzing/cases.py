@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 import types
 from collections.abc import Sequence
@@ -64,8 +63,7 @@ class Case:
 @functools.cache
 def keys_of(program: Program) -> dict[str, Any]:
     """Map every key of a program's settings to its type; groups by dots."""
-    module = importlib.import_module(program.path.replace("/", "."))
-    return dict(_keys(getattr(module, program.config), ""))
+    return dict(_keys(getattr(program.module(), program.config), ""))
 
 
 def _keys(kind: Any, prefix: str) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from claim2source.core.errors import run_program
@@ -47,8 +48,11 @@ class Program:
     weight: int = 4
 
     def main(self) -> Main:
-        main: Main = importlib.import_module(self.path.replace("/", ".")).main
+        main: Main = self.module().main
         return main
+
+    def module(self) -> Any:
+        return importlib.import_module(f"claim2source.{self.path.replace('/', '.')}")
 
 
 _FILES = ("data/corpus.jsonl", "data/queries.jsonl", "data/qrels/dev.tsv", "data/qrels/train.tsv")

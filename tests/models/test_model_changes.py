@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from claim2source.train.fusion import read_views
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
@@ -15,7 +16,6 @@ from claim2source.models import ModelConfig, Template
 from claim2source.models.config import ModelChanges
 from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.stages.similarities import ViewConfig
-from train.fusion import read_views
 
 
 def test_only_the_keys_that_are_given_change() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from claim2source.eval.translate import main
 
 from claim2source.core.errors import UserError
 from claim2source.data.loading import load
 from claim2source.models.seq2seq import Seq2Seq, Seq2SeqConfig, translations
 from claim2source.text.translate import ForeignText
-from eval.translate import main
 from tests.eval.test_translate import QUERIES, data_set
 
 WORDS = "masken die impfung senken risiko masks the vaccine lower risk".split()

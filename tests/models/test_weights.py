@@ -143,7 +143,7 @@ def test_an_adapter_that_lacks_weights_is_refused(tmp_path: Path, tiny_folder: P
 
 
 def test_a_system_whose_model_has_no_head_is_not_run(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from eval.evaluate import main
+    from claim2source.eval.evaluate import main
 
     systems = tmp_path / "systems.yaml"
     systems.write_text(

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.eval.find import main as find
+from claim2source.eval.index import main as index
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
@@ -19,8 +21,6 @@ from claim2source.find.finder import Finder
 from claim2source.search import files as module
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.manifest import MANIFEST
-from eval.find import main as find
-from eval.index import main as index
 from tests.search.engines import WIDTH, Corpus, read_any_manifest
 
 PAPERS = 40

@@ -7,6 +7,7 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
+from claim2source.eval.score import main as score
 
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Run
@@ -20,7 +21,6 @@ from claim2source.search.bm25 import BM25, BM25Config, BM25Index
 from claim2source.search.faiss_index import VectorIndex
 from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.search.saved import SavedRunConfig, read_saved
-from eval.score import main as score
 from tests.data.test_beir import make
 
 # As ArguAna: every argument is a source, and its counter-argument is the gold.

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from claim2source.train.finetune import main
 from safetensors.torch import load_file
 
 from claim2source.core.errors import UserError
@@ -37,7 +38,6 @@ from tests.training.small import (
     say_pooling,
     small_setup,
 )
-from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 ONE = [*LAUNCH, "--cpu", "--num_processes", "1", *PLAIN, SCRIPT]
@@ -255,7 +255,7 @@ SPOILING = """
 import os
 from claim2source.core.errors import run_program
 from claim2source.training.module import RetrieverModule
-from train.finetune import main
+from claim2source.train.finetune import main
 
 real = RetrieverModule.backward
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.train.fusion import main, read_views, without_learned
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
@@ -30,7 +31,6 @@ from claim2source.training.finetune import finetune
 from claim2source.training.fusion import known_claims
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_splits
-from train.fusion import main, read_views, without_learned
 
 VIEWS = """
 bm25: {bm25: {title_weight: 2}}

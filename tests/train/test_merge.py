@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.train import merge as program
+from claim2source.train.merge import PICKED, SUM, MergeConfig, compare_parts, main
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -23,8 +25,6 @@ from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.points import config, write_point
 from tests.training.small import small_config, small_setup
-from train import merge as program
-from train.merge import PICKED, SUM, MergeConfig, compare_parts, main
 
 Runs = dict[str, Path]
 PLAIN = Scoring(repeats=0)

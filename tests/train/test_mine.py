@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.train.mine import MineConfig, main, mine
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -14,7 +15,6 @@ from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
-from train.mine import MineConfig, main, mine
 
 
 def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:

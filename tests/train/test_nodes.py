@@ -34,7 +34,7 @@ from datetime import timedelta
 
 from claim2source.core.errors import run_program
 from claim2source.training import distributed
-from train.finetune import main
+from claim2source.train.finetune import main
 
 distributed._TIMEOUT = timedelta(seconds=8)
 run_program(main)

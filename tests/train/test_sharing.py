@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from claim2source.train.finetune import main
 
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val
@@ -13,7 +14,6 @@ from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from tests.processes import BY_TWO, run
 from tests.training.small import arguments, small_setup
-from train.finetune import main
 
 COUNTING = """
 import json
@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 from claim2source.core.errors import run_program
 from claim2source.models import Encoder
-from train.finetune import main
+from claim2source.train.finetune import main
 
 real, said = Encoder._encode_chunk, Path(os.environ["COUNTS"]) / os.environ["RANK"]
 

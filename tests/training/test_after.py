@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.train.merge import MergeConfig
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
@@ -30,7 +31,6 @@ from tests.report_files import without_costs
 from tests.train.test_finetune import TWO
 from tests.training.small import arguments, small_config
 from tests.wandb_runs import offline_runs
-from train.merge import MergeConfig
 
 Start = Callable[..., LLMServer]
 SYSTEMS = """

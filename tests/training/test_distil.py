@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.train.finetune import main
 
 from claim2source.core.errors import UserError
 from claim2source.core.run import Run
@@ -19,7 +20,6 @@ from claim2source.models import resolve
 from claim2source.search.dense import Dense
 from claim2source.training.teacher import read_teacher
 from tests.training.small import data_of, small_config
-from train.finetune import main
 
 Scores = Mapping[str, Mapping[str, float]]
 

@@ -12,11 +12,11 @@ from claim2source.core.errors import InputError
 from claim2source.data.loading import require_golds
 from tests.shared_data import REPOSITORY
 
-DEMO = REPOSITORY / "claim2source" / "datasets" / "demo"
+DEMO = REPOSITORY / "claim2source" / "data" / "demo"
 CODE = """
 import importlib, sys
 from claim2source.core.errors import UserError
-main = importlib.import_module(sys.argv[1]).main
+main = importlib.import_module(f"claim2source.{sys.argv[1]}").main
 try:
     main(sys.argv[2:])
 except UserError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from claim2source.train.merge import MergeConfig, merge
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
@@ -31,7 +32,6 @@ from tests.training.small import (
     small_config,
     small_encoder,
 )
-from train.merge import MergeConfig, merge
 
 
 @pytest.mark.parametrize("tuning", [pytest.param("full", marks=pytest.mark.slow), "lora"])

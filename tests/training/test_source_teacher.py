@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.train.merge import MergeConfig, merge
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Source
@@ -24,7 +25,6 @@ from claim2source.search.dense import Dense
 from claim2source.training.finetune import finetune
 from claim2source.training.teacher import AlignedTexts, pool_texts
 from tests.training.small import losses_of, power_cut, save_small_model, say_pooling, small_config
-from train.merge import MergeConfig, merge
 
 FRESH = ["coffee was studied in 90 adults", "does tea matter", "zinc and sleep", "salt, a study"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from claim2source.train.merge import MergeConfig, merge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -30,7 +31,6 @@ from claim2source.text import Rendering
 from claim2source.training.export.weighted_sum import read_parts, write_sum
 from claim2source.training.finetune import finetune
 from tests.training.small import data_of, dataset_of, small_config, small_splits
-from train.merge import MergeConfig, merge
 
 
 def keys(claim: Claim) -> set[str]:

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from claim2source.train.merge import MergeConfig, merge
 from huggingface_hub import ModelCard
 
 from claim2source.core.errors import ConfigError
@@ -30,7 +31,6 @@ from tests.processes import program
 from tests.shared_data import REPOSITORY
 from tests.training.points import config, write_point
 from tests.training.small import small_setup
-from train.merge import MergeConfig, merge
 
 
 class Hub:

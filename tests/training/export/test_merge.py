@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from claim2source.train.merge import MergeConfig, merge
 from safetensors.torch import load_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -23,7 +24,6 @@ from claim2source.training.export import sentence_transformers as exporting
 from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from tests.models import mistral as gritlm
 from tests.training.points import RENDERING, TEMPLATE, byte_level, config, write_point
-from train.merge import MergeConfig, merge
 
 TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]
 # W of the tiny model that is looked at, and the adapter's names for it.

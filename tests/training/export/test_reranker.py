@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from claim2source.train.merge import MergeConfig, merge
 
 from claim2source.core.config import ConfigError
 from claim2source.models.hub import weights_hash
@@ -17,7 +18,6 @@ from claim2source.stages.yes_no import YesNo
 from claim2source.training.reranker import finetune_reranker
 from tests.shared_data import shared
 from tests.training.reranker.small import small_config, small_rerankers
-from train.merge import MergeConfig, merge
 
 PAIRS = [
     Pair("masks work", "a study of masks"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.train.merge import MergeConfig, merge
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import write_json
@@ -19,7 +20,6 @@ from claim2source.training.export.sentence_transformers import check_export
 from tests.models.mistral import save_mistral, save_tokenizer
 from tests.models.test_sentence_transformers import declare
 from tests.training.points import RENDERING, TEMPLATE, byte_level, config, write_point
-from train.merge import MergeConfig, merge
 
 # Of unequal lengths, so that all but one are padded; one is cut; one names special tokens.
 TEXTS = ["a", "Masks WORK in Zürich", "A Study of Öl: " * 30, "ends </s> <unk> [SEP] here", "  b "]

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import torch
+from claim2source.train.mine import main as mine
 from transformers import BertConfig, BertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM
 
 from claim2source.core.config import read_config
 from claim2source.training.reranker_config import RerankerConfig
 from tests.models.mistral import SIZES
 from tests.training.small import small_setup
-from train.mine import main as mine
 
 
 def small_rerankers(folder: Path) -> dict[str, Path]:
