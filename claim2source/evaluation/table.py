@@ -48,7 +48,7 @@ from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
+from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode, OwnNode
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
@@ -432,7 +432,10 @@ def _declare_tests(
         if papers := among(lambda r: r.plan.system.full_label() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
     elif base := _nearest_bm25(same_form, row):
-        yield "Dense systems against BM25", (row.name, base)
+        family = "Dense systems against BM25"
+        if isinstance(first, OwnNode):
+            family = "Retrievers of one's own against BM25"
+        yield family, (row.name, base)
 
 
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
