@@ -20,9 +20,9 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
 from claim2source.search.bm25 import BM25Config
-from claim2source.search.fielded import FieldedConfig
+from claim2source.search.fielded import Fielded
 from claim2source.search.fuse import FusionConfig
-from claim2source.search.saved import ALL, SavedRunConfig
+from claim2source.search.saved import ALL, Saved
 from claim2source.systems.nodes import (
     CHECKPOINT,
     AnyNode,
@@ -48,7 +48,7 @@ _CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
 # Where nodes have settings of their own.
 _SETTINGS = (
     (BM25Node, "bm25", BM25Config),
-    (FieldedNode, "fielded", FieldedConfig),
+    (FieldedNode, "fielded", Fielded),
     (DenseNode, "model", ModelConfig),
     (HybridNode, "fusion", FusionConfig),
 )
@@ -190,7 +190,7 @@ def plan_rows(
     if run is not None:
         if reason := file_error(run):
             raise InputError(run, reason=reason)
-        node = RunNode(run=SavedRunConfig({ALL: run}))
+        node = RunNode(run=Saved({ALL: run}))
         plans = [
             replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
             for row in plans

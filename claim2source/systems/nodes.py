@@ -20,19 +20,18 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.search.dense import Dense
-from claim2source.search.fielded import FieldedConfig, FieldedIndex
-from claim2source.search.fuse import FusionConfig, HybridIndex
-from claim2source.search.saved import SavedRunConfig, read_saved
-from claim2source.systems.choose import (
+from claim2source.search.choose import (
     DEPTH,
     FUSION_DEPTHS,
     Grid,
     choose,
     choose_bm25,
-    choose_fielded,
     choose_fusion,
 )
+from claim2source.search.dense import Dense
+from claim2source.search.fielded import Fielded
+from claim2source.search.fuse import FusionConfig, HybridIndex
+from claim2source.search.saved import Saved
 from claim2source.systems.heldout import Fitting, one_val
 from claim2source.systems.own import OwnIndex, fit_own, fits_itself, own_models
 from claim2source.systems.runtime import SystemRuntime
@@ -181,7 +180,7 @@ class BM25Node(GridNode):
 class FieldedNode(GridNode):
     """Rank tweets by BM25 over text and hashtags; a claim's candidates are its own index."""
 
-    fielded: FieldedConfig = field(default_factory=FieldedConfig)
+    fielded: Fielded = field(default_factory=Fielded)
 
     kind = "fielded"
 
@@ -190,19 +189,19 @@ class FieldedNode(GridNode):
         scores = fitting.held_out.shared(made_of)
         fielded, choice = replace(fitting, form="original").get_or_make(
             made_of,
-            lambda: choose_fielded(fitting.train(), self.fielded, self.grid, fitting.rule, scores),
+            lambda: self.fielded.fit(fitting.train(), self.grid, fitting.rule, scores),
         )
         return replace(self, fielded=fielded), choice
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        return FieldedIndex(sources, self.fielded)
+        return self.fielded.index(sources)
 
     def own_label(self) -> str:
         if self.grid:
             return "fielded-bm25-tuned"
-        values, defaults = asdict(self.fielded), asdict(FieldedConfig())
+        values, defaults = asdict(self.fielded), asdict(Fielded())
         return "+".join(
             ["fielded-bm25", *(f"{k}-{values[k]}" for k in values if values[k] != defaults[k])]
         )
@@ -270,7 +269,7 @@ class DenseNode(Node):
 class RunNode(Node):
     """Rank as files of another program do."""
 
-    run: SavedRunConfig
+    run: Saved
 
     kind = "run"
 
@@ -286,7 +285,7 @@ class RunNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        return read_saved(self.run, sources)
+        return self.run.index(sources)
 
 
 @dataclass(frozen=True, kw_only=True)

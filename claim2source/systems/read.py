@@ -26,11 +26,12 @@ from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Retriever, Stage
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25Config
-from claim2source.search.fielded import FieldedConfig
+from claim2source.search.choose import BM25_GRID, Grid
+from claim2source.search.fielded import FIELDED_GRID, Fielded
 from claim2source.search.fuse import FusionConfig
-from claim2source.search.saved import ALL, SavedRunConfig
+from claim2source.search.saved import ALL, Saved
 from claim2source.stages import SHARED
-from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, WEIGHTS, Grid
+from claim2source.systems.choose import MIXES, THRESHOLDS, WEIGHTS
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
@@ -441,12 +442,12 @@ def _leaf_node(kind: str, value: Any, key: str) -> AnyNode:
         bm25, grid = _read_grid(BM25Config, value, key, BM25_GRID)
         return BM25Node(bm25=bm25, grid=grid)
     if kind == "fielded":
-        fielded, grid = _read_grid(FieldedConfig, value, key, FIELDED_GRID)
+        fielded, grid = _read_grid(Fielded, value, key, FIELDED_GRID)
         return FieldedNode(fielded=fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
-    if not {spec.name for spec in fields(SavedRunConfig)} & set(settings):  # files by language
+    if not {spec.name for spec in fields(Saved)} & set(settings):  # files by language
         settings = {"files": dict(settings)}
-    return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
+    return RunNode(run=make(Saved, settings, f"{key}."))
 
 
 def _own(path: str, value: Any, key: str) -> OwnNode:

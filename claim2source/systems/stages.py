@@ -21,14 +21,9 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered
 from claim2source.search.cache import read_or_search, request_key
+from claim2source.search.choose import choose
 from claim2source.stages.learned import Learned
-from claim2source.systems.choose import (
-    MIXES,
-    WEIGHTS,
-    choose,
-    choose_margin,
-    choose_threshold,
-)
+from claim2source.systems.choose import MIXES, WEIGHTS, choose_margin, choose_threshold
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
