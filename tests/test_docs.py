@@ -111,6 +111,33 @@ def test_code_of_a_page_runs_from_top_to_bottom(
             del sys.modules[module]
 
 
+@pytest.mark.slow
+def test_guide_of_a_retriever_runs_as_written_in_an_empty_folder(tmp_path: Path) -> None:
+    page = (DOCS / "extend.md").read_text(encoding="utf-8")
+    section = re.split(r"^## ", page.partition("## A retriever\n")[2], flags=re.MULTILINE)[0]
+    commands = ""
+    for language, code in FENCE.findall(section):
+        if (file := file_named_in(code)) is not None:
+            (tmp_path / file).write_text(code, encoding="utf-8")
+        commands += code if language == "bash" else ""
+    program = f"{sys.executable} {REPOSITORY}/eval/evaluate.py --store store"
+    commands = commands.replace("python eval/evaluate.py", program)
+    process = subprocess.run(
+        ["bash", "-ec", commands], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    report = Report.read(tmp_path / "out")
+    assert not report.not_run and "Both-fitted.original" in report.systems
+    listed, fitted = (report.systems[f"Pieces-{name}.original"] for name in ("listed", "fitted"))
+    assert [choice.split for choice in (*listed.choices, *fitted.choices)] == ["train", "train"]
+    own = report.systems["Pieces.original"].languages
+    assert report.systems["Routed.original"].languages["de"] == own["de"]
+    assert report.systems["Pieces-translated.translated"].languages["de"] != own["de"]
+    varied = Report.read(tmp_path / "varied").systems
+    assert varied["Pieces retrieve.n=3.original"].languages == own
+    assert varied["Both retrieve.n=2.original"].languages != varied["Both.original"].languages
+
+
 @pytest.mark.parametrize("page", CHECKED, ids=name_of)
 def test_relative_links_exist(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -43,7 +43,7 @@ from claim2source.evaluation.views import report_parts, report_tables, write_mar
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
-from claim2source.systems.choose import choose
+from claim2source.search.choose import choose
 from claim2source.systems.heldout import (
     ChoosingOn,
     HeldOut,

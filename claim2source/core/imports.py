@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import site
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.files import content_hash
 
 
 @contextmanager
@@ -44,6 +49,41 @@ def import_named(module: str) -> ModuleType:
                 raise
     reason = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
     raise ModuleNotFoundError(reason, name=own)
+
+
+def import_dataclass(key: str, name: str, method: str, allowed: str) -> type:
+    """Import the dataclass with a `method` that a config names by its dotted path under `key`.
+
+    Raises `ConfigError` if there is none, with what is `allowed`.
+    """
+    module, _, attribute = name.rpartition(".")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(key, name, allowed)
+    try:
+        kind = getattr(import_named(module), attribute, None)
+    except ModuleNotFoundError as error:
+        # A package that the class itself needs is another problem than a mistyped name.
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
+    if not (isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, method)):
+        raise ConfigError(key, name, f"{allowed}, with a method `{method}`")
+    return kind
+
+
+def code_hash(kind: type) -> str:
+    """Hash the modules of a class and of its bases: results of other code are other results."""
+    modules = [sys.modules[base.__module__] for base in kind.__mro__]
+    return content_hash([inspect.getsource(module) for module in modules if _is_python(module)])
+
+
+def is_shipped(kind: type) -> bool:
+    """Whether a class is part of this package."""
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _is_python(module: ModuleType) -> bool:
+    return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
 
 
 def find_source(module: str) -> Path | None:

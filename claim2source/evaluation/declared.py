@@ -8,7 +8,7 @@ from pathlib import Path
 from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.rows import Row
 from claim2source.metrics.families import Family
-from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode
+from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode, OwnNode
 
 # The name of a family, and a system with its baseline.
 _Test = tuple[str, tuple[str, str]]
@@ -115,7 +115,10 @@ def _first_stage_tests(row: Row, peers: Sequence[Row], untested: list[str]) -> I
     else:
         base = _nearest_bm25(peers, row)
         if base is not None:
-            yield "Dense systems against BM25", (row.name, base)
+            family = "Dense systems against BM25"
+            if isinstance(first, OwnNode):
+                family = "Retrievers of one's own against BM25"
+            yield family, (row.name, base)
 
 
 def _row_with_name(rows: Sequence[Row], system: str | None) -> str | None:

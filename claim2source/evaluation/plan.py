@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,9 +20,9 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
 from claim2source.search.bm25 import BM25Config
-from claim2source.search.fielded import FieldedConfig
+from claim2source.search.fielded import Fielded
 from claim2source.search.fuse import FusionConfig
-from claim2source.search.saved import ALL, SavedRunConfig
+from claim2source.search.saved import ALL, Saved
 from claim2source.systems.nodes import (
     CHECKPOINT,
     AnyNode,
@@ -30,8 +30,9 @@ from claim2source.systems.nodes import (
     DenseNode,
     FieldedNode,
     HybridNode,
+    OwnNode,
+    RouteNode,
     RunNode,
-    rebuild,
 )
 from claim2source.systems.read import DEEPEST, Systems, read_stage
 from claim2source.systems.stages import SystemStage
@@ -47,7 +48,7 @@ _CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
 # Where nodes have settings of their own.
 _SETTINGS = (
     (BM25Node, "bm25", BM25Config),
-    (FieldedNode, "fielded", FieldedConfig),
+    (FieldedNode, "fielded", Fielded),
     (DenseNode, "model", ModelConfig),
     (HybridNode, "fusion", FusionConfig),
 )
@@ -189,7 +190,7 @@ def plan_rows(
     if run is not None:
         if reason := file_error(run):
             raise InputError(run, reason=reason)
-        node = RunNode(run=SavedRunConfig({ALL: run}))
+        node = RunNode(run=Saved({ALL: run}))
         plans = [
             replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
             for row in plans
@@ -249,7 +250,7 @@ def _varied(system: System, key: str, value: Any) -> System:
         names = [f"{RETRIEVE}.{name}" for name in keys]
         allowed = f"{did_you_mean(key, names)}allowed: {', '.join(names)}"
         raise ConfigError("vary", key, "", f"{key!r} is not allowed; {allowed}")
-    first = rebuild(
+    first = _rebuild(
         system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
     )
     return replace(changed, first=replace(first, name=changed.name))
@@ -276,6 +277,8 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
 
 
 def _keys(node: AnyNode) -> list[str]:
+    if isinstance(node, OwnNode):
+        return [spec.name for spec in fields(node.retriever) if spec.init]  # type: ignore[arg-type]
     configs = [config for kind, _, config in _SETTINGS if isinstance(node, kind)]
     keys = [spec.name for config in configs for spec in fields(config)]
     return [SOURCES, *keys] if isinstance(node, BM25Node | DenseNode) else keys
@@ -289,6 +292,8 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
         # All but these two have authors and venue.
         rich = value not in ("title_abstract", "title")
         return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
+    if isinstance(node, OwnNode):
+        return _with_own_setting(node, key, value)
     for kind, name, config in _SETTINGS:
         if isinstance(node, kind) and key in {spec.name for spec in fields(config)}:
             values = {**as_plain(getattr(node, name)), key: value}
@@ -296,6 +301,29 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
             changed |= {"fits": False} if isinstance(node, HybridNode) else {}
             return replace(node, **changed)
     return None
+
+
+def _rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
+    """Rebuild a tree with every node changed, parts before the nodes that hold them."""
+    if isinstance(node, HybridNode):
+        sparse, dense = _rebuild(node.sparse, change), _rebuild(node.dense, change)
+        node = replace(node, sparse=sparse, dense=dense)
+    elif isinstance(node, RouteNode):
+        routes = {
+            language: tuple(_rebuild(part, change) for part in parts)
+            for language, parts in node.routes.items()
+        }
+        node = replace(node, routes=routes)
+    return change(node)
+
+
+def _with_own_setting(node: OwnNode, key: str, value: Any) -> OwnNode | None:
+    if key not in _keys(node):
+        return None
+    settings = {name: as_plain(getattr(node.retriever, name)) for name in _keys(node)}
+    retriever = make(type(node.retriever), {**settings, key: value}, f"vary {RETRIEVE}.")
+    grid = tuple((name, values) for name, values in node.grid if name != key)
+    return replace(node, retriever=retriever, grid=grid)
 
 
 def _value_text(value: Any) -> str:

@@ -349,6 +349,8 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
         "scoring": as_plain(scoring),
         "depth": settings.depth,
     }
+    if own_code := system.own_code():
+        parts["code"] = own_code
     if system.is_fit:
         choosing = settings.choosing
         fingerprint = runner.held_out.train().fingerprint

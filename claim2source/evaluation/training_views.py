@@ -10,7 +10,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
 from claim2source.evaluation.rows import FIRST_STAGE
 from claim2source.metrics.families import family_table, tests_parts
-from claim2source.systems.choose import SEEN, UNSEEN
+from claim2source.search.choose import SEEN, UNSEEN
 
 # Systems of the report beside a re-ranker's first stage.
 STEP_0, CHOSEN = "step 0", "chosen"

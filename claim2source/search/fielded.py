@@ -17,16 +17,38 @@ import numpy as np
 from claim2source.core.arguments import whole_number
 from claim2source.core.config import Between, Settings, Share
 from claim2source.core.machine import peak_memory, reset_peak_memory
-from claim2source.core.records import Claim, Source, nfkc
+from claim2source.core.progress import track
+from claim2source.core.records import Claim, Dataset, Source, nfkc
+from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
+from claim2source.metrics.metrics import evaluate
 from claim2source.search.bm25 import NO_TERM, SPELLERS, BM25Config, BM25Index, Language
+from claim2source.search.choose import (
+    DEPTH,
+    Grid,
+    by_analysis,
+    choose_from_grid,
+    grid_settings,
+    weigh,
+)
 from claim2source.text.clean import tweet_fields
+
+MAP = "map"
+FIELDED_GRID: Grid = (
+    ("hashtag_words", (True, False)),
+    ("stop_words", (True, False)),
+    ("stemmer", (True, False)),
+    ("shortest", (2, 3, 4)),
+    ("k1", (1.2, 0.6, 0.9, 1.5, 2.0)),
+    ("b", (0.75, 0.3, 0.5, 1.0)),
+    ("boost", (1.1, 0.0, 0.5, 1.0, 1.5, 2.0)),
+)
 
 
 @dataclass(frozen=True)
-class FieldedConfig(Settings):
-    """BM25's settings over the two fields of tweets.
+class Fielded(Settings):
+    """Rank tweets by BM25 over two fields, text and hashtags.
 
     Args:
         k1: saturation of term frequency, 0 or more; of both fields, as b.
@@ -46,7 +68,31 @@ class FieldedConfig(Settings):
     stemmer: bool = True
     shortest: Annotated[int, Between(2, 20)] = 2
 
-    def of_field(self, language: Language) -> BM25Config:
+    def fit(
+        self,
+        val: Dataset,
+        grid: Grid = FIELDED_GRID,
+        rule: Rule = "one_se",
+        scored: dict[str, np.ndarray] | None = None,
+    ) -> tuple[Fielded, Choice]:
+        """Choose settings from the lists of a grid, by average precision.
+
+        Every claim is ranked among its own candidates, whatever other claims there are: `scored`
+        keeps its values of all settings, for a choice on others of the same claims.
+        """
+        weighing, settings = weigh(val, metric=MAP), grid_settings(self, grid)
+        scored = {} if scored is None else scored
+        claims = [c for c in val.claims if c.id in weighing.claim_ids and c.id not in scored]
+        scored |= _fielded_scores(claims, val, settings) if claims else {}
+        values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
+        candidates = dict(zip(settings, values, strict=True))
+        return choose_from_grid("fielded BM25", candidates, grid, weighing, rule)
+
+    def index(self, sources: Sequence[Source]) -> FieldedIndex:
+        """Return the index of these tweets; a search indexes each claim's candidates."""
+        return FieldedIndex(sources, self)
+
+    def to_bm25_config(self, language: Language) -> BM25Config:
         return BM25Config(
             k1=self.k1,
             b=self.b,
@@ -63,8 +109,8 @@ class FieldedIndex:
     mean lengths they make up.
     """
 
-    def __init__(self, sources: Sequence[Source], config: FieldedConfig | None = None) -> None:
-        self.config = config or FieldedConfig()
+    def __init__(self, sources: Sequence[Source], config: Fielded | None = None) -> None:
+        self.config = config or Fielded()
         self.sources: Mapping[str, Source] = {source.id: source for source in as_sources(sources)}
 
     def timeline(self, claim: Claim) -> Timeline:
@@ -89,7 +135,7 @@ class Timeline:
     """Both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
 
     def __init__(
-        self, sources: Sequence[Source], config: FieldedConfig, language: Language = "en"
+        self, sources: Sequence[Source], config: Fielded, language: Language = "en"
     ) -> None:
         self.config, self.language = config, language
         self.source_ids = [source.id for source in sources]
@@ -100,7 +146,7 @@ class Timeline:
                     Source(source, abstract=texts[field])
                     for source, texts in zip(self.source_ids, fields, strict=True)
                 ],
-                config.of_field(language),
+                config.to_bm25_config(language),
             )
             for field in (0, 1)
         )
@@ -145,3 +191,27 @@ def ranked(
     scores = (field_scores[0] + boost * field_scores[1]).astype(np.float32)
     best = sorted(zip(scores.tolist(), source_ids, strict=True), reverse=True)[:k]
     return [(source, score) for score, source in best if score > 0]
+
+
+def _fielded_scores(
+    claims: Sequence[Claim], data: Dataset, settings: Sequence[Fielded]
+) -> dict[str, np.ndarray]:
+    """Score all settings: average precision by claim id, [settings] each."""
+    ids, scores_of = [claim.id for claim in claims], dict[Fielded, np.ndarray]()
+    analyses = by_analysis(settings, "k1", "b", "boost")
+    for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
+        index = FieldedIndex(data.sources, analysis)
+        timelines = [index.timeline(claim) for claim in claims]
+        for weights, boosts in by_analysis(cells, "boost"):
+            scores = [
+                timeline.reweighted(weights.k1, weights.b).field_scores(claim)
+                for timeline, claim in zip(timelines, claims, strict=True)
+            ]
+            for boost in boosts:
+                lists = {
+                    claim: ranked(timeline.source_ids, values_of, boost.boost, DEPTH)
+                    for claim, timeline, values_of in zip(ids, timelines, scores, strict=True)
+                }
+                scores_of[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
+    values = np.stack([scores_of[setting] for setting in settings], axis=1)
+    return dict(zip(ids, values, strict=True))

@@ -23,8 +23,8 @@ _MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
-class SavedRunConfig(Settings):
-    """Name the files of a ranking that another program made.
+class Saved(Settings):
+    """Rank as files of another program do.
 
     Args:
         files: language -> run of its claims, or `all` -> one of all: TREC, a lab's TSV or the
@@ -45,22 +45,21 @@ class SavedRunConfig(Settings):
         by_language = self.selections is None or ALL not in self.files
         require(by_language, "run.selections", self.selections, "none with `all`: by language")
 
-
-def read_saved(config: SavedRunConfig, sources: Sequence[Source]) -> SavedIndex:
-    """Read the files. Raises `InputError` if they rank unknown sources."""
-    path = config.selections
-    selections = None if path is None else read_selections(path)
-    ids = {source.id for source in sources}
-    files = {}
-    for lang, run_path in by_primary_language(config.files, "run.files").items():
-        file = read_run(run_path, config.ranked_by)
-        # All words of a run's vocabulary are ranked somewhere.
-        strange = [str(source) for source in file.run.vocabulary if source not in ids]
-        _refuse(file.path, "source", strange, "in the corpus")
-        if path is not None and selections is not None:
-            file = replace(file, run=with_selected(complete_run(file), path, selections, lang))
-        files[lang] = file
-    return SavedIndex(files)
+    def index(self, sources: Sequence[Source]) -> SavedIndex:
+        """Read the files. Raises `InputError` if they rank unknown sources."""
+        path = self.selections
+        selections = None if path is None else read_selections(path)
+        ids = {source.id for source in sources}
+        files = {}
+        for lang, run_path in by_primary_language(self.files, "run.files").items():
+            file = read_run(run_path, self.ranked_by)
+            # All words of a run's vocabulary are ranked somewhere.
+            strange = [str(source) for source in file.run.vocabulary if source not in ids]
+            _refuse(file.path, "source", strange, "in the corpus")
+            if path is not None and selections is not None:
+                file = replace(file, run=with_selected(complete_run(file), path, selections, lang))
+            files[lang] = file
+        return SavedIndex(files)
 
 
 def complete_run(file: RunFile) -> Run:

@@ -20,7 +20,7 @@ from claim2source.data.split import carve_val, expected_seen_share, seen_claims
 from claim2source.models import DataRecord
 from claim2source.models.manifest import is_lost, read_base_manifest
 from claim2source.models.trained_on import TrainedOn
-from claim2source.systems.choose import Weighing, weigh
+from claim2source.search.choose import Weighing, weigh
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.seen import (
     Trained,

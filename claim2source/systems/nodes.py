@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,25 +15,28 @@ from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
-from claim2source.core.stage import Claims, Index, as_claims
+from claim2source.core.stage import Claims, Index, Retriever, as_claims
 from claim2source.models import Manifest, ModelConfig
+from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.search.dense import Dense
-from claim2source.search.fielded import FieldedConfig, FieldedIndex
-from claim2source.search.fuse import FusionConfig, HybridIndex
-from claim2source.search.saved import SavedRunConfig, read_saved
-from claim2source.systems.choose import (
+from claim2source.search.choose import (
     DEPTH,
     FUSION_DEPTHS,
     Grid,
     choose,
     choose_bm25,
-    choose_fielded,
     choose_fusion,
 )
+from claim2source.search.dense import Dense
+from claim2source.search.fielded import Fielded
+from claim2source.search.fuse import FusionConfig, HybridIndex
+from claim2source.search.saved import Saved
 from claim2source.systems.heldout import Fitting, one_val
+from claim2source.systems.own import OwnIndex, fit_own, fits_itself, own_models
 from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.seen import Trained
+from claim2source.systems.stages import stage_label
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
 PAPERS_LABEL = "bm25"
@@ -81,6 +84,11 @@ class Node:
     def main_model(self) -> ModelConfig | None:
         """Return the dense model that the node is known by; None without one."""
         return None
+
+    @property
+    def models(self) -> list[str]:
+        """Name the models of a retriever of the user's own."""
+        return []
 
     def walk(self) -> Iterator[Any]:
         """Yield the node and, after it, everything that it is made of."""
@@ -172,7 +180,7 @@ class BM25Node(GridNode):
 class FieldedNode(GridNode):
     """Rank tweets by BM25 over text and hashtags; a claim's candidates are its own index."""
 
-    fielded: FieldedConfig = field(default_factory=FieldedConfig)
+    fielded: Fielded = field(default_factory=Fielded)
 
     kind = "fielded"
 
@@ -181,19 +189,19 @@ class FieldedNode(GridNode):
         scores = fitting.held_out.shared(made_of)
         fielded, choice = replace(fitting, form="original").get_or_make(
             made_of,
-            lambda: choose_fielded(fitting.train(), self.fielded, self.grid, fitting.rule, scores),
+            lambda: self.fielded.fit(fitting.train(), self.grid, fitting.rule, scores),
         )
         return replace(self, fielded=fielded), choice
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        return FieldedIndex(sources, self.fielded)
+        return self.fielded.index(sources)
 
     def own_label(self) -> str:
         if self.grid:
             return "fielded-bm25-tuned"
-        values, defaults = asdict(self.fielded), asdict(FieldedConfig())
+        values, defaults = asdict(self.fielded), asdict(Fielded())
         return "+".join(
             ["fielded-bm25", *(f"{k}-{values[k]}" for k in values if values[k] != defaults[k])]
         )
@@ -261,7 +269,7 @@ class DenseNode(Node):
 class RunNode(Node):
     """Rank as files of another program do."""
 
-    run: SavedRunConfig
+    run: Saved
 
     kind = "run"
 
@@ -277,7 +285,61 @@ class RunNode(Node):
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
-        return read_saved(self.run, sources)
+        return self.run.index(sources)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNode(Node):
+    """Rank by a retriever of the user's own, which a dotted `path` names.
+
+    Its settings are chosen from the lists of `grid`, or by its own method `fit`.
+    """
+
+    path: str
+    retriever: Retriever
+    grid: Grid = ()
+    fitted: bool = False
+
+    kind = "own"
+
+    @property
+    def display_name(self) -> str:
+        return self.name or self.path
+
+    @property
+    def fits_itself(self) -> bool:
+        return fits_itself(self.retriever)
+
+    @property
+    def is_fit(self) -> bool:
+        return bool(self.grid) or self.fits_itself
+
+    @property
+    def models(self) -> list[str]:
+        return own_models(self.retriever)
+
+    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
+        """Choose its settings on claims that no model of it was trained on."""
+        self.require_supported()
+        if not self.is_fit or self.fitted:
+            return self, []
+        form = self.choose_form(fitting.form, fitting.runtime)
+        made_of = self.path, self.retriever, self.grid, fitting.train_split
+        retriever, choices = replace(fitting, form=form).get_or_make(
+            made_of,
+            lambda: fit_own(self.path, self.retriever, self.grid, fitting, form),
+        )
+        return replace(self, retriever=retriever, fitted=True), choices
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        form = self.choose_form(form, runtime)
+        return OwnIndex(self.path, self.retriever, sources, form, runtime)
+
+    def own_label(self) -> str:
+        grid = "".join(f" {name} fitted" for name, _ in self.grid)
+        return stage_label(self.path, self.retriever).removesuffix("()") + grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,7 +528,7 @@ class _RouteIndex:
         return replace(join_results([result for _, result in parts], claims), parts=tuple(parts))
 
 
-AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
+AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | OwnNode | HybridNode | RouteNode
 
 
 def _unnamed(node: AnyNode) -> AnyNode:
@@ -484,9 +546,15 @@ def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
     return None if model is None else runtime.facts(model).record
 
 
-def _manifests(node: AnyNode, runtime: SystemRuntime) -> list[Manifest | None]:
-    """List the manifests of all dense models of a node, of both parts of a hybrid and of routes."""
-    return [_manifest_of(part, runtime) for part in node.walk() if isinstance(part, DenseNode)]
+def _manifests(node: AnyNode, runtime: SystemRuntime) -> list[Trained | None]:
+    """List the manifests of all models of a node, of both parts of a hybrid and of routes."""
+    manifests: list[Trained | None] = []
+    for part in node.walk():
+        if isinstance(part, DenseNode):
+            manifests.append(_manifest_of(part, runtime))
+        elif isinstance(part, OwnNode):
+            manifests += [read_any_manifest(model) for model in part.models]
+    return manifests
 
 
 def _claims_behind_runs(node: AnyNode) -> list[TrainedOn]:
@@ -522,17 +590,3 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         trials=True,
         note=selection.note,
     )
-
-
-def rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
-    """Rebuild a tree with every node changed, parts before the nodes that hold them."""
-    if isinstance(node, HybridNode):
-        sparse, dense = rebuild(node.sparse, change), rebuild(node.dense, change)
-        node = replace(node, sparse=sparse, dense=dense)
-    elif isinstance(node, RouteNode):
-        routes = {
-            language: tuple(rebuild(part, change) for part in parts)
-            for language, parts in node.routes.items()
-        }
-        node = replace(node, routes=routes)
-    return change(node)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import (
@@ -19,18 +19,20 @@ from claim2source.core.config import (
     read_yaml,
     require_one_of,
     shipped,
+    union_types,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.core.imports import import_named
+from claim2source.core.imports import import_dataclass
 from claim2source.core.languages import by_primary_language
-from claim2source.core.stage import Stage
+from claim2source.core.stage import Retriever, Stage
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25Config
-from claim2source.search.fielded import FieldedConfig
+from claim2source.search.choose import BM25_GRID, Grid
+from claim2source.search.fielded import FIELDED_GRID, Fielded
 from claim2source.search.fuse import FusionConfig
-from claim2source.search.saved import ALL, SavedRunConfig
+from claim2source.search.saved import ALL, Saved
 from claim2source.stages import SHARED
-from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, WEIGHTS, Grid
+from claim2source.systems.choose import MIXES, THRESHOLDS, WEIGHTS
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
@@ -42,6 +44,7 @@ from claim2source.systems.nodes import (
     DenseNode,
     FieldedNode,
     HybridNode,
+    OwnNode,
     RouteNode,
     RunNode,
 )
@@ -61,6 +64,7 @@ _ALL = 1.0
 STAGE_KINDS = ("rerank", "verify")
 WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
 KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
+_OWN_PATH = "the dotted path of your own dataclass"
 DEEPEST = 10**6
 MOST_LEVELS, MOST_NODES = 32, 1_000  # of a system's tree, which is walked by recursion
 _MOST_NAMED = 12  # systems of a circle
@@ -80,12 +84,13 @@ class SystemEntry(Settings):
             training run's folder, a model's name, or its settings (beside it `sources` and
             `rendering`); `{run: ..}`, files of another program;
             `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
-            BM25 over text and hashtags of tweets; or the name of another system. A list of values
-            of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands for the
-            usual lists of k1, b and title weight. `alpha: fit` has the fusion's method, scale,
-            depth and alpha chosen on claims that the dense part's training held out.
-            `dense: checkpoint` is the one that the program is given. A node may have `claims`, the
-            claim form that it reads.
+            BM25 over text and hashtags of tweets; `{my_module.MyRetriever: ..}`, the dotted path
+            of a dataclass of your own, with its settings; or the name of another system. A list
+            of values of a setting of BM25 or of your own retriever, the default first, is chosen
+            from on train; `k1: fit` stands for the usual lists of k1, b and title weight. `alpha:
+            fit` has the fusion's method, scale, depth and alpha chosen on claims that the dense
+            part's training held out. `dense: checkpoint` is the one that the program is given. A
+            node may have `claims`, the claim form that it reads.
         routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
             A list of nodes: val chooses one for the language.
         stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
@@ -354,13 +359,15 @@ class _Reader:
         if isinstance(node, str):
             if node not in self.entries:
                 kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(key, node, f"{kinds}, or the name of a system")
+                raise ConfigError(
+                    key, node, f"{kinds}, {{{_OWN_PATH}: ..}}, or the name of a system"
+                )
             return self._shared_node(node, key)
         if not isinstance(node, Mapping):
-            raise ConfigError(key, node, f"one of {', '.join(KINDS)}, or a name")
-        kind, *other_kinds = [kind for kind in KINDS if kind in node] or [""]
+            raise ConfigError(key, node, f"one of {', '.join(KINDS)}, {_OWN_PATH}, or a name")
+        kind, *other_kinds = [name for name in node if name in KINDS or "." in name] or [""]
         if not kind or other_kinds:
-            raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}")
+            raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}, or {_OWN_PATH}")
         if (claims := node.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
         beside = {name: value for name, value in node.items() if name not in (kind, "claims")}
@@ -429,24 +436,51 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     )
 
 
-def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
+def _leaf_node(kind: str, value: Any, key: str) -> AnyNode:
+    if "." in kind:
+        return _own(kind, value, key)
     if kind == "bm25":
         bm25, grid = _read_grid(BM25Config, value, key, BM25_GRID)
         return BM25Node(bm25=bm25, grid=grid)
     if kind == "fielded":
-        fielded, grid = _read_grid(FieldedConfig, value, key, FIELDED_GRID)
+        fielded, grid = _read_grid(Fielded, value, key, FIELDED_GRID)
         return FieldedNode(fielded=fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
-    if not {spec.name for spec in fields(SavedRunConfig)} & set(settings):  # files by language
+    if not {spec.name for spec in fields(Saved)} & set(settings):  # files by language
         settings = {"files": dict(settings)}
-    return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
+    return RunNode(run=make(Saved, settings, f"{key}."))
 
 
-def _read_grid(kind: type[Config], value: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
+def _own(path: str, value: Any, key: str) -> OwnNode:
+    """Make the node of a retriever of the user's own, which `path` names."""
+    allowed = f"{', '.join(KINDS)}, or {_OWN_PATH}"
+    kind = import_dataclass(key, path, "index", allowed)
+    retriever: Retriever
+    retriever, grid = _read_grid(kind, value, key, ())
+    node = OwnNode(path=path, retriever=retriever, grid=grid)
+    if grid and node.fits_itself:
+        name, values = grid[0]
+        reason = f"one value: {path} chooses its settings by its own fit(val)"
+        raise ConfigError(f"{key}.{name}", list(values), reason)
+    return node
+
+
+def _takes_list(kind: type, name: str) -> bool:
+    """Whether a setting's value is a list itself, not a list of values to choose from."""
+    option = config_options(kind).get(name)
+    if option is None:
+        return False
+    types = union_types(option.hint)
+    return any((get_origin(part) or part) in (list, tuple) for part in types)
+
+
+def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
-    settings = dict(_mapping(value, key))
+    settings = dict(_mapping(given, key))
     lists = dict(usual) if settings.get("k1") == FIT else {}
-    lists |= {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
+    for name, value in settings.items():
+        if isinstance(value, list) and not _takes_list(kind, name):
+            lists[name] = tuple(value)
     for name, values in lists.items():
         if not values:
             raise ConfigError(f"{key}.{name}", list(values), "one or more values")
@@ -512,24 +546,15 @@ def read_stage(
 
 def _stage_type(key: str, name: str) -> type:
     """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
-    if "." in name:
-        module, _, attribute = name.rpartition(".")
-    else:
-        module = f"claim2source.stages.{SHARED.get(name, name)}"
+    path = name
+    if "." not in name:
         attribute = "".join(part.capitalize() for part in name.split("_"))
+        path = f"claim2source.stages.{SHARED.get(name, name)}.{attribute}"
     allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(key, name, allowed)
     try:
-        kind = getattr(import_named(module), attribute, None)
-    except ModuleNotFoundError as error:
-        # A package that the stage itself needs is another problem than a mistyped name.
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
-    if not (isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, "apply")):
-        raise ConfigError(key, name, f"{allowed}, with a method `apply`")
-    return kind
+        return import_dataclass(key, path, "apply", allowed)
+    except ConfigError as error:
+        raise ConfigError(key, name, error.allowed) from None
 
 
 def read_staged(file: Path, name: str | None = None) -> System:

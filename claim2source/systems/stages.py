@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash, file_hash
+from claim2source.core.imports import code_hash
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
@@ -23,14 +21,9 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered
 from claim2source.search.cache import read_or_search, request_key
+from claim2source.search.choose import choose
 from claim2source.stages.learned import Learned
-from claim2source.systems.choose import (
-    MIXES,
-    WEIGHTS,
-    choose,
-    choose_margin,
-    choose_threshold,
-)
+from claim2source.systems.choose import MIXES, WEIGHTS, choose_margin, choose_threshold
 from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
@@ -180,12 +173,10 @@ def apply_stage(
             len(before.run),
         )
         identity = getattr(stage, "identity", None)
-        modules = [sys.modules[kind.__module__] for kind in type(stage).__mro__]
-        code = [inspect.getsource(module) for module in modules if _is_python(module)]
         key = {
             "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
             "settings": asdict(stage),  # type: ignore[call-overload]
-            "code": content_hash(code),
+            "code": code_hash(type(stage)),
             "identity": dict(identity) if identity is not None else None,
             "ranking": content_hash([list(row) for row in before.run]),
             **inputs,
@@ -280,10 +271,6 @@ def apply_stages(
 def is_answered(result: Result) -> bool:
     """Whether servers have answered, well or not, all that a stage asked."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
-
-
-def _is_python(module: ModuleType) -> bool:
-    return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
 
 
 def stage_label(name: str, stage: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.imports import code_hash, is_shipped
 from claim2source.core.languages import by_primary_language
 from claim2source.core.records import DATASET_WANTED, Claim, Dataset, Source
 from claim2source.core.report import Choice
@@ -32,6 +33,7 @@ from claim2source.systems.nodes import (
     DenseNode,
     Fitting,
     HybridNode,
+    OwnNode,
     RouteNode,
     RunNode,
 )
@@ -143,8 +145,22 @@ class System:
         return self.first.choose_form(self.claims or form, runtime)
 
     def models(self) -> list[str]:
-        """Name the models of its stages, any of which may have been trained on claims."""
-        return [model for stage in self.stages for model in stage_models(stage.stage)]
+        """Name the models of its stages and of retrievers of the user's own.
+
+        Any of them may have been trained on claims.
+        """
+        own = [model for node in self.first.walk() for model in node.models]
+        return [*own, *(model for stage in self.stages for model in stage_models(stage.stage))]
+
+    def own_code(self) -> dict[str, str]:
+        """Hash the code of the user's own retrievers and stages, by dotted path."""
+        nodes = [node.retriever for node in self.first.walk() if isinstance(node, OwnNode)]
+        kinds = {type(part) for part in (*nodes, *(stage.stage for stage in self.stages))}
+        hashes: dict[str, str] = {}
+        for kind in kinds:
+            if not is_shipped(kind):
+                hashes[f"{kind.__module__}.{kind.__qualname__}"] = code_hash(kind)
+        return hashes
 
     def fitted_on(self) -> list[TrainedOn]:
         """List the claims that parts without a manifest were fitted on: saved runs, fusions."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Choice, Epoch, SystemReport
-from claim2source.systems.choose import SEEN, UNSEEN, Weighing, choose
+from claim2source.search.choose import SEEN, UNSEEN, Weighing, choose
 from claim2source.training.run_folder import RunFolder
 
 # Below these the interval of a mean over val is wider than what training gains.

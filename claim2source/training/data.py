@@ -21,7 +21,7 @@ from claim2source.mining import MinedRow, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
 from claim2source.models.trained_on import TrainedOn
-from claim2source.systems.choose import SEEN, UNSEEN, Weighing
+from claim2source.search.choose import SEEN, UNSEEN, Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan

@@ -15,9 +15,9 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
+from claim2source.search.choose import Weighing, choose, weigh
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
-from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import ClaimForm

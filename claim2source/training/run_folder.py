@@ -37,7 +37,7 @@ from claim2source.core.folders import (
 from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import read_json, validated
-from claim2source.systems.choose import choice_score
+from claim2source.search.choose import choice_score
 from claim2source.training.config import RunConfig
 
 MINED_FILE = "mined.jsonl"

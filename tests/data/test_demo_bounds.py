@@ -12,7 +12,7 @@ from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.systems.choose import choice_score
+from claim2source.search.choose import choice_score
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from tests.shared_data import REPOSITORY

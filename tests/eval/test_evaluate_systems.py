@@ -23,10 +23,10 @@ from claim2source.metrics.metrics import evaluate, judged_claims
 from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
 from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.choose import choose_bm25, choose_fusion
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.systems import runtime
-from claim2source.systems.choose import choose_bm25, choose_fusion
 from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
 from tests.training.small import small_setup

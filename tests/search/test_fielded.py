@@ -12,18 +12,18 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.data.rumors import load_rumors
 from claim2source.search.bm25 import BM25
-from claim2source.search.fielded import FieldedConfig, FieldedIndex, Timeline
+from claim2source.search.fielded import Fielded, FieldedIndex, Timeline
 from tests.rumor_files import DENIED, RUMORS, rumor, write_rumors
 from tests.search.test_bm25 import slow_bm25
 
 TWEETS = ["dam burst dam #Basra", "dam opened #Mosul #Basra", "school opened today", "#Basra"]
 SOURCES = [Source(f"s{i}", abstract=tweet) for i, tweet in enumerate(TWEETS)]
-PLAIN = FieldedConfig(k1=1.2, b=0.75, hashtag_words=False, stop_words=False, stemmer=False)
+PLAIN = Fielded(k1=1.2, b=0.75, hashtag_words=False, stop_words=False, stemmer=False)
 
 
 def searched(
     claim: Claim,
-    config: FieldedConfig | None = None,
+    config: Fielded | None = None,
     k: int = 9,
     sources: Sequence[Source] = SOURCES,
 ) -> dict[str, float]:

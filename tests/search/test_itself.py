@@ -20,7 +20,7 @@ from claim2source.mining.candidates import Candidates
 from claim2source.search.bm25 import BM25, BM25Config, BM25Index
 from claim2source.search.faiss_index import VectorIndex
 from claim2source.search.fuse import FusionConfig, Hybrid
-from claim2source.search.saved import SavedRunConfig, read_saved
+from claim2source.search.saved import Saved
 from tests.data.test_beir import make
 
 # As ArguAna: every argument is a source, and its counter-argument is the gold.
@@ -132,7 +132,7 @@ def test_other_programs_runs_are_cut_and_scored_without_it(
     assert run.sources("taxes-pro")[0] == "taxes-pro"
     path = tmp_path / "theirs.trec"
     write_trec_run(run, path)
-    saved = read_saved(SavedRunConfig({"all": path}), data.sources)
+    saved = Saved({"all": path}).index(data.sources)
     assert_without(saved.search(data.claims, 5).run, 5, filled=False)
     # BEIR pops pairs of equal ids and gives the rest to trec_eval.
     pairs = {

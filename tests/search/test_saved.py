@@ -16,7 +16,7 @@ from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.evaluation.table import evaluate_systems
 from claim2source.search.fuse import FusionConfig
-from claim2source.search.saved import SavedRunConfig, read_saved
+from claim2source.search.saved import Saved
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, run_system
@@ -106,14 +106,14 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
 def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Path) -> None:
     run = Run.from_lists({claim.id: [("p4", 2.0), ("p3", 1.0)] for claim in CLAIMS})
     write_trec_run(run, tmp_path / "all.trec")
-    saved = RunNode(run=SavedRunConfig({"all": tmp_path / "all.trec"}))
+    saved = RunNode(run=Saved({"all": tmp_path / "all.trec"}))
     for missing in ("lowest", "scored"):
         fusion = FusionConfig(alpha=0.0, missing=missing)  # type: ignore[arg-type]
         mix = HybridNode(sparse=BM25Node(), dense=saved, fusion=fusion)
         fused = run_system(System("mix", mix), DATA).result.run
         assert all(fused.sources(claim.id)[:2] == ["p4", "p3"] for claim in CLAIMS)
     only = Claim("dev-en-0", "x", candidates=("p3",))
-    index = read_saved(SavedRunConfig({"all": tmp_path / "all.trec"}), SOURCES)
+    index = Saved({"all": tmp_path / "all.trec"}).index(SOURCES)
     assert lists(index.search([only]).run) == {"dev-en-0": ["p3"]}
     assert lists(index.search([CLAIMS[1]], 1).run) == {"dev-en-1": ["p4"]}
 
@@ -122,9 +122,9 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     def refused(
         path: Path, reason: str, kind: type[UserError] = InputError, **options: Any
     ) -> None:
-        config = SavedRunConfig({"en": path}, **options)
+        config = Saved({"en": path}, **options)
         with pytest.raises(kind, match=reason):
-            read_saved(config, SOURCES).search(CLAIMS[:2])
+            config.index(SOURCES).search(CLAIMS[:2])
 
     strange = scores(tmp_path, "en", {0: ["p1", "x1", "x2", "x3", "x4"], 1: []})
     refused(strange, "source: not in the corpus: 'x1', 'x2', 'x3' and 1 more")
@@ -135,12 +135,12 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     selections = tmp_path / "llm.json"
     selections.write_text('{"en_0": 1}')
     refused(trec, "a TREC run may leave claims out", selections=selections)
-    german_run = read_saved(SavedRunConfig({"de": german(tmp_path)}), SOURCES)
+    german_run = Saved({"de": german(tmp_path)}).index(SOURCES)
     with pytest.raises(UserError, match="none for 'en' claims, only for de"):
         german_run.search(CLAIMS)
     for settings in ({"files": {"all": trec, "en": trec}}, {"selections": selections}):
         with pytest.raises(ConfigError, match=f"run.{next(iter(settings))}"):
-            SavedRunConfig(**{"files": {"all": trec}} | settings)
+            Saved(**{"files": {"all": trec}} | settings)
 
 
 def test_a_run_file_has_no_cost_in_a_report(tmp_path: Path) -> None:

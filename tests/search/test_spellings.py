@@ -17,7 +17,7 @@ from claim2source.data.news import names_one
 from claim2source.data.store import Store
 from claim2source.search import bm25
 from claim2source.search.bm25 import BM25, Analyser, BM25Config, BM25Index
-from claim2source.search.fielded import FieldedConfig, Timeline
+from claim2source.search.fielded import Fielded, Timeline
 from claim2source.search.fuse import load_index
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -76,7 +76,7 @@ def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
 def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
     tweets = ["la #Santé publique", "rien du tout"]
     index = Timeline(
-        [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], FieldedConfig(), "fr"
+        [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], Fielded(), "fr"
     )
     decomposed = unicodedata.normalize("NFD", "voici #Santé")
     scores = [index.field_scores(Claim("c", text, "fr")) for text in ("voici #Santé", decomposed)]

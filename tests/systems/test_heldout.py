@@ -34,10 +34,10 @@ from claim2source.models import (
 from claim2source.models.manifest import DataRecord
 from claim2source.models.trained_on import TrainedOn
 from claim2source.search.bm25 import BM25Config, BM25Index
-from claim2source.search.fielded import FieldedConfig
+from claim2source.search.choose import Grid, choose_bm25, choose_fusion
+from claim2source.search.fielded import FIELDED_GRID, Fielded
 from claim2source.search.fuse import FusionConfig, fuse
-from claim2source.systems import choose, heldout, nodes
-from claim2source.systems.choose import choose_bm25, choose_fielded, choose_fusion
+from claim2source.systems import heldout, nodes
 from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all
 from claim2source.systems.nodes import BM25Node, DenseNode, FieldedNode, HybridNode, RouteNode
 from claim2source.systems.read import make_system
@@ -97,7 +97,7 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 
 
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
-    grid: choose.Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
+    grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
     config, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
     assert config.stop_words and choice.compared == 4
     assert [trial.verdict for trial in choice.tried] == ["given", "too few papers differ"]
@@ -455,13 +455,13 @@ def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Pat
     rumors = load_rumors(write_rumors(tmp_path / "dev.json", with_tags([True] * 7 + [False])))
     data, grid = rumors.dataset, (("stemmer", (True, False)), ("boost", (0.0, 3.0)))
     values_of: dict[str, np.ndarray] = {}
-    config, choice = choose_fielded(data, FieldedConfig(boost=0), grid, "best", values_of)
+    config, choice = Fielded(boost=0).fit(data, grid, "best", values_of)
     assert config.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
     assert [values.tolist() for values in values_of.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
     # On fewer of the claims nothing is ranked again, and the choice is theirs.
     values_of["r7"] = np.array([0.0, 0, 0, 1])
     dataset = data.with_claims(claim for claim in data.claims if claim.id == "r7")
-    assert not choose_fielded(dataset, FieldedConfig(), grid, "best", values_of)[0].stemmer
+    assert not Fielded().fit(dataset, grid, "best", values_of)[0].stemmer
 
 
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
@@ -477,5 +477,5 @@ def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: 
         with pytest.raises(UserError, match=key):
             make_system("A", {"retrieve": {"bm25": grid}})
     fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
-    assert isinstance(fielded, FieldedNode) and fielded.grid == choose.FIELDED_GRID
-    assert fielded.fielded == FieldedConfig()
+    assert isinstance(fielded, FieldedNode) and fielded.grid == FIELDED_GRID
+    assert fielded.fielded == Fielded()

@@ -1,0 +1,411 @@
+"""Choose a setting by its scores on val, on a declared mix of claims, and not by noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+
+from claim2source.core.config import require
+from claim2source.core.progress import track
+from claim2source.core.records import Dataset
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
+from claim2source.core.run import Run
+from claim2source.data.grouping import gold_groups
+from claim2source.metrics.families import Family, compare_family, language_strata
+from claim2source.metrics.metrics import (
+    Scores,
+    evaluate,
+    judged_claims,
+    language_masks,
+    language_table,
+    macro,
+)
+from claim2source.metrics.significance import standard_errors
+from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.fuse import Fusion, FusionConfig
+
+# As deep as the metrics that settings are chosen by.
+DEPTH = 5
+# Setting -> values to try, the default first. What an index need not be made anew for comes last.
+Grid = tuple[tuple[str, tuple[Any, ...]], ...]
+BM25_GRID: Grid = (
+    ("title_weight", (1, 2, 3)),
+    ("k1", (1.2, 0.9, 1.5, 2.0, 0.6)),
+    ("b", (0.75, 0.5, 0.9, 0.3)),
+)
+FUSION_DEPTHS = (100, 1000)
+ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
+# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
+UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
+Setting = TypeVar("Setting")
+
+
+@cache
+def fusion_grid() -> tuple[FusionConfig, ...]:
+    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
+    grid = [
+        replace(fusion, depth=depth)
+        for depth in FUSION_DEPTHS
+        for fusion in (
+            FusionConfig("linear"),
+            FusionConfig("linear", scale="z-score"),
+            FusionConfig("linear", scale="none"),
+            FusionConfig("rrf", rrf_k=60),
+            FusionConfig("rrf", rrf_k=10),
+        )
+    ]
+    linear = [fusion for fusion in grid if fusion.method == "linear"]
+    # The same with the other system's own score for what a list lacks.
+    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
+
+
+SEEN, UNSEEN = "seen", "unseen"
+
+
+@dataclass(frozen=True, eq=False)
+class Weighing:
+    """Weigh the claims that settings are chosen on.
+
+    `weights` [claims] sum to 1; `groups` number each claim's group of connected golds, `seen`
+    says whether its paper is seen, in the order of `claim_ids`. `seen_share` is the mix; none
+    if the claims are all of one part, which leaves the macro average over languages. `metric`
+    is chosen by, of lists that are cut at 5.
+    """
+
+    data: Dataset
+    claim_ids: tuple[str, ...]
+    weights: np.ndarray
+    groups: np.ndarray
+    seen: np.ndarray
+    seen_share: float | None = None
+    metric: str = MAIN_METRIC
+
+    def of(self, run: Run) -> np.ndarray:
+        """Return a run's values of the metric by claim, [claims] float64."""
+        return evaluate(run, self.data.qrels, [self.metric], self.claim_ids)[self.metric]
+
+    def score(self, values: np.ndarray) -> float:
+        """Return the score to choose by.
+
+        To 12 digits: sums of the same reciprocal ranks in another order are equal.
+        """
+        return round(float(values @ self.weights), 12)
+
+    def among(self, claims: np.ndarray) -> Weighing:
+        """Weigh some of the claims, bool [claims], as they are weighed here."""
+        ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
+        weights = self.weights[claims] / self.weights[claims].sum()
+        groups, seen = self.groups[claims], self.seen[claims]
+        return replace(self, claim_ids=tuple(ids), weights=weights, groups=groups, seen=seen)
+
+    def table(self, values: np.ndarray, part: str | None = None) -> Table:
+        """Average by language, all claims or those of the part `seen` or `unseen`; with `macro`.
+
+        A part without claims is empty.
+        """
+        among = None if part is None else self.seen if part == SEEN else ~self.seen
+        scores = Scores(self.claim_ids, {self.metric: values})
+        rows = language_table(scores, self.data.claims, among)
+        return {**rows, MACRO: macro(rows)} if rows else {}
+
+
+def weigh(
+    on: Dataset,
+    seen: Collection[str] = (),
+    seen_share: float | None = None,
+    language: str = MACRO,
+    metric: str = MAIN_METRIC,
+) -> Weighing:
+    """Weigh the claims with a gold: `seen_share` for the ids `seen`, the rest for the others.
+
+    Each language has the same weight (all of it is one language's, if named); one that lacks
+    a part uses the other. Without a share, or without both parts, a language's claims weigh the
+    same. Raises ValueError if no claim has a gold.
+    """
+    claims = judged_claims(on.qrels.restricted(claim.id for claim in on.claims))
+    if not claims:
+        raise ValueError("no claim has a gold to choose by")
+    of_seen = np.array([claim in seen for claim in claims], dtype=bool)
+    has_both_parts = seen_share is not None and of_seen.any() and not of_seen.all()
+    require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
+    masks = language_masks(on.claims, claims)
+    masks_of_part = masks if language == MACRO else {language: masks[language]}
+    weights = np.zeros(len(claims))
+    for name in masks_of_part:
+        mask, parts = masks[name], [(masks[name], 1.0)]
+        if has_both_parts and (mask & of_seen).any() and (mask & ~of_seen).any():
+            assert seen_share is not None
+            parts = [(mask & of_seen, seen_share), (mask & ~of_seen, 1 - seen_share)]
+        for part, mix in parts:
+            weights[part] = mix / (len(masks_of_part) * part.sum())
+    groups = gold_groups(on.qrels, claims)
+    return Weighing(
+        on, claims, weights, groups, of_seen, seen_share if has_both_parts else None, metric
+    )
+
+
+def choose(
+    name: str,
+    candidates: Mapping[Setting, np.ndarray],
+    weighing: Weighing,
+    *,
+    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
+    distance: Callable[[Setting], float] | None = None,
+    rule: Rule = "one_se",
+    floor: Setting | None = None,
+    group: Callable[[Setting], Any] | None = None,
+    tables: Mapping[Setting, Table] | None = None,
+    trials: bool = False,
+    note: str = "",
+) -> tuple[Setting, Choice]:
+    """Choose a setting by its values on val, [claims] each, and record the choice.
+
+    `one_se`: of the settings that are not worse than the best by more than one standard error of
+    the difference (paired, by gold paper), the one nearest to the default, by `distance`; without
+    it the first is the default and each further one lies further away. `best`: the one with the
+    best score; of equal ones the first, or with `group` the middle one of the first group
+    that has the best score (settings of a group differ in a single weight).
+
+    A setting below `floor` on val is never taken. `trials` records every setting's scores, with
+    its own table if there are `tables`.
+    """
+    if not candidates:
+        raise ValueError(f"{name}: no settings to choose from")
+    scores = {setting: weighing.score(values) for setting, values in candidates.items()}
+    top = max(scores.values())
+    best = [setting for setting, score in scores.items() if score == top]
+    error = dict.fromkeys(candidates, 0.0)
+    first = best[0]
+    if rule == "best":
+        if group is not None:
+            group_members = [setting for setting in best if group(setting) == group(first)]
+            first = group_members[len(group_members) // 2]
+        selected = first
+    else:
+        differences = np.stack([candidates[first] - values for values in candidates.values()])
+        errors = standard_errors(differences, weighing.groups, weighing.weights)
+        error = dict(zip(candidates, errors.tolist(), strict=True))
+        floor_score = -np.inf if floor is None else scores[floor]
+        near = [
+            setting
+            for setting, score in scores.items()
+            if score >= floor_score and round(top - score - error[setting], 12) <= 0
+        ]
+        steps = {setting: float(position) for position, setting in enumerate(candidates)}
+        far = {
+            setting: steps[setting] if distance is None else distance(setting) for setting in near
+        }
+        selected = min(
+            near, key=lambda setting: (round(far[setting], 12), -scores[setting], steps[setting])
+        )
+        if scores[selected] == top:
+            first = selected
+    recorded = tuple(
+        Trial(
+            settings(setting),
+            scores[setting],
+            tables[setting] if tables is not None else weighing.table(values),
+        )
+        for setting, values in candidates.items()
+    )
+    all_settings = [settings(setting) for setting in candidates]
+    varied = {
+        k: v for k, v in settings(first).items() if any(item.get(k) != v for item in all_settings)
+    }
+    return selected, Choice(
+        name,
+        settings(selected),
+        float(candidates[selected] @ weighing.weights),
+        weighing.data.split,
+        len(weighing.claim_ids),
+        metric=weighing.metric,
+        note=note,
+        tried=recorded if trials else (),
+        rule=rule,
+        seen_share=weighing.seen_share,
+        best=settings(first),
+        best_score=scores[first],
+        error=error[selected],
+        compared=len(candidates),
+        why=""
+        if selected == first
+        else _reason_for_choice(varied, top, scores[selected], error[selected]),
+    )
+
+
+def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
+    """Explain the choice of a setting that is not the best; `best` holds those that differ."""
+    changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
+    return (
+        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
+        f"within one standard error ({error:.4f})"
+    )
+
+
+def _value_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def choice_score(table: Table) -> float:
+    """Return the score to choose by, the macro average.
+
+    To 12 digits: averages of the same reciprocal ranks in another order are equal.
+    """
+    return round(float(table[MACRO][MAIN_METRIC]), 12)
+
+
+def choose_bm25(
+    data: Dataset, base: BM25Config, grid: Grid = BM25_GRID, rule: Rule = "one_se"
+) -> tuple[BM25Config, Choice]:
+    """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
+
+    Texts are analysed once for each analysis and title weight.
+    """
+    weighing, settings = weigh(data), grid_settings(base, grid)
+    claims = [claim for claim in data.claims if claim.golds]
+    candidates: dict[BM25Config, np.ndarray] = {}
+    analyses = by_analysis(settings, "k1", "b")
+    for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
+        index = BM25Index(data.sources, analysis)
+        terms = index.terms(claims)
+        for cell in cells:
+            candidates[cell] = weighing.of(
+                index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
+            )
+    parts = [
+        choose_from_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
+        for _, cells in by_analysis(settings, "k1", "b", "title_weight")
+    ]
+    return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
+
+
+def settle(
+    parts: Sequence[tuple[BM25Config, Choice]],
+    candidates: Mapping[BM25Config, np.ndarray],
+    weighing: Weighing,
+) -> tuple[BM25Config, Choice]:
+    """Choose among analyses, each with its chosen settings.
+
+    The first stays unless others are better by the paired test by gold paper, after Holm; then
+    the best of those. Claims of one paper repeat its words, so that the plain maximum follows a
+    few papers with many claims.
+    """
+    names = [str(number) for number in range(len(parts))]
+    scores = {name: candidates[setting] for name, (setting, _) in zip(names, parts, strict=True)}
+    strata = language_strata(weighing.data.claims, weighing.claim_ids)
+    family = Family.against("analyses", names[0], names[1:])
+    tested = compare_family(scores, family, weighing.groups, strata)
+    verdicts = ["given", *(comparison.verdict for comparison in tested.comparisons)]
+    better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
+    setting, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
+    trials = []
+    for (_, choice_of_part), verdict in zip(parts, verdicts, strict=True):
+        (trial,) = (
+            t for t in choice_of_part.tried if t.settings.items() <= choice_of_part.settings.items()
+        )
+        trials.append(replace(trial, verdict=verdict))
+    note = "an analysis that is not given is taken only where a paired test calls it better"
+    compared = sum(choice_of_part.compared for _, choice_of_part in parts)
+    return setting, replace(choice, tried=tuple(trials), compared=compared, note=note)
+
+
+def choose_from_grid(
+    name: str,
+    candidates: Mapping[Any, np.ndarray],
+    grid: Grid,
+    weighing: Weighing,
+    rule: Rule,
+) -> tuple[Any, Choice]:
+    """Choose one of a grid's settings; the record holds the settings that differ in the grid.
+
+    Distance from the first one, the default, is in steps of the grid.
+    """
+    steps = {name: sorted(set(values)) for name, values in grid}
+    first = next(iter(candidates))
+
+    def distance(setting: object) -> float:
+        return sum(
+            abs(values.index(getattr(setting, name)) - values.index(getattr(first, name)))
+            for name, values in steps.items()
+        )
+
+    setting, choice = choose(name, candidates, weighing, distance=distance, rule=rule, trials=True)
+    trials = (
+        replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
+        for trial in choice.tried
+    )
+    return setting, replace(choice, tried=tuple(trials))
+
+
+def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
+    """List a grid's settings, the default first."""
+    names = [name for name, _ in grid]
+    cells = product(*(values for _, values in grid))
+    settings = (replace(base, **dict(zip(names, cell, strict=True))) for cell in cells)  # type: ignore[type-var]
+    return list(dict.fromkeys(settings))
+
+
+def by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
+    """Group settings that differ in these weights alone: the first and all of each group."""
+    groups: dict[str, list[Setting]] = {}
+    for setting in settings:
+        values = {k: v for k, v in asdict(setting).items() if k not in weights}  # type: ignore[call-overload]
+        groups.setdefault(repr(values), []).append(setting)
+    return [(group[0], group) for group in groups.values()]
+
+
+def choose_fusion(
+    sparse: Run,
+    dense: Run,
+    data: Dataset,
+    grid: Sequence[FusionConfig] | None = None,
+    note: str = "",
+    scored: tuple[Run, Run] | None = None,
+    weighing: Weighing | None = None,
+    rule: Rule = "one_se",
+) -> tuple[FusionConfig, Choice]:
+    """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
+
+    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
+    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
+    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
+    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
+    fusions that need them are left out.
+    """
+    weighing = weigh(data) if weighing is None else weighing
+    grid = fusion_grid() if grid is None else grid
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    candidates: dict[FusionConfig, np.ndarray] = {}
+    for config in grid:
+        if scored is None and config.missing == "scored":
+            continue
+        fusion = Fusion(sparse, dense, config, scored)
+        for alpha in _alphas(config):
+            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
+    return choose(
+        "fusion",
+        candidates,
+        weighing,
+        distance=_fusion_distance,
+        rule=rule,
+        group=lambda config: replace(config, alpha=0.5),
+        note=note,
+    )
+
+
+def _alphas(config: FusionConfig) -> tuple[float, ...]:
+    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
+
+
+def _fusion_distance(config: FusionConfig) -> float:
+    """Measure how far a fusion is from the default: other settings first, then its alpha."""
+    alphas, default = _alphas(config), FusionConfig()
+    middle = alphas.index(config.alpha) - len(alphas) // 2
+    changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))
+    changed -= config.alpha != default.alpha
+    return changed + abs(middle) / len(alphas)

@@ -1,0 +1,251 @@
+"""Run a retriever of the user's own, a dataclass that a systems file names by a dotted path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from claim2source.core.arguments import whole_number
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import content_hash
+from claim2source.core.imports import code_hash
+from claim2source.core.machine import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import Choice, Rule
+from claim2source.core.run import Result, Run
+from claim2source.core.stage import Claims, Index, Retriever, as_claims, as_sources
+from claim2source.models.manifest import read_any_manifest
+from claim2source.search.cache import read_or_search, request_key
+from claim2source.search.choose import DEPTH, Grid, choose, weigh
+from claim2source.search.topk import candidate_pool
+from claim2source.systems.heldout import Fitting
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import is_answered, with_runtime
+from claim2source.text import ClaimForm
+from claim2source.text.views import claim_parts, render_claim
+
+
+def render_claims(claims: Sequence[Claim], form: ClaimForm) -> list[Claim]:
+    """Return the claims with their rendered form as text, in the language of its first line."""
+    rendered: list[Claim] = []
+    for claim in claims:
+        first_part = claim_parts(claim, form)[0]
+        text = render_claim(claim, form)
+        rendered.append(replace(claim, text=text, lang=first_part.language))
+    return rendered
+
+
+@dataclass(frozen=True, eq=False)
+class OwnIndex:
+    """Search the index of a retriever of the user's own, or read its stored runs.
+
+    `path` is the retriever's dotted path; its index is built by the first search that is not
+    stored. It is given claims whose text is of `form`.
+    """
+
+    path: str
+    retriever: Retriever
+    sources: Sequence[Source] = field(repr=False)
+    form: ClaimForm
+    runtime: SystemRuntime
+
+    @cached_property
+    def _index(self) -> Index:
+        index: Index = _with_runtime(self.retriever, self.runtime).index(self.sources)
+        if not hasattr(index, "search"):
+            kind = type(index).__name__
+            raise InputError(self.path, reason=f"index(sources) returned a {kind} without `search`")
+        return index
+
+    @cached_property
+    def _source_ids(self) -> frozenset[str]:
+        return frozenset(source.id for source in self.sources)
+
+    @cached_property
+    def _sources_hash(self) -> str:
+        return content_hash([asdict(source) for source in as_sources(self.sources)])
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim, or read the stored run."""
+        k = whole_number(k, "k")
+        rendered = render_claims(as_claims(claims), self.form)
+        key = None
+        if self.runtime.store is not None:
+            key = self._key(rendered, k)
+        try:
+            return read_or_search(
+                self.runtime.store, key, lambda: self._search(rendered, k), is_answered
+            )
+        except UserError as error:
+            error.model = error.model or next(iter(own_models(self.retriever)), None)
+            raise
+
+    def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any]:
+        texts = [[claim.text, claim.translation, claim.lang] for claim in claims]
+        kind = type(self.retriever)
+        identity = getattr(self.retriever, "identity", None)
+        key = {
+            "retriever": f"{kind.__module__}.{kind.__qualname__}",
+            "settings": asdict(self.retriever),  # type: ignore[call-overload]
+            "code": code_hash(kind),
+            "identity": None if identity is None else dict(identity),
+            **request_key(claims, texts, self._sources_hash, k),
+        }
+        try:
+            content_hash(key)
+        except (TypeError, ValueError):
+            reason = "its fields must be JSON values, by which its runs are stored"
+            raise InputError(self.path, reason=reason) from None
+        return key
+
+    def _search(self, claims: Sequence[Claim], k: int) -> Result:
+        started = time.perf_counter()
+        reset_peak_memory()
+        most_excluded = max((len(claim.excluded) for claim in claims), default=0)
+        result = self._index.search(claims, k + most_excluded)
+        if not isinstance(result, Result):
+            reason = f"search(claims, k) returned a {type(result).__name__}; wanted: a Result"
+            raise InputError(self.path, reason=reason)
+        result = replace(result, run=self._checked_run(result.run, claims, k))
+        if result.cost.seconds:
+            return result
+        seconds = time.perf_counter() - started
+        cost = replace(
+            result.cost, seconds=seconds, items=len(claims), peak_memory=peak_memory(gpu=False)
+        )
+        return replace(result, cost=cost)
+
+    def _checked_run(self, run: Run, claims: Sequence[Claim], k: int) -> Run:
+        """Return the claims' lists in order, without sources that may not be ranked for them.
+
+        Raises `InputError` for a claim without a list, or a source that is not indexed.
+        """
+        unknown = [source for source in run.vocabulary if source not in self._source_ids]
+        if unknown:
+            raise InputError(self.path, reason=f"ranks {unknown[0]!r}, which is not indexed")
+        ranked_claims = set(run.claim_ids)
+        lists: dict[str, list[tuple[str, float]]] = {}
+        for claim in claims:
+            if claim.id not in ranked_claims:
+                reason = f"the result has no list for claim {claim.id!r}; it may be empty"
+                raise InputError(self.path, reason=reason)
+            allowed = None if claim.candidates is None else set(claim.candidates)
+            pairs: list[tuple[str, float]] = []
+            for source, score in run.scored(claim.id).items():
+                if source in claim.excluded or (allowed is not None and source not in allowed):
+                    continue
+                pairs.append((source, score))
+            lists[claim.id] = pairs[:k]
+        return Run.from_lists(lists, pool=candidate_pool(claims))
+
+
+def own_models(retriever: Retriever) -> list[str]:
+    """Name the model of a retriever, which may have been trained on claims."""
+    model = getattr(retriever, "model", None)
+    return [model] if isinstance(model, str) and model else []
+
+
+def fits_itself(retriever: Retriever) -> bool:
+    """Whether a retriever chooses its settings by a method `fit` of its own."""
+    return hasattr(retriever, "fit")
+
+
+def fit_own(
+    path: str, retriever: Retriever, grid: Grid, fitting: Fitting, form: ClaimForm
+) -> tuple[Retriever, list[Choice]]:
+    """Choose a retriever's settings by its method `fit`, or from the lists of `grid`.
+
+    Both use claims that no model of it was trained on; with no model, all of train.
+    """
+    runtime, models = fitting.runtime, own_models(retriever)
+    if models:
+        val = fitting.held_out.claims([read_any_manifest(model) for model in models]).val
+    else:
+        val = fitting.train()
+    if fits_itself(retriever):
+        rendered = val.with_claims(render_claims(val.claims, form))
+        prepared = _with_runtime(retriever, runtime)
+        return _checked_fit(path, retriever, prepared.fit(rendered))
+
+    def search(candidate: Retriever, claims: Sequence[Claim], k: int) -> Result:
+        return OwnIndex(path, candidate, val.sources, form, runtime).search(claims, k)
+
+    chosen, choice = choose_own(path, retriever, grid, val, search, fitting.rule)
+    return chosen, [choice]
+
+
+def _with_runtime(retriever: Any, runtime: SystemRuntime) -> Any:
+    return with_runtime(retriever, runtime.store, runtime.device, runtime.progress)
+
+
+def _checked_fit(path: str, retriever: Retriever, fitted: object) -> tuple[Retriever, list[Choice]]:
+    """Return a fitted retriever and its choices. Raises `InputError` for anything else."""
+    wanted = "fit(val) must return a retriever of its class, and a Choice or a list of them"
+    if not isinstance(fitted, tuple) or len(fitted) != 2:
+        raise InputError(path, reason=wanted)
+    own, choices = fitted
+    listed = [choices] if isinstance(choices, Choice) else choices
+    if type(own) is not type(retriever) or not isinstance(listed, list | tuple):
+        raise InputError(path, reason=wanted)
+    if not all(isinstance(choice, Choice) for choice in listed):
+        raise InputError(path, reason=wanted)
+    return own, list(listed)
+
+
+def choose_own(
+    path: str,
+    retriever: Retriever,
+    grid: Grid,
+    val: Dataset,
+    search: Callable[[Retriever, Sequence[Claim], int], Result],
+    rule: Rule = "one_se",
+) -> tuple[Retriever, Choice]:
+    """Choose a retriever's settings from lists of values, of which the first is the default.
+
+    Distance from the default is in steps: of numbers in their order, else as they are listed.
+    """
+    weighing = weigh(val)
+    claims = [claim for claim in val.claims if claim.golds]
+    names = [name for name, _ in grid]
+    orders = [_ordered(values) for _, values in grid]
+    settings_by_cell: dict[tuple[int, ...], dict[str, Any]] = {}
+    for cell in product(*(range(len(values)) for _, values in grid)):
+        pairs = zip(grid, cell, strict=True)
+        settings_by_cell[cell] = {name: values[number] for (name, values), number in pairs}
+
+    def retriever_at(cell: tuple[int, ...]) -> Retriever:
+        changed: Retriever = replace(retriever, **settings_by_cell[cell])  # type: ignore[type-var]
+        return changed
+
+    def distance(cell: tuple[int, ...]) -> float:
+        steps = 0
+        for name, order in zip(names, orders, strict=True):
+            position = order.index(settings_by_cell[cell][name])
+            steps += abs(position - order.index(settings_by_cell[default][name]))
+        return float(steps)
+
+    default = next(iter(settings_by_cell))
+    candidates = {
+        cell: weighing.of(search(retriever_at(cell), claims, DEPTH).run)
+        for cell in settings_by_cell
+    }
+    chosen, choice = choose(
+        path,
+        candidates,
+        weighing,
+        settings=lambda cell: settings_by_cell[cell],
+        distance=distance,
+        rule=rule,
+        trials=True,
+    )
+    trials = tuple(replace(trial, scores={}) for trial in choice.tried)
+    return retriever_at(chosen), replace(choice, tried=trials)
+
+
+def _ordered(values: Sequence[Any]) -> list[Any]:
+    is_number = [isinstance(value, int | float) for value in values]
+    return sorted(values) if all(is_number) else list(values)
