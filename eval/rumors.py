@@ -24,6 +24,7 @@ from claim2source.core.terminal import say
 from claim2source.data.rumors import (
     LABELS,
     MAX_TWEETS,
+    Label,
     Rumors,
     Verdicts,
     load_rumors,
@@ -314,10 +315,11 @@ def _make_row(
     )
     report = with_whole(report, result, rumors.dataset)
     scored = ScoredSystem(report, result.result.run)
-    verdicts: Verdicts = {}
+    verdicts: dict[str, Label | None] = {}
     for claim, note in result.result.notes.items():
-        if note in LABELS:
-            verdicts[claim] = note  # type: ignore[assignment]
+        for label in LABELS:
+            if note == label:
+                verdicts[claim] = label
     if not rumors.is_labelled:
         return Verified(scored, verdicts)
     scores = score_rumors(rumors, scored.run, verdicts, config.repeats, config.seed)

@@ -169,6 +169,14 @@ def own_length(config: FinetuneConfig) -> int:
     return declared_length(base_files(config.model)[0]) or 0
 
 
+def text_lengths(config: FinetuneConfig, sizes: Sizes) -> tuple[float, float]:
+    """Return the mean tokens of a claim and of a source, with the model's templates."""
+    template = config.model.template or Template()
+    claim = sizes.claim_tokens + len(template.claim or "") / CHARACTERS
+    source = sizes.source_tokens + len(template.source or "") / CHARACTERS
+    return claim, source
+
+
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
@@ -185,10 +193,8 @@ def plan(
     config = replace(config, optimisation=planned.recipe.optimisation)
     shape, train = ModelShape.planned(model, config), config.optimisation
     limit = config.model.max_length
-    template = config.model.template or Template()
-    texts = ((sizes.claim_tokens, template.claim), (sizes.source_tokens, template.source))
-    lengths = [tokens + len(prefix or "") / CHARACTERS for tokens, prefix in texts]
-    claim, source = (round(min(length, limit) if limit else length) for length in lengths)
+    lengths = text_lengths(config, sizes)
+    claim, source = (round(min(length, limit or length)) for length in lengths)
     share = config.data.val_share + config.held_out_seen
     pairs = min(sizes.claims * (1 - share), config.data.limit or sizes.claims)
     pairs = round(pairs) * config.data.repeat

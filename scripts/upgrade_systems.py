@@ -68,27 +68,51 @@ def upgrade(text: str) -> str:
 def _rumors(values: Values) -> dict[str, Any]:
     if values.get("index", "own") != "own":
         raise ValueError("index: shared is gone: write {bm25: ..} for one index of all timelines")
-    fielded, verdict = dict(values.get("bm25") or {}), dict(values.get("verdict") or {})
-    choose, llm = values.get("choose") or [], values.get("llm")
+    fielded, choose = dict(values.get("bm25") or {}), values.get("choose") or []
     if "bm25" in choose:
-        grid = values.get("grid") or {}
-        lists = {key: grid[key] for key in ("k1", "b", "boost", "shortest") if key in grid}
-        first = {key: [fielded[key]] if key in fielded else [] for key in lists}
-        fielded |= {} if "k1" in lists else {"k1": "fit"}
-        fielded |= {key: [*dict.fromkeys([*first[key], *lists[key]])] for key in lists}
-    stages: list[dict[str, Any]] = []
-    rerank, stance = dict(values.get("rerank") or {}), dict(values.get("stance") or {})
-    asks = {"llm": llm} if llm else {}
-    if (by := rerank.pop("by", "none")) != "none":
-        stage = {"rerank": "relevance" if by == "llm" else by, "depth": values.get("depth", 10)}
-        texts = {"claims": "original", "sources": "title_abstract"}
-        stages.append({**stage, **({**rerank, **asks} if by == "llm" else {**texts, **rerank})})
-    if (by := stance.pop("by", "none")) != "none":
-        depth = {"depth": values["keep"]} if "keep" in values else {}
-        verdict |= {"threshold": "fit"} if "threshold" in choose else {}
-        own = asks if by == "llm" else {}
-        stages.append({"verify": "stance", "by": by, **stance, **depth, **verdict, **own})
-    return {"retrieve": {"fielded": fielded}, **({"stages": stages} if stages else {})}
+        fielded = _with_grid(fielded, values.get("grid") or {})
+    asks = {"llm": values["llm"]} if values.get("llm") else {}
+    stages = [*_rumor_reranker(values, asks), *_rumor_verifier(values, asks)]
+    retrieve = {"retrieve": {"fielded": fielded}}
+    return {**retrieve, "stages": stages} if stages else retrieve
+
+
+def _with_grid(fielded: Values, grid: Values) -> dict[str, Any]:
+    """List what is compared of every key of the grid, the key's own value first."""
+    lists: dict[str, Any] = {}
+    for key in ("k1", "b", "boost", "shortest"):
+        if key in grid:
+            first = [fielded[key]] if key in fielded else []
+            lists[key] = list(dict.fromkeys([*first, *grid[key]]))
+    if "k1" not in lists:
+        return {**fielded, "k1": "fit", **lists}
+    return {**fielded, **lists}
+
+
+def _rumor_reranker(values: Values, asks: Values) -> list[Values]:
+    rerank = dict(values.get("rerank") or {})
+    by = rerank.pop("by", "none")
+    depth = values.get("depth", 10)
+    if by == "none":
+        return []
+    if by == "llm":
+        return [{"rerank": "relevance", "depth": depth, **rerank, **asks}]
+    texts = {"claims": "original", "sources": "title_abstract"}
+    return [{"rerank": by, "depth": depth, **texts, **rerank}]
+
+
+def _rumor_verifier(values: Values, asks: Values) -> list[Values]:
+    stance, verdict = dict(values.get("stance") or {}), dict(values.get("verdict") or {})
+    by = stance.pop("by", "none")
+    if by == "none":
+        return []
+    stage = {"verify": "stance", "by": by, **stance}
+    if "keep" in values:
+        stage["depth"] = values["keep"]
+    stage |= verdict
+    if "threshold" in (values.get("choose") or []):
+        stage["threshold"] = "fit"
+    return [{**stage, **asks} if by == "llm" else stage]
 
 
 def _system(values: Values) -> dict[str, Any]:

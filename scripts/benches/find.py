@@ -78,33 +78,29 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
     count = config.sources
     draw, demo = np.random.default_rng([SEED, count]), load("demo", "test").sources
-    sentences = sorted(
-        {sentence for source in demo for sentence in split_sentences(source.abstract)}
-    )
+    distinct: set[str] = set()
+    for source in demo:
+        distinct.update(split_sentences(source.abstract))
+    sentences = sorted(distinct)
     encoded = dense.encoder.encode(sentences, "source", store=None, progress=None)[0]
     words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
         own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
         picks = draw.integers(len(sentences), size=(size, SENTENCES + 2))
-        abstracts = [
-            " ".join([*(sentences[j] for j in row[:SENTENCES]), text])
-            for row, text in zip(picks, own, strict=True)
-        ]
         titles = [demo[i].title for i in draw.integers(len(demo), size=size)]
-        ids = [f"s{start + i:08d}" for i in range(size)]
-        sources = [
-            Source(*row, venue="" if (start + i) % 100 else VENUE)
-            for i, row in enumerate(zip(ids, titles, abstracts, strict=True))
-        ]
+        sources, papers = [], []
+        for i, (row, text) in enumerate(zip(picks, own, strict=True)):
+            number = start + i
+            abstract = " ".join([*(sentences[j] for j in row[:SENTENCES]), text])
+            venue = "" if number % 100 else VENUE
+            source = Source(f"s{number:08d}", titles[i], abstract, venue=venue)
+            sources.append(source)
+            papers.append(Paper(source, lang="en" if number % 10 else LANGUAGE))
         near = np.einsum("s,psd->pd", PARTS, encoded[picks[:, [0, -1, -2]]])
         noise = draw.standard_normal(near.shape) / np.sqrt(near.shape[1])
         vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        papers = [
-            Paper(source, lang="en" if (start + i) % 10 else LANGUAGE)
-            for i, source in enumerate(sources)
-        ]
         # The last sentence, which nobody encodes, has another's vector.
         vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]] if config.sentences else None
         terms = [" ".join(row) for row in analyser.sources(sources)]

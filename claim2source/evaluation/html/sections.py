@@ -16,7 +16,9 @@ from claim2source.core.report import (
     COST_COLUMNS,
     MACRO,
     MAIN_METRIC,
+    Choice,
     Report,
+    SystemCost,
     SystemReport,
     cost_cells,
 )
@@ -68,10 +70,10 @@ class PageData:
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
         """Map `macro`, every language and, of several, `micro` to the systems' scores."""
-        return {
-            part: {name: Bar(*row) for name, row in bounds.items()}
-            for part, bounds in self.scored.bounds(self.repeats, self.seed).items()
-        }
+        bars: dict[str, dict[str, Bar]] = {}
+        for part, bounds in self.scored.bounds(self.repeats, self.seed).items():
+            bars[part] = {name: Bar(*row) for name, row in bounds.items()}
+        return bars
 
     @property
     def several_languages(self) -> bool:
@@ -132,17 +134,25 @@ def report_sections(compared: PageData) -> list[Section]:
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
     """Show tables of the papers with our scores in them, if there are any."""
-    numbers = {name: table for name, (table, _) in tables.items()}
-    notes = {name: note for name, (_, note) in tables.items()}
-    return [Section("Published numbers", numbers=numbers, notes=notes)] if numbers else []
+    if not tables:
+        return []
+    numbers: dict[str, TextTable] = {}
+    notes: dict[str, str] = {}
+    for name, (table, note) in tables.items():
+        numbers[name], notes[name] = table, note
+    return [Section("Published numbers", numbers=numbers, notes=notes)]
 
 
 def _by_language(compared: PageData) -> Section:
-    bars = compared.bars if compared.several_languages else dict([*compared.bars.items()][1:2])
-    rows = [
-        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*values[name]) for values in bars.values())]
-        for name in compared.systems
-    ]
+    bars = compared.bars
+    if not compared.several_languages:
+        # The macro average is the one language's score.
+        language = list(bars)[1]
+        bars = {language: bars[language]}
+    rows: list[list[Cell]] = []
+    for name in compared.systems:
+        scores = [values[name] for values in bars.values()]
+        rows.append([name, *(f"{s.value:.4f} [{s.low:.4f}, {s.high:.4f}]" for s in scores)])
     title, metric = "Score by language", compared.scored.metric
     bars_of_languages = {part: row for part, row in bars.items() if part != MICRO}
     plot = interval_plot(bars_of_languages, list(compared.systems), metric)
@@ -155,8 +165,8 @@ def _by_language(compared: PageData) -> Section:
 
 def _forms_note(compared: PageData) -> str:
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
-    explained = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
-    return f" Claim forms: {explained}." if explained else ""
+    explained = [f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS]
+    return f" Claim forms: {'; '.join(explained)}." if explained else ""
 
 
 def _tests(compared: PageData) -> Section:
@@ -166,80 +176,90 @@ def _tests(compared: PageData) -> Section:
     if not tests:
         return Section(title)
     (only,) = scored.dataset.languages if len(tests) == 1 else ("",)
-    bars = {
-        only or test.average: {
-            c.system: Bar(c.difference, c.low, c.high, c.verdict in ("better", "worse"))
-            for c in test.comparisons
-        }
-        for test in tests
-    }
+    bars: dict[str, dict[str, Bar]] = {}
+    numbers: dict[str, TextTable] = {}
+    notes: dict[str, str] = {}
+    for test in tests:
+        own: dict[str, Bar] = {}
+        for c in test.comparisons:
+            is_significant = c.verdict in ("better", "worse")
+            own[c.system] = Bar(c.difference, c.low, c.high, is_significant)
+        bars[only or test.average] = own
+        heading = f"Tests: {test.family}"
+        numbers[heading] = family_table(test)
+        notes[heading] = (
+            f"{scored.metric} ({test.average}), {test.claims} claims of {test.groups} papers; "
+            f"the smallest possible p is {test.least_p:.2g}."
+        )
     note = f"Filled: the difference is significant; hollow: it is not. {family_note(tests[0])}"
     if len(tests) > 1:
         note += " Each language is a family of its own."
     if len(scored.runs) > 2:
         note += " The sentence at the top allows for all pairs of systems, so its p is larger."
-    numbers = {f"Tests: {test.family}": family_table(test) for test in tests}
-    notes = {
-        f"Tests: {test.family}": f"{scored.metric} ({test.average}), {test.claims} claims of "
-        f"{test.groups} papers; the smallest possible p is {test.least_p:.2g}."
-        for test in tests
-    }
     plot = interval_plot(bars, list(scored.runs), f"difference in {scored.metric}", zero=True)
     return Section(title, plot, note, numbers, notes=notes)
 
 
 def _learning_curve(compared: PageData) -> Section:
-    lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
-    macro, title = compared.scored.macro, "Learning curve"
-    for name, system in compared.systems.items():
-        # As eval/evaluate.py names rows: a checkpoint (of several runs with its run in front), what
-        # stands on it, and the claim form. Stages and cells of a grid are no curve.
-        pattern = r"(.+-)?epoch-([0-9]+)(\+[^.:]+)?(\.[a-z]+)?"
-        if epoch := re.fullmatch(pattern, system.report.name):
-            curve = f"{epoch[1] or ''}epochs{epoch[3] or ''}{epoch[4] or ''}"
-            key = system.report_folder.resolve(), curve
-            lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
-    runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
-    if not runs:
+    title, metric = "Learning curve", f"macro {compared.scored.metric}"
+    curves = _learning_curves(compared)
+    if not curves:
         return Section(title)
-    folders = list(dict.fromkeys(folder for folder, _ in runs))
-    names = dict(zip(folders, distinct_ends(folders), strict=True))
-    curves = {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
-    metric = f"macro {compared.scored.metric}"
-    rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
+    rows: list[list[Cell]] = []
+    for name, points in curves.items():
+        rows += [[name, f"{epoch:.0f}", f"{score:.4f}"] for epoch, score in points]
     numbers = {title: TextTable(["run", "epoch", metric], rows)}
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
 
+def _learning_curves(compared: PageData) -> dict[str, list[tuple[float, float]]]:
+    """Map each run with several epochs to its points (epoch, score)."""
+    # As eval/evaluate.py names rows: a checkpoint (of several runs with its run in front), what
+    # stands on it, and the claim form. Stages and cells of a grid are no curve.
+    pattern = re.compile(r"(.+-)?epoch-([0-9]+)(\+[^.:]+)?(\.[a-z]+)?")
+    lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
+    for name, system in compared.systems.items():
+        epoch = pattern.fullmatch(system.report.name)
+        if epoch is None:
+            continue
+        curve = f"{epoch[1] or ''}epochs{epoch[3] or ''}{epoch[4] or ''}"
+        points = lines.setdefault((system.report_folder.resolve(), curve), [])
+        points.append((float(epoch[2]), compared.scored.macro[name]))
+    runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+    folders = list(dict.fromkeys(folder for folder, _ in runs))
+    names = dict(zip(folders, distinct_ends(folders), strict=True))
+    return {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
+
+
 def _choices(compared: PageData) -> Section:
-    trainings = [(name, report.training) for name, report in compared.reports.items()]
-    trained = [
-        (name, training.choice) for name, training in trainings if training and training.choice
-    ]
     systems = {name: system.report for name, system in compared.systems.items()}
-    of_systems = [(name, choice) for name, system in systems.items() for choice in system.choices]
-    tables = {
-        "Scores on val": val_table(systems),
-        "Choices": choices_table([*trained, *of_systems]),
-        **{f"Compared: {name}": tried_table(choice) for name, choice in trained},
-    }
+    trained: list[tuple[str, Choice]] = []
+    for name, report in compared.reports.items():
+        if report.training is not None and report.training.choice is not None:
+            trained.append((name, report.training.choice))
+    choices = list(trained)
+    for name, system in systems.items():
+        choices += [(name, choice) for choice in system.choices]
+    tables = {"Scores on val": val_table(systems), "Choices": choices_table(choices)}
+    for name, choice in trained:
+        tables[f"Compared: {name}"] = tried_table(choice)
     note = (
         f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
         "of others (unseen). Settings were chosen on these, not on the claims of this page."
     )
-    numbers = {name: table for name, table in tables.items() if table}
+    numbers = {name: table for name, table in tables.items() if table is not None}
     return Section("Chosen on val", note=note, numbers=numbers)
 
 
 def _twins(compared: PageData) -> Section:
     scored, title = compared.scored, "Twins"
-    twins = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
-    rows: list[list[Cell]] = [
-        [name, twin.golds, twin.of_golds, twin.ties, twin.lost, twin.as_one[MACRO]]
-        for name, twin in twins.items()
-        if twin is not None
-    ]
+    rows: list[list[Cell]] = []
+    for name, run in scored.runs.items():
+        twins = twins_in(run, scored.dataset)
+        if twins is not None:
+            counts = [twins.golds, twins.of_golds, twins.ties, twins.lost]
+            rows.append([name, *counts, twins.as_one[MACRO]])
     note = (
         "Sources of the same title and abstract under another id. No text tells them apart; as one "
         f"is macro {MAIN_METRIC} if a gold and its twins counted as one source."
@@ -248,11 +268,12 @@ def _twins(compared: PageData) -> Section:
 
 
 def _recall(compared: PageData) -> Section:
-    lines = {
-        name: [(float(depth), scores.mean(f"recall@{depth}")) for depth in DEPTHS]
-        for name, scores in compared.scored.scores.items()
-    }
-    rows: list[list[Cell]] = [[name, *(y for _, y in points)] for name, points in lines.items()]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    rows: list[list[Cell]] = []
+    for name, scores in compared.scored.scores.items():
+        recalls = [scores.mean(f"recall@{depth}") for depth in DEPTHS]
+        lines[name] = list(zip(map(float, DEPTHS), recalls, strict=True))
+        rows.append([name, *recalls])
     order = sorted(lines, key=lambda name: -compared.scored.macro[name])
     names_all = len(order) <= _MOST_NAMES
     plot = line_plot(lines, "depth", "recall (micro)", True, None if names_all else order[:COLOURS])
@@ -264,38 +285,39 @@ def _recall(compared: PageData) -> Section:
 
 def _changes(compared: PageData) -> Section:
     baseline, ranks = compared.scored.baseline, compared.scored.ranks
-    row_of = {name: i for i, name in enumerate(ranks)}
-    limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
-    spans = {name: f"{low}:{high:.0f}" for name, (low, high) in limits.items()}
-    shaded = []
-    for name in ranks:
-        if name == baseline:
-            continue
-        before, after = ranks[baseline], ranks[name]
-        changes = bucket_changes(before, after)
-        counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
-        differing = [
-            [
-                f"{row_of[baseline]}:{spans[first]} {row_of[name]}:{spans[second]}" if count else ""
-                for second, count in row.items()
-            ]
-            for first, row in changes.items()
-        ]
-        title = f"Rank of the gold: from {baseline} (rows) to {name} (columns)"
-        summary = (
-            f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
-            f"{(after == before).sum()} the same"
-        )
-        rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
-        table = TextTable(["rank", *changes], rows)
-        shaded.append(
-            ShadedTable(title, table, shades(counts, 0.0), differing, (baseline, name), summary)
-        )
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
         "columns. A number links to its claims."
     )
+    shaded = [_changes_from(baseline, name, ranks) for name in ranks if name != baseline]
     return Section("Rank of the gold", note=note, shaded=shaded)
+
+
+def _changes_from(baseline: str, name: str, ranks: Mapping[str, np.ndarray]) -> ShadedTable:
+    """Count claims by the rank of their gold with the baseline and with another system."""
+    before, after = ranks[baseline], ranks[name]
+    limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
+    spans = {bucket: f"{low}:{high:.0f}" for bucket, (low, high) in limits.items()}
+    order = list(ranks)
+    in_row, in_column = order.index(baseline), order.index(name)
+    changes = bucket_changes(before, after)
+    rows: list[list[Cell]] = []
+    links: list[list[str]] = []
+    for first, row in changes.items():
+        rows.append([first, *row.values()])
+        asked = []
+        for second, count in row.items():
+            link = f"{in_row}:{spans[first]} {in_column}:{spans[second]}"
+            asked.append(link if count else "")
+        links.append(asked)
+    title = f"Rank of the gold: from {baseline} (rows) to {name} (columns)"
+    summary = (
+        f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
+        f"{(after == before).sum()} the same"
+    )
+    counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
+    table = TextTable(["rank", *changes], rows)
+    return ShadedTable(title, table, shades(counts, 0.0), links, (baseline, name), summary)
 
 
 def _representations(compared: PageData) -> Section:
@@ -306,7 +328,8 @@ def _representations(compared: PageData) -> Section:
         title, form = system.report.title, system.report.claims
         # Systems of one name in two folders are two rows.
         cells[title if counts[title, form] == 1 else name, form] = macro[name]
-    names, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    names = list(dict.fromkeys(name for name, _ in cells))
+    forms = list(dict.fromkeys(form for _, form in cells))
     title = f"Systems and representations, macro {compared.scored.metric}"
     if len(forms) < 2:
         return Section(title)
@@ -327,36 +350,37 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 
 def _style_grids(compared: PageData) -> Section:
-    by_report = {
-        name: StyleGrid.of(report, compared.subset) for name, report in compared.reports.items()
-    }
-    grids = {name: grid for name, grid in by_report.items() if grid is not None}
+    grids: dict[str, StyleGrid] = {}
+    for name, report in compared.reports.items():
+        grid = StyleGrid.of(report, compared.subset)
+        if grid is not None:
+            grids[name] = grid
     numbers: dict[str, TextTable] = {}
     shaded: list[ShadedTable] = []
     for name, grid in grids.items():
-        of = f", {name}" * (len(grids) > 1)
-        numbers |= {f"Styles{of}: {kind}": table for kind, table in grid_tables(grid).items()}
-        shaded += [_heat_map(grid, retriever, of) for retriever in grid.retrievers]
+        origin = f", {name}" if len(grids) > 1 else ""
+        for kind, table in grid_tables(grid).items():
+            numbers[f"Styles{origin}: {kind}"] = table
+        shaded += [_heat_map(grid, retriever, origin) for retriever in grid.retrievers]
     notes = dict.fromkeys(grid.note for grid in grids.values())
     note = f"{' '.join(notes)} ^: the best cell of a system. {SIGNIFICANT} {_GRID_NUMBERS}"
     return Section("Text styles", note=note, numbers=numbers, shaded=shaded)
 
 
-def _heat_map(grid: StyleGrid, retriever: str, of: str) -> ShadedTable:
+def _heat_map(grid: StyleGrid, retriever: str, origin: str) -> ShadedTable:
     cells = {(cell.claims, cell.sources): cell for cell in grid.row(retriever)}
-    rows: list[list[Cell]] = [
-        [
-            f"{claims} {STYLES[claims].what}",
-            *(_marked(cells[claims, sources]) for sources in grid.sources),
-        ]
-        for claims in grid.claims
-    ]
-    values = np.array([[cells[c, s].value for s in grid.sources] for c in grid.claims])
-    title = f"{retriever}{of}: macro {MAIN_METRIC} by style"
+    rows: list[list[Cell]] = []
+    values: list[list[float]] = []
+    for claims in grid.claims:
+        row = [cells[claims, sources] for sources in grid.sources]
+        rows.append([f"{claims} {STYLES[claims].what}", *map(_marked, row)])
+        values.append([cell.value for cell in row])
+    title = f"{retriever}{origin}: macro {MAIN_METRIC} by style"
     columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
     empty = [[""] * len(grid.sources) for _ in grid.claims]
-    low = float(values.min())
-    return ShadedTable(title, TextTable(columns, rows), shades(values, low), empty)
+    scores = np.array(values)
+    levels = shades(scores, float(scores.min()))
+    return ShadedTable(title, TextTable(columns, rows), levels, empty)
 
 
 def _marked(cell: GridCell) -> str:
@@ -364,21 +388,21 @@ def _marked(cell: GridCell) -> str:
 
 
 def _gaps(compared: PageData) -> Section:
-    reports = compared.reports.values()
-    failed: list[list[Cell]] = [
-        [name, reason, claims]
-        for report in reports
-        for system in report.systems.values()
-        for name, failures in _failures(system).items()
-        for reason, claims in failures.items()
-    ]
-    tables_of_reports = [
-        table for report in reports if (table := report.not_run_table()) is not None
-    ]
-    missing = [row for table in tables_of_reports for row in table.rows]
-    notes = dict.fromkeys(note for report in reports for note in report.notes)
+    missing: list[Sequence[Cell]] = []
+    columns: Sequence[str] = []
+    failed: list[list[Cell]] = []
+    notes: dict[str, None] = {}
+    for report in compared.reports.values():
+        not_run = report.not_run_table()
+        if not_run is not None:
+            columns = not_run.columns
+            missing += not_run.rows
+        for system in report.systems.values():
+            for name, failures in _failures(system).items():
+                failed += [[name, reason, claims] for reason, claims in failures.items()]
+        notes |= dict.fromkeys(report.notes)
     tables = {
-        "Not run": TextTable(tables_of_reports[0].columns if tables_of_reports else [], missing),
+        "Not run": TextTable(columns, missing),
         "Failures": TextTable(["system", "why", "claims"], failed),
         "Notes": TextTable(["note"], [[note] for note in notes]),
     }
@@ -394,17 +418,10 @@ def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
 def _cost(compared: PageData) -> Section:
     metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
     costs = {name: system.report.cost for name, system in compared.systems.items()}
-    bars, spots = compared.bars[MACRO], {}
-    for name, cost in costs.items():
-        if cost and cost.seconds:
-            spots[name] = Spot(cost.seconds, bars[name]._replace(filled=not cost.reused))
+    spots = _cost_spots(costs, compared.bars[MACRO])
     notes = []
     if len(spots) > _MOST_NAMES:
         notes.append("Named are the systems that no cheaper one beats.")
-        all_spots = list(spots.values())
-        for name, spot in spots.items():
-            beaten = any(o.x <= spot.x and o.bar.value > spot.bar.value for o in all_spots)
-            spots[name] = spot._replace(has_label=not beaten)
     if any(cost and cost.reused for cost in costs.values()):
         notes.append(
             "Hollow, and >: some vectors were in the store already, so the whole cost is higher."
@@ -415,3 +432,19 @@ def _cost(compared: PageData) -> Section:
     rows = [[name, macro[name], *cost_cells(cost)] for name, cost in costs.items()]
     table = TextTable(["system", metric, *COST_COLUMNS], rows)
     return Section(title, plot, " ".join(notes), {title: table})
+
+
+def _cost_spots(costs: Mapping[str, SystemCost | None], bars: Mapping[str, Bar]) -> dict[str, Spot]:
+    """Place systems by seconds and score; of many, name those that no cheaper one beats."""
+    spots: dict[str, Spot] = {}
+    for name, cost in costs.items():
+        if cost is not None and cost.seconds:
+            spots[name] = Spot(cost.seconds, bars[name]._replace(filled=not cost.reused))
+    if len(spots) <= _MOST_NAMES:
+        return spots
+    named: dict[str, Spot] = {}
+    for name, spot in spots.items():
+        cheaper = [other for other in spots.values() if other.x <= spot.x]
+        is_beaten = any(other.bar.value > spot.bar.value for other in cheaper)
+        named[name] = spot._replace(has_label=not is_beaten)
+    return named

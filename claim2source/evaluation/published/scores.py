@@ -129,19 +129,18 @@ def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _
 
 def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
     """Set beside every row of a report the published scores of the same system and metric."""
-    loaded = [
-        LoadedSystem(system, Path(), report.dataset, report.split)
-        for system in systems
-        if system.macro
-    ]
+    loaded: list[LoadedSystem] = []
+    for system in systems:
+        if system.macro:
+            loaded.append(LoadedSystem(system, Path(), report.dataset, report.split))
     cells: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
     for table in load_published():
         for ours in our_scores(table, loaded).values():
             if ours.cell.published is not None:
                 cells[ours.system.name].append(ours.cell)
-    rows = {
-        name: replace(report.systems[name], published=tuple(own)) for name, own in cells.items()
-    }
+    rows: dict[str, SystemReport] = {}
+    for name, own in cells.items():
+        rows[name] = replace(report.systems[name], published=tuple(own))
     placed = replace(report, systems={**report.systems, **rows})
     return with_places(placed, [placed.systems[system.name] for system in loaded])
 
@@ -160,14 +159,12 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
     rows = [
         [
-            *(cell.table, cell.row, cell.column),
-            f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
-            f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
-            None if cell.difference is None else f"{cell.difference:+.{cell.digits}f}",
-            None
-            if cell.low is None or cell.high is None
-            else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}",
-            *(cell.inside, system.name, *cost_cells(system.cost)),
+            cell.table,
+            cell.row,
+            cell.column,
+            *_score_cells(cell),
+            system.name,
+            *cost_cells(system.cost),
         ]
         for system, cell in sorted(cells, key=lambda pair: pair[1].table)
     ]
@@ -178,6 +175,19 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
+
+
+def _score_cells(cell: PublishedScore) -> list[Cell]:
+    """Write the published score, ours, the difference, its interval, and whether it is inside."""
+    digits = cell.digits
+    unreliable = "?" if cell.unreliable else ""
+    others = "" if cell.same_claims else "*"
+    difference = None if cell.difference is None else f"{cell.difference:+.{digits}f}"
+    bounds = None
+    if cell.low is not None and cell.high is not None:
+        bounds = f"{cell.low:.{digits}f} to {cell.high:.{digits}f}"
+    published = f"{cell.published:.{digits}f}{unreliable}"
+    return [published, f"{cell.ours:.{digits}f}{others}", difference, bounds, cell.inside]
 
 
 def _is_row(row: Row, system: LoadedSystem) -> bool:
@@ -227,31 +237,33 @@ class PublishedTables:
     def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
         """Find our scores for the cells of these tables or papers, by default of all."""
         tables = load_published()
-        papers, ids = dict.fromkeys(t.paper for t in tables), [t.id for t in tables]
-        for name in names or ():
-            require(name in (*papers, *ids), "tables", name, ", ".join((*papers, *ids)))
-        tables = tuple(t for t in tables if not names or {t.id, t.paper} & set(names))
+        if names:
+            allowed = [*dict.fromkeys(table.paper for table in tables), *(t.id for t in tables)]
+            for name in names:
+                require(name in allowed, "tables", name, ", ".join(allowed))
+            tables = tuple(t for t in tables if t.id in names or t.paper in names)
         cells = {table.id: our_scores(table, systems) for table in tables}
-        used_ids = {id(ours.system) for scores in cells.values() for ours in scores.values()}
+        used_ids = set()
+        for scores in cells.values():
+            used_ids |= {id(ours.system) for ours in scores.values()}
         unplaced = [system for system in systems if id(system) not in used_ids]
         placed = [(system.name, place) for system in systems for place in places(system)]
         return cls(tables, cells, unplaced, placed)
 
     def text(self, markdown: bool) -> str:
         """Write all tables, as Markdown or for a terminal."""
-        parts = [
-            part
-            for table in self.tables
-            for part in table_parts(table, self.cells[table.id], markdown)
-        ]
+        parts: list[Part] = []
+        for table in self.tables:
+            parts += table_parts(table, self.cells[table.id], markdown)
         parts += places_parts(self.placed)
         text = render(parts, "markup" if markdown else "plain") + "\n"
-        unplaced = (
-            f"In no table: {s.name} of {s.report_folder} "
-            f"({s.report.model}, {s.dataset}, {s.split})\n"
-            for s in self.unplaced
-        )
-        return text + ("\n" + "".join(unplaced) if self.unplaced else "")
+        if not self.unplaced:
+            return text
+        lines = []
+        for system in self.unplaced:
+            origin = f"{system.report.model}, {system.dataset}, {system.split}"
+            lines.append(f"In no table: {system.name} of {system.report_folder} ({origin})\n")
+        return f"{text}\n{''.join(lines)}"
 
     def csv(self) -> str:
         """Write one line a cell; ours and differences are absolute, in the paper's unit."""
@@ -304,10 +316,11 @@ def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
         return len(cell) - cell.rindex("[") if cell.endswith("]") else 0
 
     widest = [max(map(mark, column)) for column in zip(*rows, strict=True)]
-    return [
-        [cell + " " * (width - mark(cell)) for cell, width in zip(row, widest, strict=True)]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = zip(row, widest, strict=True)
+        lines.append([cell + " " * (width - mark(cell)) for cell, width in cells])
+    return lines
 
 
 def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -> list[list[str]]:
@@ -349,22 +362,23 @@ def notes(table: Table, cells: Cells) -> list[Part]:
         lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
     if table.note:
         lines.append(f"Note: {table.note}")
-    systems = (ours.system for ours in cells.values() if not ours.cell.same_claims)
-    if labels := sorted({f"{system.name}: {system.report.queries}" for system in systems}):
-        lines.append(
-            f"* over other claims than the paper's, so not compared ({'; '.join(labels)})."
-        )
+    labels = set()
+    for ours in cells.values():
+        if not ours.cell.same_claims:
+            labels.add(f"{ours.system.name}: {ours.system.report.queries}")
+    if labels:
+        systems = "; ".join(sorted(labels))
+        lines.append(f"* over other claims than the paper's, so not compared ({systems}).")
     return ["\n".join(lines)] if lines else []
 
 
 def used_systems(cells: Cells) -> list[Part]:
-    by_row = {
-        (row, ours.system.report_folder, ours.system.name): ours for (row, _), ours in cells.items()
-    }
-    rows = [
-        [row, name, str(folder), *cost_cells(ours.system.report.cost)]
-        for (row, folder, name), ours in by_row.items()
-    ]
+    by_row: dict[tuple[str, Path, str], SystemReport] = {}
+    for (row, _), ours in cells.items():
+        by_row[row, ours.system.report_folder, ours.system.name] = ours.system.report
+    rows: list[list[Cell]] = []
+    for (row, folder, name), report in by_row.items():
+        rows.append([row, name, str(folder), *cost_cells(report.cost)])
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
