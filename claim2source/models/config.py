@@ -60,7 +60,7 @@ class EncoderSettings(Settings):
     and sources, in mining, training and evaluation. With `own_code` the model runs with the code
     that its repository ships. A model's folder alone says `lower_case`, which lowers the case
     before the tokenizer does anything, and `truncate_dim`, the dimensions that are kept, of length
-    1 again where vectors are normalised.
+    1 again if vectors are normalised.
     """
 
     pooling: Pooling = "mean"
@@ -122,7 +122,8 @@ class ModelConfig(Settings):
     def for_checkpoint(self, folder: Path) -> ModelConfig:
         """Return the config of a checkpoint trained from this model, without its fixed settings."""
         default = ModelConfig(name=str(folder))
-        return replace(self, name=default.name, **{key: getattr(default, key) for key in TRAINED})
+        fixed = {key: getattr(default, key) for key in TRAINED}
+        return replace(self, name=default.name, **fixed)
 
 
 @dataclass(frozen=True)
@@ -143,15 +144,21 @@ class ModelChanges(ModelConfig):
         values = {key.name: getattr(model, key.name) for key in fields(ModelConfig)}
         changes = _changed(self, ModelChanges())
         if "template" in changes:
-            changes["template"] = replace(model.template, **_changed(self.template, Template()))
+            template_changes = _changed(self.template, Template())
+            changes["template"] = replace(model.template, **template_changes)
         if changes.get("name", model.name) != model.name:
             values["revision"] = None  # a commit of another repository
         return ModelConfig(**values | changes)
 
 
 def _changed(settings: ModelConfig | Template, default: ModelConfig | Template) -> dict[str, Any]:
-    pairs = ((key.name, getattr(settings, key.name)) for key in fields(default))
-    return {key: value for key, value in pairs if value != getattr(default, key)}
+    """Return the settings that differ from their defaults, by key."""
+    changes: dict[str, Any] = {}
+    for key in fields(default):
+        value = getattr(settings, key.name)
+        if value != getattr(default, key.name):
+            changes[key.name] = value
+    return changes
 
 
 # Settings that a checkpoint's manifest fixes.

@@ -96,10 +96,13 @@ class Encoder:
 
     @property
     def parameters(self) -> int:
-        behind = (self.dense, self.own_modules)
-        parts = [self.model, *(part for part in behind if part is not None)]
-        # A projection in training is a part of the model too.
-        return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
+        sizes: dict[int, int] = {}
+        for part in (self.model, self.dense, self.own_modules):
+            if part is not None:
+                # A projection in training is a part of the model too.
+                for parameter in part.parameters():
+                    sizes[id(parameter)] = parameter.numel()
+        return sum(sizes.values())
 
     def tokenize(self, texts: Sequence[str], side: Side, length: int | None = None) -> list[Tokens]:
         """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
@@ -115,17 +118,11 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
-        key = "model.max_length" if length is None else "optimisation.max_length"
-        length = length or self.settings.max_length
-        if prefix and length <= (
-            prefix_tokens := len(self.tokenizer(prefix)["input_ids"]) + len(end)
-        ):
-            allowed = f"{prefix_tokens + 1} or more: the {side}'s template takes {prefix_tokens}"
-            raise ConfigError(key, length, allowed)
+        self._require_room(side, length, len(end))
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,
-            max_length=length - len(end),
+            max_length=(length or self.settings.max_length) - len(end),
             padding=False,
             split_special_tokens=self.reads_plainly(prefix),
             return_attention_mask=False,
@@ -134,20 +131,31 @@ class Encoder:
         )
         # A tokenizer without special tokens has no token for an empty text.
         empty = self.tokenizer.eos_token_id or self.tokenizer.pad_token_id or 0
-        ids = [(*row, *end) or (empty,) for row in encoded["input_ids"]]
-        skips = [0] * len(ids)
-        if masked:
-            skips = [_covered(ends, len(prefix)) for ends in encoded["offset_mapping"]]
-        types: list[tuple[int, ...]] = [()] * len(ids)
-        if self.reads_types:
-            # An appended end has the type of the token before it.
-            given = encoded["token_type_ids"]
-            types = [
-                (*row, *(row[-1:] or [0]) * (len(text) - len(row)))
-                for row, text in zip(given, ids, strict=True)
-            ]
-        rows = zip(ids, skips, types, strict=True)
-        return [Tokens(row, min(skip, len(row) - 1), kinds) for row, skip, kinds in rows]
+        offsets = encoded["offset_mapping"] if masked else None
+        given_types = encoded["token_type_ids"] if self.reads_types else None
+        tokens: list[Tokens] = []
+        for number, row in enumerate(encoded["input_ids"]):
+            ids = (*row, *end) or (empty,)
+            skip = 0
+            if offsets is not None:
+                skip = _covered(offsets[number], len(prefix))
+            types: tuple[int, ...] = ()
+            if given_types is not None:
+                types = _padded_types(given_types[number], len(ids))
+            tokens.append(Tokens(ids, min(skip, len(ids) - 1), types))
+        return tokens
+
+    def _require_room(self, side: Side, length: int | None, end: int) -> None:
+        """Raise `ConfigError` if a side's prefix, with `end` tokens, leaves no room for a text."""
+        prefix = self.settings.template.prefix(side)
+        if not prefix:
+            return
+        taken = len(self.tokenizer(prefix)["input_ids"]) + end
+        key = "model.max_length" if length is None else "optimisation.max_length"
+        most = length or self.settings.max_length
+        if most <= taken:
+            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
+            raise ConfigError(key, most, allowed)
 
     def reads_plainly(self, prefix: str) -> bool:
         """Whether special tokens' names are plain text: a post must not end itself with one.
@@ -167,14 +175,19 @@ class Encoder:
             example = f", such as {end_token!r}" if end_token else ""
             allowed = f"a token of this tokenizer{example}"
             raise ConfigError("model.template.append_token", name, allowed)
-        return () if self.tokenizer("")["input_ids"][-1:] == [token] else (token,)
+        if self.tokenizer("")["input_ids"][-1:] == [token]:
+            return ()
+        return (token,)
 
     def collate(self, tokens: Sequence[Tokens]) -> TokenBatch:
+        """Pad texts on the right to the longest one."""
         rows = [torch.tensor(text.ids) for text in tokens]
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0)
         positions = torch.arange(ids.shape[1])
-        attend = positions < torch.tensor([[len(text.ids)] for text in tokens])
-        pool = attend & (positions >= torch.tensor([[text.skip] for text in tokens]))
+        lengths = torch.tensor([[len(text.ids)] for text in tokens])
+        skips = torch.tensor([[text.skip] for text in tokens])
+        attend = positions < lengths
+        pool = attend & (positions >= skips)
         types = None
         if self.reads_types:
             types = pad_sequence([torch.tensor(text.types) for text in tokens], True, 0)
@@ -193,7 +206,8 @@ class Encoder:
         if not self.packs:
             return self.collate(tokens)
         extra = _EXTRA_ATTENTION if self.device.type == "cpu" else _EXTRA_GPU
-        return pack(tokens, list(grouped(tokens, self._token_budget(), extra)), self.model)
+        groups = list(grouped(tokens, self._token_budget(), extra))
+        return pack(tokens, groups, self.model)
 
     def vectors(self, batch: TokenBatch | PackedBatch) -> Tensor:
         """Compute vectors [n, dimensions] in float32, with gradient if it is enabled."""
@@ -204,7 +218,9 @@ class Encoder:
         if self.dense is not None:
             pooled = self.dense({"sentence_embedding": pooled})["sentence_embedding"]
         pooled = pooled[:, : self.settings.truncate_dim]
-        return torch.nn.functional.normalize(pooled, dim=-1) if self.settings.normalize else pooled
+        if self.settings.normalize:
+            return torch.nn.functional.normalize(pooled, dim=-1)
+        return pooled
 
     def _pool(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
         if self.own_modules is not None:
@@ -244,7 +260,7 @@ class Encoder:
         return vector_key(self.weights, self.settings, self.config_hash())
 
     def config_hash(self) -> str:
-        """Hash the model's config, without if it comes from."""
+        """Hash the model's config, whatever place it was read from."""
         return config_hash(json.loads(self.model.config.to_json_string()))
 
     def encode(
@@ -272,7 +288,10 @@ class Encoder:
         keys = self.text_keys(texts, side)
         space = self._space(store)
         new, encoded, tokens = self._make(texts, keys, side, space, progress, token_budget)
-        vectors = space.get(keys) if space is not None else np.stack([new[k] for k in keys])
+        if space is not None:
+            vectors = space.get(keys)
+        else:
+            vectors = np.stack([new[key] for key in keys])
         reused = len(set(keys)) - encoded
         cost = Cost(time.perf_counter() - started, len(texts), peak_memory(), tokens, reused)
         return vectors.astype(np.float32, copy=False), cost
@@ -318,7 +337,9 @@ class Encoder:
     def missing(self, texts: Sequence[str], side: Side, store: Store | None) -> list[int]:
         """List the positions of texts whose vectors the store does not hold."""
         space = self._space(store)
-        return [*range(len(texts))] if space is None else space.missing(self.text_keys(texts, side))
+        if space is None:
+            return list(range(len(texts)))
+        return space.missing(self.text_keys(texts, side))
 
     def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
         """Return the keys of texts in this encoder's part of the store."""
@@ -328,10 +349,12 @@ class Encoder:
         return [text_key(prefix + text if pooled else f"{prefix}\0{text}") for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
-        if store is None or (key := self.key()) is None:
+        key = self.key()
+        if store is None or key is None:
             return None
         trained = (self.weights or {}).keys() - _UNTRAINED
-        return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)
+        name = f"{self.name} (trained)" if trained else self.name
+        return store.space(key, name, self.dimensions)
 
     def _make(
         self,
@@ -342,7 +365,10 @@ class Encoder:
         progress: str | Progress | None,
         token_budget: int | None,
     ) -> tuple[dict[bytes, np.ndarray], int, int]:
-        distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
+        # The first text of each key; the last keys first.
+        distinct: dict[bytes, str] = {}
+        for key, text in zip(reversed(keys), reversed(texts), strict=True):
+            distinct[key] = text
         todo = list(distinct)
         if space is not None:
             todo = [todo[i] for i in space.missing(todo)]
@@ -352,9 +378,8 @@ class Encoder:
         with own as bar:
             for start in range(0, len(todo), SHARD_TEXTS):
                 chunk = todo[start : start + SHARD_TEXTS]
-                vectors, tokens = self._encode_chunk(
-                    [texts[distinct[k]] for k in chunk], side, bar, token_budget
-                )
+                chunk_texts = [distinct[key] for key in chunk]
+                vectors, tokens = self._encode_chunk(chunk_texts, side, bar, token_budget)
                 total += tokens
                 if space is not None:
                     space.put(chunk, vectors)
@@ -394,15 +419,17 @@ class Encoder:
             for rows in in_rows(tokens, token_budget or _BFLOAT16_ROW):
                 row = [tokens[position] for position in rows]
                 # Attention to texts of one length needs no mask, which takes a third of its time.
-                yield rows, pack(row, list(grouped(row, _BFLOAT16_ROW, extra=0)), self.model)
-            return
-        if self._packs_on_gpu:
+                groups = list(grouped(row, _BFLOAT16_ROW, extra=0))
+                yield rows, pack(row, groups, self.model)
+        elif self._packs_on_gpu:
             for rows in in_rows(tokens, token_budget or self._token_budget()):
-                yield rows, self.batch([tokens[row] for row in rows]).to(self.device)
-            return
-        budget, extra = self._forward_costs()
-        for rows in grouped(tokens, token_budget or budget, extra):
-            yield rows, self.collate([tokens[row] for row in rows]).to(self.device)
+                packed = self.batch([tokens[position] for position in rows])
+                yield rows, packed.to(self.device)
+        else:
+            budget, extra = self._forward_costs()
+            for rows in grouped(tokens, token_budget or budget, extra):
+                padded = self.collate([tokens[position] for position in rows])
+                yield rows, padded.to(self.device)
 
     @torch.inference_mode()
     def token_vectors(
@@ -427,11 +454,8 @@ class Encoder:
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
                 vectors = torch.nn.functional.normalize(hidden, dim=-1)
                 masks = batch.pool_mask.bool()
-                yield (
-                    rows,
-                    [row[mask] for row, mask in zip(vectors, masks, strict=True)],
-                    batch.real_tokens,
-                )
+                pooled = [row[mask] for row, mask in zip(vectors, masks, strict=True)]
+                yield rows, pooled, batch.real_tokens
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         if self.packs:
@@ -453,7 +477,15 @@ class Encoder:
     def _token_budget(self) -> int:
         # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit
         # beside its weights.
-        return 4096 if self.device.type == "cpu" else min(2**17, 2**27 // self.width)
+        if self.device.type == "cpu":
+            return 4096
+        return min(2**17, 2**27 // self.width)
+
+
+def _padded_types(types: Sequence[int], length: int) -> tuple[int, ...]:
+    """Give tokens that were appended, such as the end, the type of the token before them."""
+    last = types[-1] if types else 0
+    return (*types, *[last] * (length - len(types)))
 
 
 def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
@@ -461,7 +493,10 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
 
     A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
     """
-    return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+    for number, (_, end) in enumerate(offsets):
+        if end > length:
+            return number
+    return len(offsets)
 
 
 def computes_fast() -> bool:
@@ -475,7 +510,10 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
 
     Buffers, such as a rotary embedding's frequencies, keep their type.
     """
-    weights = {id(p): Parameter(p.detach().bfloat16(), p.requires_grad) for p in model.parameters()}
+    weights: dict[int, Parameter] = {}
+    for weight in model.parameters():
+        half = weight.detach().bfloat16()
+        weights[id(weight)] = Parameter(half, weight.requires_grad)
     copied: PreTrainedModel = deepcopy(model, weights)
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         _fuse(copied)

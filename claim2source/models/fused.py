@@ -1,7 +1,7 @@
 """Compute what lies between a layer's products in fewer passes over a GPU's memory, in 16 bits.
 
 Products take two thirds of a layer's time there. Activations and rotations are Liger's kernels,
-where liger-kernel is installed (extra `gpu`).
+if liger-kernel is installed (extra `gpu`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def prepare_for_gpu(model: Any) -> Any:
 
 
 def fuse_adapters(model: Any) -> None:
-    """Have LoRA add in place where a GPU trains under autocast.
+    """Have LoRA add in place if a GPU trains under autocast.
 
     To its base's output, and to the gradient of the base's input.
     """
@@ -109,28 +109,39 @@ def _rotated(
 
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
     """Compute W x + B (s A x): the sum within the last product, the scale if it is narrow."""
-    base, kind, names = module.base_layer, values.device.type, module.active_adapters
-    if not (
-        len(names) == 1
-        and names[0] in module.lora_A
-        and not (module.disable_adapters or module.merged or arguments or options)
-        and torch.is_autocast_enabled(kind)
-        and torch.get_autocast_dtype(kind) == base.weight.dtype
-        and runs_fused(values, base.weight)
-    ):
+    if arguments or options or not _adds_in_place(module, values):
         output: Tensor = type(module).forward(module, values, *arguments, **options)
         return output
-    name, dtype = names[0], base.weight.dtype
-    narrow, wide = (side[name].weight.to(dtype) for side in (module.lora_A, module.lora_B))
-    with torch.autocast(kind, enabled=False):
-        values, scale = values.to(dtype), module.scaling[name]
+    base = module.base_layer
+    (name,) = module.active_adapters
+    dtype = base.weight.dtype
+    narrow = module.lora_A[name].weight.to(dtype)
+    wide = module.lora_B[name].weight.to(dtype)
+    with torch.autocast(values.device.type, enabled=False):
+        values = values.to(dtype)
+        scale = module.scaling[name]
         dropout = module.lora_dropout[name]
-        if not base.weight.requires_grad and (isinstance(dropout, Identity) or not dropout.p):
+        drops = not isinstance(dropout, Identity) and dropout.p
+        if not base.weight.requires_grad and not drops:
             return _Adapted.apply(values, base.weight, base.bias, narrow, wide, scale)  # type: ignore[no-any-return,no-untyped-call]
         result = functional.linear(values, base.weight, base.bias)
         between = (functional.linear(dropout(values), narrow) * scale).flatten(0, -2)
         rows = result.view(-1, result.shape[-1])
         return rows.addmm_(between, wide.t()).view(result.shape)
+
+
+def _adds_in_place(module: Any, values: Tensor) -> bool:
+    """Whether a layer has one adapter, and a GPU computes with it in 16 bits under autocast."""
+    names = module.active_adapters
+    if len(names) != 1 or names[0] not in module.lora_A:
+        return False
+    if module.disable_adapters or module.merged:
+        return False
+    kind = values.device.type
+    weight = module.base_layer.weight
+    if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != weight.dtype:
+        return False
+    return runs_fused(values, weight)
 
 
 class _Adapted(torch.autograd.Function):

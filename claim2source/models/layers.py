@@ -18,12 +18,15 @@ def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str
 
     Without names the pooler's is left out.
     """
-    layers = {}
+    layers: dict[str, torch.nn.Linear] = {}
     for path, module in model.named_modules():
-        wanted = any(f".{path}".endswith(f".{name}") for name in names)
-        if isinstance(module, torch.nn.Linear) and (
-            wanted if names else "pooler" not in path.split(".")
-        ):
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        if names:
+            is_wanted = any(f".{path}".endswith(f".{name}") for name in names)
+        else:
+            is_wanted = "pooler" not in path.split(".")
+        if is_wanted:
             layers[path] = module
     return layers
 

@@ -47,7 +47,7 @@ def load(
     With `shorten`, texts are cut to what the model has positions for, if settings allow more.
 
     The caller has checked that the model's own code may run (`settings.own_code`). Raises
-    `UserError` for files that are no model, and for settings this model or machine cannot have.
+    `UserError` for files that are not a model, and for settings this model or machine cannot have.
     """
     target = _device(device)
     _check_machine(settings, target)
@@ -76,7 +76,7 @@ def load(
         raise
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
-    # transformers makes up a pooler where the weights have none; nothing here reads it.
+    # transformers makes up a pooler if the weights have none; nothing here reads it.
     read = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
     require_weights(folder, read)
     rows = model.get_input_embeddings().num_embeddings
@@ -84,18 +84,12 @@ def load(
         reason = f"its special tokens go beyond the {rows} that the model knows"
         raise InputError(folder / "tokenizer_config.json", reason=reason)
     reads_types = _reads_types(folder, tokenizer, model)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    # Texts are cut at their end, whatever the tokenizer's files say.
-    tokenizer.truncation_side = "right"
-    if settings.lower_case:
-        _lower_case(tokenizer, folder)
+    _prepare_tokenizer(tokenizer, settings, folder)
     positions = count_positions(model)
     if positions is not None and settings.max_length > positions:
-        if shorten:
-            settings = replace(settings, max_length=positions)
-        else:
+        if not shorten:
             raise ConfigError("model.max_length", settings.max_length, f"at most {positions}")
+        settings = replace(settings, max_length=positions)
     if settings.quantization is None:
         model = model.to(target)
     encoder = Encoder(model.eval(), tokenizer, settings, weights=None)
@@ -107,6 +101,16 @@ def load(
         kind = model.config.model_type
         raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
     return encoder
+
+
+def _prepare_tokenizer(tokenizer: Any, settings: EncoderSettings, folder: Path) -> None:
+    """Have a tokenizer pad, cut texts at their end and lower their case, as settings say."""
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # Texts are cut at their end, whatever the tokenizer's files say.
+    tokenizer.truncation_side = "right"
+    if settings.lower_case:
+        _lower_case(tokenizer, folder)
 
 
 def _add_own_modules(encoder: Encoder, folder: Path) -> None:

@@ -212,7 +212,7 @@ class Manifest(TrainingRecord):
 
     @classmethod
     def read_export(cls, folder: Path) -> Self | None:
-        """Read the manifest in `claim2source.json`; None for a folder that is no export."""
+        """Read the manifest in `claim2source.json`; None for a folder that is not an export."""
         return cls.read(folder, EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else None
 
 
@@ -262,27 +262,41 @@ def _read(path: Path) -> AnyManifest:
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(path, field="format", reason=f"this version reads format {FORMAT}")
-    if (repeats := raw.pop("refit", None)) is not None:
+    repeats = raw.pop("refit", None)
+    if repeats is not None:
         reason = f"was trained on val too, which no version since does; give {repeats!r} beside it"
         raise InputError(path, field="refit", reason=reason)
     kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
     if path.name == EXPORT_FILE:  # which says more
         raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
-    for part, keys in _REQUIRED.items():
-        for key in keys:
-            if isinstance(raw.get(part), dict) and key not in raw[part]:
-                raise InputError(path, field=f"{part}.{key}", reason="is missing")
+    _require_keys(raw, path)
     claims = _read_claims(raw.pop(CLAIMS, None), path)
-    # As JSON, where a list may stand for a tuple.
+    # As JSON, in which a list may stand for a tuple.
     record: AnyManifest = replace(validated(kind, json.dumps(raw), path), trained_on=claims)
-    base, data, folder = record.base, record.data, path.parent
-    base = replace(base, name=find_base(base.name, base.sha256, folder))
-    data = replace(data, dataset=find_dataset(data.dataset, folder))
-    record = replace(record, base=base, data=data)
-    if isinstance(record, RerankerManifest) or (sources := record.source_model) is None:
+    folder = path.parent
+    base_name = find_base(record.base.name, record.base.sha256, folder)
+    dataset = find_dataset(record.data.dataset, folder)
+    record = replace(
+        record,
+        base=replace(record.base, name=base_name),
+        data=replace(record.data, dataset=dataset),
+    )
+    if isinstance(record, RerankerManifest) or record.source_model is None:
         return record
+    sources = record.source_model
     name = find_base(sources.name, sources.sha256, folder, "teacher")
     return replace(record, source_model=replace(sources, name=name))
+
+
+def _require_keys(raw: Mapping[str, Any], path: Path) -> None:
+    """Raise `InputError` if a part of a manifest lacks a key that has no default."""
+    for part, keys in _REQUIRED.items():
+        values = raw.get(part)
+        if not isinstance(values, dict):
+            continue
+        for key in keys:
+            if key not in values:
+                raise InputError(path, field=f"{part}.{key}", reason="is missing")
 
 
 def _read_claims(sha256: object, path: Path) -> TrainedOn | None:
@@ -300,7 +314,9 @@ def without_paths(value: object) -> object:
         return {key: without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_paths(item) for item in value]
-    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
+    if isinstance(value, str) and os.path.isabs(value):
+        return Path(value).name
+    return value
 
 
 def base_record(name: str) -> str:
@@ -338,7 +354,10 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
         pass
     beside = checkpoint.resolve().parent / name
     paths += [local_name(record), str(beside), str(Path(name).resolve())]
-    return next((path for path in paths if path and Path(path).is_dir()), record)
+    for path in paths:
+        if path and Path(path).is_dir():
+            return path
+    return record
 
 
 def is_lost(name: str) -> bool:
@@ -415,7 +434,7 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
 def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
     """Read the manifest of the checkpoint that another was trained from.
 
-    None if that is no checkpoint, or not to be found any more.
+    None if that is not a checkpoint, or cannot be found any more.
     """
     base, folder = read_any_manifest(manifest.base.name), checkpoint_folder(manifest.base.name)
     if base is None:

@@ -13,6 +13,7 @@ import json
 import logging
 import struct
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,11 @@ def packaged_file() -> Path | None:
     """Find the package's file; None if the package is not installed."""
     spec = find_spec(_PACKAGE)
     folders = (spec.submodule_search_locations or ()) if spec is not None else ()
-    return next(
-        (Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).is_file()), None
-    )
+    for folder in folders:
+        file = Path(folder) / _FILE
+        if file.is_file():
+            return file
+    return None
 
 
 def default_folder() -> Path:
@@ -122,7 +125,7 @@ def _write(content: memoryview, folder: Path) -> None:
     scores = np.frombuffer(content, "<f4", count, at + ends.nbytes)
     at += ends.nbytes + scores.nbytes
     letters = content[at : at + length].tobytes()
-    pieces = [letters[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+    pieces = [letters[start:stop].decode() for start, stop in pairwise(ends)]
     special = {"bos": begin, "pad": pad, "eos": end, "unk": unknown, "mask": count - 1}
     _write_tokenizer(folder, pieces, scores, special, positions)
     at += length

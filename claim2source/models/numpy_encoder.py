@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,40 +122,52 @@ class NumpyEncoder:
         if not np.isfinite(vectors).all():
             raise UserError("the model gave a vector that is not finite")
         row_of = {text: row for row, text in enumerate(distinct)}
+        rows_of_texts = [row_of[text] for text in texts]
         seconds = time.perf_counter() - started
         tokens = int(ends[-1]) if len(ends) else 0
         cost = Cost(seconds, len(texts), peak_memory(), tokens)
-        return vectors[[row_of[text] for text in texts]], cost
+        return vectors[rows_of_texts], cost
 
     def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Compute vectors [n, dimensions]; only attention keeps the texts of the row apart."""
-        ends = np.cumsum([len(text) for text in ids]).tolist()
-        bounds = list(zip([0, *ends[:-1]], ends, strict=True))
-        words = np.concatenate([self._table[i : i + 1] for text in ids for i in text])
-        positions = np.concatenate([np.arange(len(text)) for text in ids])
-        hidden = (
-            words + np.asarray(self._tensors["embeddings.position_embeddings.weight"])[positions]
-        )
-        hidden += np.asarray(self._tensors["embeddings.token_type_embeddings.weight"])[0]
-        hidden = self._norm(hidden, "embeddings.LayerNorm")
+        lengths = [len(text) for text in ids]
+        ends = np.cumsum(lengths).tolist()
+        bounds = list(pairwise([0, *ends]))
+        hidden = self._embed(ids)
         for number in range(self.config["num_hidden_layers"]):
             layer = f"encoder.layer.{number}"
-            attended = self._linear(
-                self._attention(hidden, f"{layer}.attention.self", bounds),
-                f"{layer}.attention.output.dense",
-            )
+            heads = self._attention(hidden, f"{layer}.attention.self", bounds)
+            attended = self._linear(heads, f"{layer}.attention.output.dense")
             hidden = self._norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
             inner = self._linear(hidden, f"{layer}.intermediate.dense", "gelu")
             outer = self._linear(inner, f"{layer}.output.dense")
             hidden = self._norm(hidden + outer, f"{layer}.output.LayerNorm")
-        return self._pool(hidden, [len(text) for text in ids])
+        return self._pool(hidden, lengths)
+
+    def _embed(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        """Look up the tokens and their positions: [tokens, width]."""
+        rows: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
+        for text in ids:
+            positions.append(np.arange(len(text)))
+            for token in text:
+                rows.append(self._table[token : token + 1])
+        places = np.asarray(self._tensors["embeddings.position_embeddings.weight"])
+        types = np.asarray(self._tensors["embeddings.token_type_embeddings.weight"])
+        hidden = np.concatenate(rows) + places[np.concatenate(positions)]
+        hidden += types[0]
+        return self._norm(hidden, "embeddings.LayerNorm")
 
     def _pool(self, hidden: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """Pool the tokens [tokens, width] of each text: vectors [n, dimensions]."""
-        pool = {"mean": lambda row: row.mean(0), "cls": lambda row: row[0]}
-        last = pool.get(self.settings.pooling, lambda row: row[-1])
-        rows = np.split(hidden, np.cumsum(lengths)[:-1])
-        vectors = np.stack([last(row) for row in rows])[:, : self.dimensions]
+        pooling = self.settings.pooling
+        pooled: list[np.ndarray] = []
+        for row in np.split(hidden, np.cumsum(lengths)[:-1]):
+            if pooling == "mean":
+                pooled.append(row.mean(0))
+            else:
+                pooled.append(row[0] if pooling == "cls" else row[-1])
+        vectors = np.stack(pooled)[:, : self.dimensions]
         if self.settings.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
@@ -163,10 +176,10 @@ class NumpyEncoder:
         self, hidden: np.ndarray, layer: str, bounds: Sequence[tuple[int, int]]
     ) -> np.ndarray:
         heads = self.config["num_attention_heads"]
-        query, key, value = (
-            self._linear(hidden, f"{layer}.{side}").reshape(len(hidden), heads, -1)
-            for side in ("query", "key", "value")
-        )
+        shape = (len(hidden), heads, -1)
+        query = self._linear(hidden, f"{layer}.query").reshape(shape)
+        key = self._linear(hidden, f"{layer}.key").reshape(shape)
+        value = self._linear(hidden, f"{layer}.value").reshape(shape)
         query = query / np.float32(query.shape[-1] ** 0.5)
         attended = np.empty_like(value)
         for a, b in bounds:
@@ -179,7 +192,9 @@ class NumpyEncoder:
     def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
         output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
         output += self._tensors[f"{name}.bias"]
-        return gelu(output) if then == "gelu" else output
+        if then == "gelu":
+            return gelu(output)
+        return output
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
         centred = hidden - hidden.mean(axis=-1, keepdims=True)
@@ -225,11 +240,8 @@ def load_numpy(
         truncate_dim=settings.truncate_dim,
     )
     length: Any = config["max_position_embeddings"]
-    if (
-        settings != default
-        or _FIXED | config != config | _FIXED
-        or any(kind == "Dense" for kind, _ in module_folders(folder))
-    ):
+    has_dense = any(module == "Dense" for module, _ in module_folders(folder))
+    if settings != default or _FIXED | config != config | _FIXED or has_dense:
         return None
     try:
         if settings.max_length > length and not shorten:
@@ -239,11 +251,12 @@ def load_numpy(
         if tokenizer is None:
             return None
         with safe_open(folder / "model.safetensors", "np") as file:
-            tensors = {name: file.get_slice(name) for name in file.keys()}
-            table = tensors.pop(_TABLE)
-            weights = {
-                name: tensor[:] for name, tensor in tensors.items() if tensor.get_dtype() == "F32"
-            }
+            table = file.get_slice(_TABLE)
+            weights: dict[str, np.ndarray] = {}
+            for name in file.keys():
+                tensor = file.get_slice(name)
+                if name != _TABLE and tensor.get_dtype() == "F32":
+                    weights[name] = tensor[:]
         encoder = kind(tokenizer, table, weights, config, settings)
         encoder.encode(["a"], "claim")
     except Exception:  # libraries raise anything for files that are damaged
@@ -256,7 +269,8 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
     from tokenizers import Tokenizer, normalizers
 
     config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
-    kind, path = config.get("tokenizer_class"), folder / "tokenizer.json"
+    kind = config.get("tokenizer_class")
+    path = folder / "tokenizer.json"
     if kind not in (*_PLAIN_TOKENIZERS, *_BERT) or not path.is_file():
         return None
     tokenizer: Tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -54,25 +54,34 @@ def require_same_transformer(encoder: Encoder, part: Any, kind: str, folder: Pat
     """Raise `InputError` if a Transformer of the author's own reads texts otherwise than this."""
     part = part.eval().to(encoder.device)
     tokenize = getattr(part, "preprocess", None) or part.tokenize
-    plain, settings = copy(encoder), encoder.settings
+    settings = encoder.settings
+    plain = copy(encoder)
     plain.settings = replace(settings, template=replace(settings.template, claim=""))
     for text in _PROBES:
-        tokens, features = plain.tokenize([text], "claim"), tokenize([text])
-        same = features["input_ids"].tolist() == [list(row.ids) for row in tokens]
-        if same:
-            with torch.inference_mode():
-                ours = plain.hidden(plain.collate(tokens).to(encoder.device)).float()
-                moved = {key: _moved(value, encoder.device) for key, value in features.items()}
-                theirs = part(moved)["token_embeddings"].float()
-            largest = _ROUNDING if settings.dtype == "float32" else _IN_16_BITS
-            same = float((ours - theirs).abs().max()) <= largest * float(theirs.abs().max())
-        if not same:
+        if not _reads_alike(plain, part, tokenize([text]), text):
             reason = f"{kind} reads texts otherwise than sentence-transformers' Transformer"
             raise InputError(folder / MODULES, field="type", reason=f"{reason}: not supported")
 
 
+def _reads_alike(encoder: Encoder, part: Any, features: Mapping[str, Any], text: str) -> bool:
+    """Whether an encoder gives a text the tokens and the token vectors that `part` gives it."""
+    tokens = encoder.tokenize([text], "claim")
+    if features["input_ids"].tolist() != [list(row.ids) for row in tokens]:
+        return False
+    with torch.inference_mode():
+        batch = encoder.collate(tokens).to(encoder.device)
+        ours = encoder.hidden(batch).float()
+        moved = {key: _moved(value, encoder.device) for key, value in features.items()}
+        theirs = part(moved)["token_embeddings"].float()
+    share = _ROUNDING if encoder.settings.dtype == "float32" else _IN_16_BITS
+    difference = float((ours - theirs).abs().max())
+    return difference <= share * float(theirs.abs().max())
+
+
 def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return value
 
 
 def require_pooled_prompts(settings: EncoderSettings, parts: Sequence[Any], folder: Path) -> None:

@@ -96,21 +96,22 @@ def can_pack(model: Any, longest: int) -> bool:
         window = getattr(config, "sliding_window", None) if is_used else None
         is_known = window is None or longest <= window
     else:
-        is_known = (
-            config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
-            and not getattr(config, "is_decoder", False)
-            and getattr(config, "position_embedding_type", None) in (None, "absolute")
-        )
-    return (
-        is_known
-        # The last one while another thread is in a forward pass of packed texts.
-        and config._attn_implementation in ("sdpa", KERNEL)
-    )
+        is_encoder = not getattr(config, "is_decoder", False)
+        positions = getattr(config, "position_embedding_type", None)
+        has_table = config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
+        is_known = has_table and is_encoder and positions in (None, "absolute")
+    # The last one while another thread is in a forward pass of packed texts.
+    return is_known and config._attn_implementation in ("sdpa", KERNEL)
 
 
 def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) -> PackedBatch:
     """Pack texts into one row, group after group; attention pads the texts of a group."""
-    order = [row for rows in groups for row in rows]
+    order: list[int] = []
+    for rows in groups:
+        order += rows
+    ids: list[int] = []
+    for row in order:
+        ids += tokens[row].ids
     lengths = torch.tensor([len(tokens[row].ids) for row in order])
     ends = lengths.cumsum(0)
     starts = ends - lengths
@@ -122,12 +123,14 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     back[owner] = torch.arange(len(order))
     config = model.config
     first = config.pad_token_id + 1 if config.model_type == _BEHIND_PADDING else 0
-    attending, start = [], 0
+    attending: list[AttentionGroup] = []
+    start = 0
     for rows in groups:
-        attending.append(_group(lengths[start : start + len(rows)]))
-        start += len(rows)
+        end = start + len(rows)
+        attending.append(_group(lengths[start:end]))
+        start = end
     return PackedBatch(
-        input_ids=torch.tensor([number for row in order for number in tokens[row].ids]),
+        input_ids=torch.tensor(ids),
         positions=positions + first,
         owners=owner[text_of],
         pool_mask=positions >= skips[text_of],
@@ -159,11 +162,12 @@ def packed_hidden(model: Any, batch: PackedBatch) -> Tensor:
             position_ids=batch.positions[None],
             packed=batch,
         )
-    return output.last_hidden_state[0]
+    hidden: Tensor = output.last_hidden_state[0]
+    return hidden
 
 
 def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
-    """Return the ids or, where their embedding table is trained, its rows.
+    """Return the ids or, if their embedding table is trained, its rows.
 
     Each row's gradient is then added to the table's, instead of a whole table for every pass. A
     GPU adds a table faster than it sorts rows.
@@ -202,7 +206,9 @@ def enable_checkpointing(model: Any) -> None:
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     # Of the model that computes: one that is sharded is a copy of the one that was prepared.
     config = _packing.get()
-    return nullcontext(), nullcontext() if config is None else _kernel(config)
+    if config is None:
+        return nullcontext(), nullcontext()
+    return nullcontext(), _kernel(config)
 
 
 class _GatherTokens(torch.autograd.Function):
@@ -253,14 +259,17 @@ def _attention(
     is not causal.
     """
     causal = bool(module.is_causal and getattr(module.config, "is_causal", True))
-    rows = queries, keys, values = [side.squeeze(0).transpose(0, 1) for side in (query, key, value)]
-    if not dropout and (varlen := _varlen_for(query)) is not None:
+    rows = [side.squeeze(0).transpose(0, 1) for side in (query, key, value)]
+    varlen = None if dropout else _varlen_for(query)
+    if varlen is not None:
+        queries, keys, values = rows
         bounds, longest = packed.bounds, packed.longest
-        return varlen(queries, keys, values, bounds, longest, scaling, causal)[None], None
+        attended = varlen(queries, keys, values, bounds, longest, scaling, causal)
+        return attended[None], None
     sizes = [group.tokens for group in packed.groups]
     # Not slices: a slice's gradient is as large as the whole tensor.
     split = [side.split(sizes) for side in rows]
-    parts = []
+    parts: list[Tensor] = []
     for group, *sides in zip(packed.groups, *split, strict=True):
         if group.mask is not None:
             sides = [_SpreadTokens.apply(side, group.padded, group.back) for side in sides]  # type: ignore[no-untyped-call]
@@ -286,9 +295,12 @@ def _attention(
 def _varlen_for(query: Tensor) -> Varlen | None:
     if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
         return None
-    wide = query.shape[-1] > 256 or query.shape[-1] % 8
-    old = torch.cuda.get_device_capability(query.device) < (8, 0)
-    return None if wide or old else flash_varlen()
+    width = query.shape[-1]
+    if width > 256 or width % 8:
+        return None
+    if torch.cuda.get_device_capability(query.device) < (8, 0):
+        return None
+    return flash_varlen()
 
 
 @cache

@@ -30,19 +30,17 @@ class PrepackedEncoder(NumpyEncoder):
         super().__init__(tokenizer, table, weights, *described)
         self._tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
         self._linears: dict[str, tuple[Tensor, Tensor]] = {}
-        self._packs = torch.backends.mkldnn.is_available() and all(
-            hasattr(torch.ops.mkldnn, name) for name in _OPERATORS
-        )
-        for layer in (f"encoder.layer.{i}" for i in range(int(self.config["num_hidden_layers"]))):
+        has_operators = all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
+        self._packs = torch.backends.mkldnn.is_available() and has_operators
+        for number in range(int(self.config["num_hidden_layers"])):
+            layer = f"encoder.layer.{number}"
             self._pack(f"{layer}.attention.self", (".query", ".key", ".value"))
             for name in ("attention.output", "intermediate", "output"):
                 self._pack(f"{layer}.{name}.dense", ("",))
 
     def _pack(self, name: str, parts: Sequence[str]) -> None:
-        weight, bias = (
-            torch.cat([self._tensors.pop(f"{name}{part}.{kind}") for part in parts])
-            for kind in ("weight", "bias")
-        )
+        weight = torch.cat([self._tensors.pop(f"{name}{part}.weight") for part in parts])
+        bias = torch.cat([self._tensors.pop(f"{name}{part}.bias") for part in parts])
         if self._packs:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         self._linears[name] = weight, bias
@@ -56,23 +54,29 @@ class PrepackedEncoder(NumpyEncoder):
     ) -> np.ndarray:
         heads = int(self.config["num_attention_heads"])
         sides = torch.from_numpy(self._linear(hidden, layer)).unflatten(1, (3, heads, -1))
-        texts = sides.permute(1, 2, 0, 3).split([end - start for start, end in bounds], dim=2)
-        attended = torch.cat(
-            [functional.scaled_dot_product_attention(*text[:, None]) for text in texts], dim=2
-        )
-        return attended[0].transpose(0, 1).flatten(1).numpy()
+        lengths = [end - start for start, end in bounds]
+        attended: list[Tensor] = []
+        for text in sides.permute(1, 2, 0, 3).split(lengths, dim=2):
+            query, key, value = text[:, None]
+            attended.append(functional.scaled_dot_product_attention(query, key, value))
+        joined = torch.cat(attended, dim=2)
+        return joined[0].transpose(0, 1).flatten(1).numpy()
 
     def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
         """Apply a linear layer and what follows it; oneDNN has the weight packed, if it is."""
-        inputs, (weight, bias) = torch.from_numpy(hidden), self._linears[name]
+        inputs = torch.from_numpy(hidden)
+        weight, bias = self._linears[name]
         if self._packs:
             output = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, then, [], "none")
         else:
             output = functional.linear(inputs, weight, bias)
-            output = functional.gelu(output) if then == "gelu" else output
+            if then == "gelu":
+                output = functional.gelu(output)
         return np.asarray(output)
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
-        weight, bias = (self._tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
-        epsilon, inputs = float(self.config["layer_norm_eps"]), torch.from_numpy(hidden)
+        weight = self._tensors[f"{name}.weight"]
+        bias = self._tensors[f"{name}.bias"]
+        epsilon = float(self.config["layer_norm_eps"])
+        inputs = torch.from_numpy(hidden)
         return functional.layer_norm(inputs, inputs.shape[1:], weight, bias, epsilon).numpy()

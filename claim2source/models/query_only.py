@@ -1,4 +1,4 @@
-"""Encode sources with the base model, or a teacher, where only the claims' side was trained."""
+"""Encode sources with the base model, or a teacher, if only the claims' side was trained."""
 
 from __future__ import annotations
 

@@ -128,7 +128,9 @@ def resolve(
     base unquantized, as merging does. On the devices of `PLAIN_BERT` a model of BERT's kind that
     encodes both sides runs without transformers.
     """
-    config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
+    if not isinstance(model, ModelConfig):
+        model = ModelConfig(name=str(model))
+    config = local_model(model)
     folder = checkpoint_folder(config.name)
     if (folder / FILE).is_file() or folder != Path(config.name):
         _refuse_overrides(config)
@@ -142,7 +144,8 @@ def resolve(
     if export is not None and export.weights.trained == "query_only":
         device = PLAIN_BERT.get(device, device)  # such a model has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
-    encoder.weights, encoder.name = _identity(base, files, encoder), base.name
+    encoder.weights = _identity(base, files, encoder)
+    encoder.name = base.name
     if export is None:
         return Resolved(encoder, base, files)
     if export.weights.trained == "query_only":
@@ -170,7 +173,8 @@ def _load(
             from claim2source.models.prepacked import PrepackedEncoder
 
             kind = PrepackedEncoder
-        if (encoder := load_numpy(folder, settings, shorten, kind)) is not None:
+        encoder = load_numpy(folder, settings, shorten, kind)
+        if encoder is not None:
             return cast("Encoder", encoder)  # all of it that a search calls
         device = PLAIN_BERT[device]
     from claim2source.models.load import load
@@ -181,10 +185,10 @@ def _load(
 def _refuse_overrides(config: ModelConfig) -> None:
     default = ModelConfig(name=config.name)
     for key in TRAINED:
-        if getattr(config, key) != getattr(default, key):
-            raise ConfigError(
-                f"model.{key}", getattr(config, key), "nothing: the checkpoint's manifest says it"
-            )
+        value = getattr(config, key)
+        if value != getattr(default, key):
+            allowed = "nothing: the checkpoint's manifest says it"
+            raise ConfigError(f"model.{key}", value, allowed)
 
 
 def _checkpoint(
@@ -196,23 +200,11 @@ def _checkpoint(
     file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
-    of_two = weights.trained == "query_only" or manifest.source_model is not None
-    if weights.kind == "lora" or of_two:
+    has_two_encoders = weights.trained == "query_only" or manifest.source_model is not None
+    if weights.kind == "lora" or has_two_encoders:
         device = PLAIN_BERT.get(device, device)  # adapters and projections are layers of PyTorch
     if weights.kind == "full":
-        check_hash(folder / "model.safetensors", weights.sha256)
-        check_hash(folder / "config.json", weights.config_sha256)
-        if settings.own_code:
-            raise InputError(file, field="encoder.own_code", reason="not in a full model")
-        encoder = _load(folder, settings, device, config.attention)
-        read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
-        encoder.weights = weights.identity(_present(read))
-        encoder.name = base.name
-        if manifest.source_model is not None:
-            _add_projection(encoder, folder, manifest, config, device)
-        elif weights.trained == "query_only":
-            encoder.source_encoder = load_base(base, file, settings, config, device)[0]
-        return Resolved(encoder, base, folder, manifest)
+        return _full_checkpoint(folder, config, manifest, settings, device)
     encoder, files = load_base(base, file, settings, config, device)
     if weights.kind == "lora":
         from claim2source.models.weights import with_adapter
@@ -231,6 +223,31 @@ def _checkpoint(
         encoder.weights = weights.identity(encoder.weights or {})
         _add_projection(encoder, folder, manifest, config, device)
     return Resolved(encoder, base, files, manifest)
+
+
+def _full_checkpoint(
+    folder: Path,
+    config: ModelConfig,
+    manifest: Manifest,
+    settings: EncoderSettings,
+    device: str | None,
+) -> Resolved:
+    """Load a checkpoint that has all weights of its model."""
+    base, weights = manifest.base, manifest.weights
+    file = folder / FILE
+    check_hash(folder / "model.safetensors", weights.sha256)
+    check_hash(folder / "config.json", weights.config_sha256)
+    if settings.own_code:
+        raise InputError(file, field="encoder.own_code", reason="not in a full model")
+    encoder = _load(folder, settings, device, config.attention)
+    read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
+    encoder.weights = weights.identity(_present(read))
+    encoder.name = base.name
+    if manifest.source_model is not None:
+        _add_projection(encoder, folder, manifest, config, device)
+    elif weights.trained == "query_only":
+        encoder.source_encoder, _ = load_base(base, file, settings, config, device)
+    return Resolved(encoder, base, folder, manifest)
 
 
 def _add_projection(

@@ -53,25 +53,22 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
     """
     own_code = check_code(config, folder)
     kinds = [kind for kind, _ in module_folders(folder)]
-    declared, include_prompt, length, lower_case = _read_modules(folder)
-    prompts = _read_prompts(folder, include_prompt) if kinds else Template()
-    truncate_dim = _truncate_dim(folder) if kinds else None
+    declared, include_prompt, declared_tokens, lower_case = _read_modules(folder)
+    prompts = Template()
+    truncate_dim = None
+    if kinds:
+        prompts = _read_prompts(folder, include_prompt)
+        truncate_dim = _truncate_dim(folder)
     pooling: Any = config.pooling or declared
-    length = length if config.max_length is None else config.max_length
     if pooling is None:
         raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
     require_one_of("model.pooling", pooling, get_args(Pooling))
+    length = config.max_length
+    if length is None:
+        length = declared_tokens
     if length is None:
         raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
-    template = config.template
-    if template == Template() and config.prompts:
-        template = prompts
-        _warn_of_prompts(folder)
-        if pooling == "cls" and not template.pool_prefix:
-            allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
-            raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
-    if not template.append_token:
-        template = replace(template, append_token=_absent_end(folder))
+    template = _complete_template(config, prompts, pooling, folder)
     normalize = config.normalize
     if normalize is None:
         normalize = not kinds or "Normalize" in kinds
@@ -94,6 +91,22 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
     )
 
 
+def _complete_template(
+    config: ModelConfig, prompts: Template, pooling: Pooling, folder: Path
+) -> Template:
+    """Return the config's template, or the declared prompts, with the end that is lacking."""
+    template = config.template
+    if template == Template() and config.prompts:
+        template = prompts
+        _warn_of_prompts(folder)
+        if pooling == "cls" and not template.pool_prefix:
+            allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
+            raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
+    if not template.append_token:
+        template = replace(template, append_token=_absent_end(folder))
+    return template
+
+
 def declared_length(folder: Path) -> int | None:
     """Read how many tokens of a text a model takes by its files; None if they do not say."""
     return _read_modules(folder)[2]
@@ -105,9 +118,7 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
     for kind, path in module_folders(folder):
         if kind == "Pooling":
             config = _pooling_config(path)
-            mode = config.get("pooling_mode", "mean")
-            modes = mode if isinstance(mode, list | tuple) else (mode,)
-            pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
+            pooling = _pooling_name(config.get("pooling_mode", "mean"))
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
             config = _transformer_config(path)
@@ -128,13 +139,23 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
     return pooling, include_prompt, length, lower_case
 
 
+def _pooling_name(modes: object) -> str:
+    """Name a pooling as here, several joined by +."""
+    names: list[str] = []
+    for mode in modes if isinstance(modes, list | tuple) else (modes,):
+        names.append("last" if mode == "lasttoken" else str(mode))
+    return "+".join(names)
+
+
 def _pooling_config(folder: Path) -> dict[str, object]:
     """Read a Pooling module's config; its class reads any but the plain form."""
     file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
-    is_plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
-    if is_plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
+    flags = {*_MODES, "include_prompt"}.intersection(config)
+    are_plain = all(isinstance(config[key], bool) for key in flags)
+    is_known = {*_MODES, *_PLAIN_POOLING}.issuperset(config)
+    if are_plain and is_known and len(modes) == 1:
         return {**config, "pooling_mode": modes[0]}
     # Importing it takes seconds, more than `find` needs for its answer.
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -197,7 +218,7 @@ def _warn_about_similarity(folder: Path) -> None:
 
 
 def _absent_end(folder: Path) -> str:
-    """Name the end token that tokenizer_config.json asks for, where tokenizer.json adds none.
+    """Name the end token that tokenizer_config.json asks for, if tokenizer.json adds none.
 
     transformers 5 reads tokenizer.json alone, and the last word would be pooled (e5-mistral).
     Raises `InputError` if a first token is asked for and not added.
@@ -242,15 +263,18 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
-        if isinstance(declared := config.get(key), dict):
+        declared = config.get(key)
+        if isinstance(declared, dict):
             length = declared.get("model_max_length", length)
     file = folder / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):
         raise InputError(folder, field="max_seq_length", reason=f"{length!r} is not a number")
-    # transformers writes 10**30 where no length was given.
-    return int(length) if length is not None and length < 10**9 else None
+    # transformers writes 10**30 if no length was given.
+    if length is None or length >= 10**9:
+        return None
+    return int(length)
 
 
 def _read_prompts(folder: Path, include_prompt: bool) -> Template:
@@ -299,12 +323,14 @@ def library_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
 
 def prompt_differences(ours: tuple[str, str], theirs: tuple[str, str]) -> list[str]:
     """Describe each side whose prompt is another one here than in sentence-transformers."""
-    sides = zip(("claims", "sources"), ours, theirs, strict=True)
-    return [
-        f"{side} have the prompt {own!r} by its folder, and {other!r} in sentence-transformers"
-        for side, own, other in sides
-        if own != other
-    ]
+    differences: list[str] = []
+    for side, own, other in zip(("claims", "sources"), ours, theirs, strict=True):
+        if own != other:
+            differences.append(
+                f"{side} have the prompt {own!r} by its folder, "
+                f"and {other!r} in sentence-transformers"
+            )
+    return differences
 
 
 def declared_prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
@@ -317,9 +343,8 @@ def declared_prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
 def _warn_of_prompts(folder: Path) -> None:
     """Warn of prompts that sentence-transformers would choose otherwise."""
     prompts, default = declared_prompts(folder)
-    for difference in prompt_differences(
-        choose_prompts(prompts, default), library_prompts(prompts)
-    ):
+    ours = choose_prompts(prompts, default)
+    for difference in prompt_differences(ours, library_prompts(prompts)):
         log.warning("%s: %s; model.template sets others", folder / _SETTINGS, difference)
 
 
@@ -333,9 +358,11 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
         raise InputError(folder / _MODULES, field="type", reason=reason)
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    path = modules[2][1]
-    file, config = path / "config.json", _read_config(Dense, path)
-    if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
+    _, path = modules[2]
+    file = path / "config.json"
+    config = _read_config(Dense, path)
+    name = config.get("activation_function", _TANH)
+    if name not in _ACTIVATIONS:
         reason = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise InputError(file, field="activation_function", reason=reason)
     for key in ("in_features", "out_features"):

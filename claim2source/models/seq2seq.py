@@ -57,7 +57,7 @@ class Seq2SeqConfig(Settings):
 
 
 def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[WrittenText]:
-    """Translate texts to English, in their order. Raises `UserError` if a model is none."""
+    """Translate texts to English, in their order. Raises `UserError` if one cannot be loaded."""
     by_language: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
         by_language[primary_language(text.language)].append(row)
@@ -73,6 +73,8 @@ def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[Wr
 
 
 class Seq2Seq:
+    """Encoder-decoder model that translates one language to English."""
+
     def __init__(self, config: Seq2SeqConfig, language: str) -> None:
         import torch
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -138,9 +140,11 @@ class Seq2Seq:
         size = self.config.batch_size
         for start in range(0, len(fitting), size):
             batch = fitting[start : start + size]
-            inputs = self.tokenizer.pad(
-                {"input_ids": [rows[position] for position in batch]}, return_tensors="pt"
-            ).to(self.device)
+            ids = {"input_ids": [rows[position] for position in batch]}
+            inputs = self.tokenizer.pad(ids, return_tensors="pt").to(self.device)
+            options: dict[str, int] = {}
+            if self.forced is not None:
+                options["forced_bos_token_id"] = self.forced
             with torch.inference_mode():
                 generated = self.model.generate(
                     input_ids=inputs["input_ids"],
@@ -148,7 +152,7 @@ class Seq2Seq:
                     max_new_tokens=limit,
                     num_beams=self.config.beams,
                     do_sample=False,
-                    **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
+                    **options,
                 )
             for position, row in zip(batch, generated.tolist(), strict=True):
                 yield position, self._decode(row)
@@ -156,7 +160,11 @@ class Seq2Seq:
     def _decode(self, row: list[int]) -> WrittenText:
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
-        count = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
+        count = len(row)
+        for number, token in enumerate(row[1:], 1):
+            if token in ends:
+                count = number
+                break
         if count >= self.config.max_length:
             return WrittenText(kind="failed", reason="cut off by max_length")
         text = self.tokenizer.decode(row, skip_special_tokens=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -59,8 +59,11 @@ class TokenBatch:
 
 def changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
     """Change every tensor among a dataclass's fields."""
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
-    tensors = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
+    tensors: dict[str, Any] = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Tensor):
+            tensors[field.name] = change(value)
     return replace(part, **tensors)
 
 
@@ -75,21 +78,14 @@ def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[
 
 def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[list[int]]:
     """Group texts of these numbers of tokens as `grouped` does."""
+    if not sizes:
+        return
     order = sorted(range(len(sizes)), key=lambda row: -sizes[row])
-    lengths, counts = np.unique([sizes[row] for row in order], return_counts=True)
-    lengths, ends = lengths[::-1], np.concatenate([[0], np.cumsum(counts[::-1])])
-    # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
-    costs_to, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
-    for n in range(1, len(ends)):
-        texts = ends[n] - ends[:n]
-        groups = -(-texts // np.maximum(1, budget // lengths[:n]))
-        costs = costs_to[:n] + texts * lengths[:n] + groups * extra
-        begins[n] = costs.argmin()
-        costs_to[n] = costs[begins[n]]
-    ends_of_groups = [len(lengths)] if order else []
-    while ends_of_groups and ends_of_groups[-1]:
-        ends_of_groups.append(int(begins[ends_of_groups[-1]]))
-    for end, start in reversed(list(pairwise(ends_of_groups))):
+    lengths, counts = np.unique(sizes, return_counts=True)
+    lengths = lengths[::-1]
+    ends = np.concatenate([[0], np.cumsum(counts[::-1])])
+    borders = _cheapest_borders(lengths, ends, budget, extra)
+    for start, end in pairwise(borders):
         rows = order[ends[start] : ends[end]]
         groups = -(-len(rows) // max(1, budget // int(lengths[start])))
         size, larger = divmod(len(rows), groups)
@@ -100,15 +96,38 @@ def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[l
             position += step
 
 
+def _cheapest_borders(lengths: np.ndarray, ends: np.ndarray, budget: int, extra: int) -> list[int]:
+    """Choose between which of the falling `lengths` the groups of least cost lie.
+
+    `ends` [lengths + 1] count the texts up to each length. Returns the first border, 0, to the
+    last.
+    """
+    # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
+    costs_to = np.zeros(len(ends))
+    begins = np.zeros(len(ends), dtype=int)
+    for n in range(1, len(ends)):
+        texts = ends[n] - ends[:n]
+        groups = -(-texts // np.maximum(1, budget // lengths[:n]))
+        costs = costs_to[:n] + texts * lengths[:n] + groups * extra
+        begins[n] = costs.argmin()
+        costs_to[n] = costs[begins[n]]
+    borders = [len(lengths)]
+    while borders[-1]:
+        borders.append(int(begins[borders[-1]]))
+    return borders[::-1]
+
+
 def in_rows(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
     """Divide positions of texts into rows of about equal tokens, the longest texts first.
 
     There are as few rows as `budget` tokens in each allow; a row's last text may exceed it.
     """
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row].ids))
-    ends = np.cumsum([len(tokens[row].ids) for row in order])
-    count = -(-int(ends[-1]) // budget) if order else 0
+    lengths = [len(text.ids) for text in tokens]
+    total = sum(lengths)
+    count = -(-total // budget)
     rows: list[list[int]] = [[] for _ in range(count)]
-    for position, end in zip(order, ends.tolist(), strict=True):
-        rows[(end - len(tokens[position].ids)) * count // int(ends[-1])].append(position)
-    yield from (row for row in rows if row)
+    start = 0
+    for position in sorted(range(len(tokens)), key=lambda row: -lengths[row]):
+        rows[start * count // total].append(position)
+        start += lengths[position]
+    yield from filter(None, rows)

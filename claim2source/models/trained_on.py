@@ -54,7 +54,9 @@ class TrainedOn:
 
     @classmethod
     def of_hashes(cls, hashes: Iterable[bytes], unrecorded: Iterable[str] = ()) -> Self:
-        return cls(b"".join(sorted(set(hashes))), tuple(sorted(set(unrecorded))))
+        packed = b"".join(sorted(set(hashes)))
+        names = sorted(set(unrecorded))
+        return cls(packed, tuple(names))
 
     @cached_property
     def hashes(self) -> frozenset[bytes]:

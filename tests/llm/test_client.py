@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -425,3 +426,19 @@ def test_what_is_sent_is_what_vllm_takes_also_within_a_running_loop(llm_server: 
         *("structured_outputs", "logprobs", "top_logprobs"),
     }
     assert json.dumps(second["structured_outputs"]) == '{"choice": ["x", "y"]}'
+
+
+def test_the_example_of_the_documentation_runs(
+    llm_server: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "llm.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    server = llm_server(lambda chat: Reply('{"facts": ["masks work"]}'))
+    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path))
+    monkeypatch.setattr(LLMConfig, "base_url", property(lambda config: server.url))
+    example = example.replace("Qwen/Qwen3-8B", "m")  # what the server has
+    exec(compile(example, str(page), "exec"), {})
+    assert "masks work" in capsys.readouterr().out
