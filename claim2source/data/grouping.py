@@ -37,7 +37,7 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
     number: dict[object, int] = {}
     groups: list[int] = []
     for position, item in enumerate(items):
-        group = root(item[0]) if item else (position,)
+        group: object = root(item[0]) if item else (position,)
         groups.append(number.setdefault(group, len(number)))
     return groups
 

@@ -96,7 +96,7 @@ class Weighing:
         """
         return round(float(values @ self.weights), 12)
 
-    def among(self, claims: np.ndarray) -> Weighing:
+    def select_claims(self, claims: np.ndarray) -> Weighing:
         """Weigh some of the claims, bool [claims], as they are weighed here."""
         ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
         weights = self.weights[claims] / self.weights[claims].sum()
