@@ -32,8 +32,8 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
 
     items = [tuple(item) for item in keys]
     for first, *rest in filter(None, items):
-        for item in rest:
-            parent[root(item)] = root(first)
+        for other in rest:
+            parent[root(other)] = root(first)
     number: dict[object, int] = {}
     groups: list[int] = []
     for position, item in enumerate(items):
