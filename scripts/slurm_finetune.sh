@@ -33,9 +33,9 @@ if [ -z "$out" ]; then
   echo "--out DIR is needed: a requeued job finds its run there" >&2
   exit 2
 fi
-# The trainer's marker; runs of version 0.1.0 have none.
+# The trainer's marker.
 resume=()
-if [ -f "$out/.claim2source-run" ] || [ -f "$out/run.json" ]; then resume=(--resume); fi
+if [ -f "$out/.claim2source-run" ]; then resume=(--resume); fi
 
 gpus="${SLURM_GPUS_ON_NODE:-1}"
 export MAIN_HOST

@@ -33,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import read_yaml
 
+# The repository of this script, whichever is measured.
+OWN = Path(__file__).resolve().parents[1]
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml"))
 CASES: dict[str, str] = TABLE["cases"]
 KINDS = {".trec", ".tsv", ".jsonl", ".json", ".csv"}  # of files that are compared
@@ -72,7 +74,8 @@ def take(arguments: argparse.Namespace) -> int:
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data}
     own |= {"OMP_NUM_THREADS": arguments.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
-    folders = {"r": repository, "data": data, "threads": arguments.threads, "out": out}
+    folders = {"r": repository, "own": OWN, "data": data, "out": out}
+    folders["threads"] = arguments.threads
     work.mkdir(parents=True, exist_ok=True)
     if arguments.overwrite and not arguments.only:
         shutil.rmtree(out / "store", ignore_errors=True)
@@ -102,7 +105,7 @@ def take(arguments: argparse.Namespace) -> int:
                 [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
             )
             for file, text in (("stdout", process.stdout), ("stderr", process.stderr)):
-                for key in ("out", "r", "data", "llm"):
+                for key in ("out", "r", "own", "data", "llm"):
                     text = text.replace(str(filled[key]), f"@{key}@")
                 (case / file).write_text(text, encoding="utf-8")
             (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")

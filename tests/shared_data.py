@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Runs of version 1.0, with their data and model.
+FIXTURES = REPOSITORY / "tests" / "fixtures_100"
 
 
 def data_folder(name: str = "") -> Path:

@@ -9,8 +9,8 @@ import pytest
 from claim2source.cli import PROGRAMS
 from claim2source.core.errors import UserError
 from claim2source.systems.read import SYSTEMS_FOLDER
+from tests.shared_data import FIXTURES
 
-MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
 # What each program needs to be read at all; those that write have inputs that are not there.
 WORDS = {
@@ -62,7 +62,7 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(progra
     ],
 )
 def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
-    shutil.copytree(MADE / "data", tmp_path / "DATA")
+    shutil.copytree(FIXTURES / "data", tmp_path / "DATA")
     (tmp_path / "R" / "runs").mkdir(parents=True)
     for path in (tmp_path / "R" / "report.json", tmp_path / "R" / "runs" / "en.trec"):
         path.write_text("{}")

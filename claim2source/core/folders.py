@@ -13,7 +13,7 @@ from claim2source.core.config import as_plain, read_yaml
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import require_writable
 from claim2source.core.lock import LOCK_FILE
-from claim2source.core.validate import MOST_BYTES, read_json
+from claim2source.core.validate import MOST_BYTES
 
 MARKER = ".claim2source-run"
 CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
@@ -45,9 +45,8 @@ _OURS = re.compile(
 def is_run(folder: Path) -> bool:
     """Whether a folder is a training run of ours that has begun: something was scored.
 
-    The one rule by which runs are recognised: the trainer's marker, or for a run of 0.1.0 its
-    whole config beside a checkpoint or a history; a `config.yaml` alone is anybody's. A run that
-    was stopped before it scored its first checkpoint counts as none: `is_unbegun`.
+    The one rule by which runs are recognised: the trainer's marker; a `config.yaml` is anybody's.
+    A run that was stopped before it scored its first checkpoint counts as none: `is_unbegun`.
     """
     return _has_progress(folder) and _is_ours(folder)
 
@@ -64,13 +63,7 @@ def _has_progress(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    if (folder / MARKER).is_file():
-        return True
-    settings, groups = run_settings(folder), ("data", "model", "optimisation", "losses")
-    return all(isinstance(settings.get(group), dict) for group in groups) and (
-        (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
-        or _has_history(folder / RUN_FILE)
-    )
+    return (folder / MARKER).is_file()
 
 
 def run_settings(folder: Path) -> dict[str, object]:
@@ -82,14 +75,6 @@ def run_settings(folder: Path) -> dict[str, object]:
     except (OSError, InputError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _has_history(file: Path) -> bool:
-    try:
-        values = read_json(file)
-    except InputError:
-        return False
-    return isinstance(values, dict) and isinstance(values.get("history"), list)
 
 
 def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:

@@ -306,7 +306,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 def _file_stamp(path: Path) -> str:
     status = path.stat()
-    # The version of what is checked: 0.1.0 did not look for vectors that are not finite.
+    # The first number is the version of what is checked.
     return f"2 {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
 
 

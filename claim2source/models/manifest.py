@@ -38,6 +38,8 @@ _REQUIRED = {
     "weights": ("kind",),
     "rendering": ("claims", "sources"),
 }
+# A setting of every training since 1.0; versions 0.1 and 0.2 did not have it.
+NEW_SINCE_0_2 = "warmup_from_zero"
 # Language, or `macro`, -> metric -> value.
 ScoreTable = Mapping[str, Mapping[str, int | float]]
 
@@ -262,10 +264,9 @@ def _read(path: Path) -> AnyManifest:
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(path, field="format", reason=f"this version reads format {FORMAT}")
-    repeats = raw.pop("refit", None)
-    if repeats is not None:
-        reason = f"was trained on val too, which no version since does; give {repeats!r} beside it"
-        raise InputError(path, field="refit", reason=reason)
+    if (version := _older_version(raw)) is not None:
+        reason = f"{version}: version 1.0.0 is the last that reads this checkpoint; train it again"
+        raise InputError(path, field="versions.claim2source", reason=reason)
     kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
     if path.name == EXPORT_FILE:  # which says more
         raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
@@ -297,6 +298,21 @@ def _require_keys(raw: Mapping[str, Any], path: Path) -> None:
         for key in keys:
             if key not in values:
                 raise InputError(path, field=f"{part}.{key}", reason="is missing")
+
+
+def _older_version(raw: Mapping[str, Any]) -> str | None:
+    """Return the version before 1.0 that wrote a manifest; None for 1.0 and later.
+
+    An installation that was not renewed states an older version than its code: the settings tell.
+    """
+    versions, config = raw.get("versions"), raw.get("config")
+    version = versions.get("claim2source") if isinstance(versions, dict) else None
+    if not isinstance(version, str) or not version.startswith("0."):
+        return None
+    steps = config.get("optimisation") if isinstance(config, dict) else None
+    if isinstance(steps, dict) and NEW_SINCE_0_2 in steps:
+        return None
+    return version
 
 
 def _read_claims(sha256: object, path: Path) -> TrainedOn | None:

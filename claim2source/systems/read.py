@@ -71,8 +71,9 @@ _MOST_NAMED = 12  # systems of a circle
 _TOO_LARGE = (
     f"a system has at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
 )
-_OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
+# Keys of a system, or of a rumours' pipeline, in version 0.2.
 _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
+_OLD |= {"rerank", "stance", "verdict", "choose"}
 
 
 @dataclass(frozen=True)
@@ -214,35 +215,31 @@ def _entries(path: Path) -> Entries:
         if not _is_old(path):
             raise
         reason = (
-            "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
+            "is in the grammar of version 0.2; version 1.0.0 is the last that reads it, "
+            "by its scripts/upgrade_systems.py"
         )
         raise InputError(path, reason=reason) from error
 
 
 def _is_old(path: Path) -> bool:
+    """Whether a file that cannot be read has systems or rumours' pipelines of version 0.2."""
     try:
         values = read_yaml(path)
     except InputError:
         return False
     if not isinstance(values, Mapping):
         return False
-    is_single = isinstance(values.get("stages"), list) or isinstance(values.get("name"), str)
-    is_single |= bool(_OLD_RUMORS & {*values})
+    return any(_is_old_entry(entry) for entry in (values, *values.values()))
 
-    def old(entry: Any) -> bool:
-        if not isinstance(entry, Mapping):
-            return False
-        routes, stages = entry.get("routes"), entry.get("stages")
-        first = stages[0] if isinstance(stages, list) and stages else None
-        defaults = isinstance(routes, Mapping) and DEFAULT in routes
-        return (
-            bool((_OLD | _OLD_RUMORS) & {*entry})
-            or defaults
-            or isinstance(first, Mapping)
-            and RETRIEVE in first
-        )
 
-    return any(old(entry) for entry in ([values] if is_single else values.values()))
+def _is_old_entry(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or "retrieve" in entry:
+        return False
+    stages, routes = entry.get("stages"), entry.get("routes")
+    first = stages[0] if isinstance(stages, list) and stages else None
+    begins_with_retrieval = isinstance(first, Mapping) and RETRIEVE in first
+    has_default = isinstance(routes, Mapping) and DEFAULT in routes
+    return begins_with_retrieval or has_default or not _OLD.isdisjoint(entry)
 
 
 class _Reader:

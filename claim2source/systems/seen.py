@@ -215,6 +215,5 @@ def val_shares(data: DataRecord) -> tuple[float, int, float]:
     """Return share, seed and share of seen papers of a training's val; defaults fill gaps."""
     share = VAL_SHARE if data.val_share is None else data.val_share
     seed = VAL_SEED if data.val_seed is None else data.val_seed
-    # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
-    unsaid = VAL_SHARE if data.val_share is None else 0.0
-    return share, seed, unsaid if data.val_seen_share is None else data.val_seen_share
+    seen_share = VAL_SHARE if data.val_seen_share is None else data.val_seen_share
+    return share, seed, seen_share

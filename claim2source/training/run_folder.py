@@ -37,6 +37,7 @@ from claim2source.core.folders import (
 from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.report import Epoch
 from claim2source.core.validate import read_json, validated
+from claim2source.models.manifest import NEW_SINCE_0_2
 from claim2source.search.choose import choice_score
 from claim2source.training.config import RunConfig
 
@@ -44,8 +45,8 @@ MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
 _FREE = "resume overwrite after wandb out store device keep choose rule".split()
 _SEEN_SHARE = "data.val_seen_share"
-# Runs of versions 0.1 and 0.2 do not have it; their states are not read.
-_NEWEST = "optimisation.warmup_from_zero"
+# Runs of versions 0.1 and 0.2 do not have it.
+_NEWEST = f"optimisation.{NEW_SINCE_0_2}"
 
 
 @dataclass
@@ -232,7 +233,6 @@ class RunFolder:
         """Find the trained epoch with the best score on val; the earliest of equals."""
 
         def score(entry: Epoch) -> float:
-            # In 0.1.0 the macro average.
             return choice_score(entry.val) if entry.score is None else entry.score
 
         history = self.file.history

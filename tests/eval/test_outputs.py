@@ -12,21 +12,19 @@ from claim2source.eval.report import main as report
 from claim2source.train.mine import main as mine
 
 from claim2source.core.errors import UserError
-from claim2source.core.folders import MARKER, is_run
+from claim2source.core.folders import is_run
 from claim2source.evaluation.html.page import FOLDER, GENERATOR, TEMPLATE
 from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
-from tests.shared_data import REPOSITORY
+from tests.shared_data import FIXTURES
 from tests.training.test_run_folder import contents
 
-OLD = REPOSITORY / "tests" / "fixtures_010"
 Main = Callable[[Sequence[str]], None]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    folder = Path(shutil.copytree(OLD / "lora", tmp_path / "run"))
-    (folder / MARKER).write_text("")
+    folder = Path(shutil.copytree(FIXTURES / "lora", tmp_path / "run"))
     assert is_run(folder)
     return folder
 

@@ -18,13 +18,13 @@ from claim2source.core.errors import run_program
 from tests.models.layout import declare
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MADE = REPOSITORY / "tests" / "fixtures_010"
+MADE = REPOSITORY / "tests" / "fixtures_100"
 Main = Callable[[Sequence[str] | None], object]
 
 QUICK = ("--repeats=40", "--seed=3")
 DATA = ("--dataset=data", "--split=dev")
 CPU = ("--device=cpu",)
-# As the runs of `fixtures_010` were made, but shorter.
+# As the runs of `fixtures_100` were made, but shorter.
 TRAINING = (
     *("--data.dataset=data", "--data.val_share=0.2"),
     *("--model.name=model", "--model.pooling=mean", "--model.max_length=24"),
@@ -173,10 +173,6 @@ def make_world(folder: Path) -> None:
     shutil.copytree(MADE / "data", folder / "data")
     shutil.copytree(MADE / "model", folder / "model")
     shutil.copytree(MADE / "lora", folder / "lora")
-    for path in (folder / "lora").rglob("*"):
-        if path.suffix in (".json", ".yaml") and path.name != "adapter_config.json":
-            text = path.read_text(encoding="utf-8")
-            path.write_text(text.replace("@FIXTURES@/", ""), encoding="utf-8")
     prompts = {"prompts": {"query": "study "}}
     declare(folder / "model", "Transformer", "Pooling", whole=prompts)
     (folder / "systems.yaml").write_text(SYSTEMS, encoding="utf-8")

@@ -65,7 +65,7 @@ def test_every_node_launches_its_share(bin_folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", ["--out {}", "--out={}"])
-@pytest.mark.parametrize("name", [MARKER, "run.json", "config.yaml"])
+@pytest.mark.parametrize("name", [MARKER, "config.yaml"])
 def test_submitted_again_it_resumes(form: str, name: str, bin_folder: Path, tmp_path: Path) -> None:
     """What the trainer takes for a run: a config alone is anybody's."""
     (tmp_path / name).write_text("")

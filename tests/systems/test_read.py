@@ -182,7 +182,7 @@ KINDS = "one of bm25, fielded, dense, run"
         ),
         ("A:\n  retrieve: {bm25: {}}\n  stages: [{rerank: no}]", r":3: A: stages\.1\.rerank: 'no'"),
         *(
-            (text, r"0\.2: scripts/upgrade_systems\.py FILE")
+            (text, r"0\.2.* 1\.0\.0")
             for text in (
                 "A: {bm25: {}}",
                 "name: System 0\nbm25: {boost: 1.1}\n",

@@ -21,10 +21,9 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.run_folder import RunFolder
-from tests.shared_data import REPOSITORY
+from tests.shared_data import FIXTURES
 from tests.training.small import small_config, small_setup
 
-OLD = REPOSITORY / "tests" / "fixtures_010"
 SCORES = {"macro": {"mrr@5": 0.5}}
 Make = Callable[..., FinetuneConfig]
 
@@ -65,14 +64,6 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def copy_of_010(name: str, folder: Path) -> Path:
-    """Copy a run of 0.1.0, with the copy's path if it names its own."""
-    run = Path(shutil.copytree(OLD / name, folder / name))
-    for path in [run / "config.yaml", *run.rglob("manifest.json")]:
-        path.write_text(path.read_text().replace("@FIXTURES@", str(folder)))
-    return run
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "thesis.tex", ".claim2source-run.txt"])
@@ -192,17 +183,6 @@ def test_a_run_that_never_began_is_used_again(make: Make, tmp_path: Path) -> Non
     }
 
 
-@pytest.mark.parametrize("name", ["lora", "full", "killed", "query_only"])
-def test_runs_of_010_are_recognised(name: str, tmp_path: Path) -> None:
-    """By what only the trainer writes: its whole config beside a checkpoint or a history."""
-    run = copy_of_010(name, tmp_path)
-    assert is_run(run)
-    (run / "run.json").unlink()
-    assert is_run(run)
-    shutil.rmtree(run / "checkpoints")
-    assert not is_run(run) and not is_unbegun(run)
-
-
 def test_resuming_clears_what_a_kill_left_and_puts_the_checkpoint_back(
     make: Make, tmp_path: Path
 ) -> None:
@@ -260,10 +240,11 @@ def test_a_damaged_run_is_not_resumed(damage: str, make: Make, tmp_path: Path) -
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(make: Make, tmp_path: Path) -> None:
-    """In one line; its checkpoints are evaluated as before (test_fixtures_010)."""
-    for part in ("data", "model"):
-        shutil.copytree(OLD / part, tmp_path / part)
-    run = copy_of_010("full", tmp_path)
+    """In one line; version 0.2 did not know this setting."""
+    run = Path(shutil.copytree(FIXTURES / "full", tmp_path / "full"))
+    settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    del settings["optimisation"]["warmup_from_zero"]
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"config\.yaml: .*earlier version.*--overwrite"):
         finetune(replace(make(resume=True), out=run))
