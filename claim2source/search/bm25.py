@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,7 +20,6 @@ from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
 from claim2source.data.store import Store
 from claim2source.search.cache import read_or_search, request_key, sources_hash
-from claim2source.search.index_folder import IndexFolder, write_folder, write_strings
 from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
 from claim2source.search.topk import SourceIds, take_top_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
@@ -44,7 +42,6 @@ _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 SPELLERS = {"ar": normalise_arabic}
 # Of each analysis; counted up when the same settings and texts would give another run.
 FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
-_COUNTS = ("indptr", "documents", "frequencies", "lengths")
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
 _CELLS = 2**21
@@ -177,11 +174,11 @@ class BM25Index:
     def _texts(self) -> list[str]:
         return [source_text(source, self.config) for source in self._sources]
 
-    def _weighed(self, counts: Counts | None, weights: np.ndarray | None = None) -> Postings | None:
+    def _weighed(self, counts: Counts | None) -> Postings | None:
         if counts is None:
             return None
         okapi = self.config.analysis != "terms"
-        return Postings(counts, self.config.k1, self.config.b, okapi, weights)
+        return Postings(counts, self.config.k1, self.config.b, okapi)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank the best `k` sources of every claim, or read the stored run."""
@@ -270,47 +267,6 @@ class BM25Index:
                 built.postings, built.ids, part, terms_of_block, depth
             )
         return positions, scores
-
-    def save(self, folder: str | Path) -> None:
-        """Write the index, analysed, to a folder that `load_index` opens."""
-        write_folder(folder, "bm25", self._write)
-
-    def _write(self, folder: Path) -> dict[str, object]:
-        built = self._built()
-        postings, vocabulary = built.postings, built.analysis.vocabulary
-        write_strings(folder / "ids.jsonl", self.source_ids)
-        write_strings(folder / "vocabulary.jsonl", vocabulary)
-        if postings is not None:
-            for name in _COUNTS:
-                array = getattr(postings.counts, name)
-                np.save(folder / f"{name}.npy", array, allow_pickle=False)
-            np.save(folder / "weights.npy", postings.weights, allow_pickle=False)
-        counts = {"sources": len(self.source_ids), "terms": len(vocabulary)}
-        return {"bm25": self.config, "analysis": self.config.format, **counts}
-
-    @classmethod
-    def load(cls, folder: IndexFolder) -> BM25Index:
-        """Open an index that `save` wrote; arrays are memory-mapped."""
-        sources, terms = folder.count("sources"), folder.count("terms")
-        index = cls((), folder.settings("bm25", BM25Config))
-        # Folders of before 0.3 do not say it.
-        if folder.values.get("analysis", FORMATS["whitespace"]) != index.config.format:
-            raise folder.wrong("analysis", "another version made these terms: index again")
-        index.source_ids = folder.strings("ids.jsonl", sources)
-        analysis = make_analysis(index.config)
-        vocabulary = folder.strings("vocabulary.jsonl", terms)
-        analysis.vocabulary = {term: number for number, term in enumerate(vocabulary)}
-        counts = weights = None
-        if terms:
-            indptr = folder.array("indptr.npy", np.int64, terms + 1)
-            documents = folder.array("documents.npy", np.int32, int(indptr[-1]))
-            frequencies = folder.array("frequencies.npy", np.int32, len(documents))
-            lengths = folder.array("lengths.npy", np.int64, sources)
-            counts = Counts(indptr, documents, frequencies, lengths)
-            weights = folder.array("weights.npy", np.float32, len(documents))
-        ids = SourceIds(index.source_ids)
-        index._analysed = _Analysed(ids, analysis, index._weighed(counts, weights))
-        return index
 
 
 def _top(

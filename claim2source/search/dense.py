@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, Union, cast
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import numpy as np
 
 from claim2source.core.arguments import whole_number
-from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import content_hash
+from claim2source.core.errors import InputError
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
@@ -26,7 +24,6 @@ from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.faiss_index import VectorIndex
-from claim2source.search.index_folder import IndexFolder, write_folder
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -122,18 +119,12 @@ class Dense:
 
 
 class DenseIndex:
-    """Search sources by the vectors of an encoder.
-
-    `encoder` may be a function that loads it when it is first needed. `model` names it, so that
-    a written index can load it again.
-    """
-
-    kind = "dense"
+    """Search sources by the vectors of an encoder; `model` names it."""
 
     def __init__(
         self,
         sources: Sequence[Source],
-        encoder: TextEncoder | Callable[[], TextEncoder],
+        encoder: TextEncoder,
         rendering: Rendering | None = None,
         *,
         store: Store | None = None,
@@ -141,7 +132,7 @@ class DenseIndex:
         model: object = None,
     ) -> None:
         self.rendering = rendering or Rendering()
-        self._sources, self._encoder, self._model = as_sources(sources), encoder, model
+        self._sources, self.encoder, self._model = as_sources(sources), encoder, model
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
@@ -150,11 +141,7 @@ class DenseIndex:
 
     def __repr__(self) -> str:
         count = len(self._sources) if self._vectors is None else len(self._vectors.ids)
-        return one_line(self, sources=count, model=encoder_name(self._model, self._encoder))
-
-    @cached_property
-    def encoder(self) -> TextEncoder:
-        return self._encoder() if callable(self._encoder) else self._encoder
+        return one_line(self, sources=count, model=encoder_name(self._model, self.encoder))
 
     def _built(self) -> tuple[VectorIndex, Cost]:
         """Return the index of the vectors, and the cost of building it just now."""
@@ -229,70 +216,6 @@ class DenseIndex:
                 **{name: version(name) for name in ("torch", "transformers")},
             },
         }
-
-    def save(self, folder: str | Path) -> None:
-        """Write the index, sources encoded, to a folder that `load_index` opens.
-
-        Raises `UserError` while weights change: nothing could say later whose vectors these are.
-        """
-        write_folder(folder, self.kind, self._write)
-
-    def _write(self, folder: Path) -> dict[str, object]:
-        encoders = encoder_keys(self.encoder)
-        if encoders is None:
-            raise UserError("weights in training have no name: their index cannot be saved")
-        index, _ = self._built()
-        index.write(folder)
-        return {
-            "model": self._model,
-            "encoders": encoders,
-            "rendering": self.rendering,
-            "sources": len(index.ids),
-            "dimensions": index.vectors.shape[1],
-        }
-
-    @classmethod
-    def load(
-        cls, folder: IndexFolder, device: str | None = None, model: Model | None = None
-    ) -> Self:
-        """Open a saved index; vectors are memory-mapped. `model` replaces the manifest's.
-
-        The first search loads the encoder, and raises `InputError` if it is another one than
-        made the vectors, or runs with other versions of its libraries. An index of version
-        0.1.0 does not state those.
-        """
-        recorded = folder.values.get("model")
-        if model is None and recorded is not None:
-            model = folder.settings("model", ModelConfig)
-        made_by = folder.values.get("encoders")
-        states_libraries = of_model(made_by) != made_by
-
-        def checked() -> TextEncoder:
-            if model is None:
-                reason = (
-                    "the index was made by an encoder without a name: give load_index its model"
-                )
-                raise folder.wrong("model", reason)
-            loaded = Dense(model, device=device).encoder
-            keys = encoder_keys(loaded)
-            if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
-                reason = "this model is not the one that made the index: weights or settings differ"
-                raise folder.wrong("encoders", reason)
-            if states_libraries and content_hash(keys) != content_hash(made_by):
-                reason = "other versions of the model's libraries made the index; build it again"
-                raise folder.wrong("encoders", reason)
-            return loaded
-
-        rendering = folder.settings("rendering", Rendering)
-        if isinstance(search := folder.values.get("search"), Mapping):
-            if search.get("kind", "exact") != "exact" or search.get("dimensions") is not None:
-                reason = "approximate or by cut vectors: no longer read; build it again"
-                raise folder.wrong("search", reason)
-        if folder.values.get("passages") is not None:
-            raise folder.wrong("passages", "papers in passages are no longer read; build it again")
-        index = cls((), checked, rendering, model=recorded)
-        index._vectors = VectorIndex.read(folder)
-        return index
 
 
 def encoder_name(model: object, encoder: object) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from claim2source.core.records import Claim
 from claim2source.core.run import Run
-from claim2source.search.index_folder import IndexFolder, write_strings
 from claim2source.search.topk import SourceIds, take_top
 
 # FAISS's GPU searches return no longer lists.
@@ -84,17 +82,6 @@ class VectorIndex:
         import faiss
 
         return faiss.knn(vectors, self.vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
-
-    def write(self, folder: Path) -> None:
-        write_strings(folder / "ids.jsonl", self.ids.ids)
-        np.save(folder / "vectors.npy", self.vectors, allow_pickle=False)
-
-    @classmethod
-    def read(cls, folder: IndexFolder) -> VectorIndex:
-        """Open a written index, memory-mapped. Raises `InputError` if its files do not fit."""
-        count, dimensions = folder.count("sources"), folder.count("dimensions")
-        ids = folder.strings("ids.jsonl", count)
-        return cls(ids, folder.array("vectors.npy", np.float32, count, dimensions))
 
 
 def on_gpu(vectors: np.ndarray) -> Any | None:

@@ -1,28 +1,21 @@
-"""Fuse runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks.
-
-The index of a fusion holds two others: all kinds of written ones are opened here.
-"""
+"""Fuse runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
-from claim2source.core.arguments import require_path, whole_number
+from claim2source.core.arguments import whole_number
 from claim2source.core.config import Between, Settings, Share, require
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims
-from claim2source.search.bm25 import BM25Index
-from claim2source.search.dense import DenseIndex, Model
-from claim2source.search.index_folder import IndexFolder, SavableIndex, write_folder
 
-# The folders of a hybrid index's two parts.
+# Names of a hybrid's two parts.
 PARTS = ("first", "second")
 Ranking = TypeVar("Ranking", Run, Result)
 
@@ -338,54 +331,3 @@ class HybridIndex:
             scored = self.score_missing(claims, first.top(deep), second.top(deep))
         fused = fuse(first, second, fusion, k=limit, scored=scored).top(k)
         return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
-
-    def save(self, folder: str | Path) -> None:
-        """Write both indexes to a folder that `load_index` opens."""
-        write_folder(folder, "hybrid", self._write)
-
-    def _write(self, folder: Path) -> dict[str, object]:
-        for name, part in zip(PARTS, (self.first, self.second), strict=True):
-            if not isinstance(part, SavableIndex):
-                allowed = "BM25, dense indexes and their hybrids are"
-                raise UserError(f"{folder}: {type(part).__name__} is not written; {allowed}")
-            part.save(folder / name)
-        return {"fusion": self.fusion}
-
-
-def load_index(
-    folder: str | Path,
-    device: str | None = None,
-    *,
-    model: Model | None = None,
-    verify: bool = True,
-) -> Index:
-    """Open an index that `save` wrote, memory-mapped.
-
-    A dense index loads its model at the first search, on `device`, and refuses another one than
-    made its vectors; `model` says where it is now, if not where it was. `verify` reads all files
-    to compare their sha256. Raises `InputError` if the folder is damaged or not an index.
-
-    Example:
-        >>> import tempfile
-        >>> import claim2source as c2s
-        >>> index = c2s.BM25().index(c2s.load("demo", "dev").sources)
-        >>> folder = tempfile.mkdtemp() + "/bm25"
-        >>> index.save(folder)
-        >>> found = c2s.load_index(folder).search("masks")
-        >>> list(found.run) == list(index.search("masks").run)
-        True
-    """
-    require_path(folder, "folder")
-    index_folder = IndexFolder.open(folder, verify)
-    if index_folder.kind == "bm25":
-        return BM25Index.load(index_folder)
-    if index_folder.kind == DenseIndex.kind:
-        return DenseIndex.load(index_folder, device, model)
-    if index_folder.kind == "hybrid":
-        # Their files were compared just now: this manifest holds all hashes.
-        first, second = (
-            load_index(index_folder.path / name, device, model=model, verify=False)
-            for name in PARTS
-        )
-        return HybridIndex(first, second, index_folder.settings("fusion", FusionConfig))
-    raise index_folder.wrong("index", f"{index_folder.kind!r} is none of bm25, dense, hybrid")

@@ -120,8 +120,6 @@ class IndexManifest:
             reason = (
                 "an older version of this program made this index; index again into another --out"
             )
-            if values.get("index") in ("bm25", "dense", "hybrid"):
-                reason = "an index that was saved from Python: load_index opens it"
             raise InputError(path, reason=reason)
         manifest = validated(cls, json.dumps(values), path)
         if manifest.model is None:

@@ -341,16 +341,11 @@ class Counts:
 
 
 class Postings:
-    """Score sources by the weights of their terms, as rank_bm25 (`okapi`) or Lucene does.
+    """Score sources by the weights of their terms, as rank_bm25 (`okapi`) or Lucene does."""
 
-    `weights` are the counts' own, if they are known.
-    """
-
-    def __init__(
-        self, counts: Counts, k1: float, b: float, okapi: bool, weights: np.ndarray | None = None
-    ) -> None:
+    def __init__(self, counts: Counts, k1: float, b: float, okapi: bool) -> None:
         self.counts = counts
-        self.weights = counts.weights(k1, b, okapi) if weights is None else weights
+        self.weights = counts.weights(k1, b, okapi)
         frequencies = counts.in_documents
         documents = len(counts.lengths)
         self._lifts = counts.idf(okapi) > 0

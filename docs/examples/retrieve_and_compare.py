@@ -7,9 +7,6 @@
 #     python docs/examples/retrieve_and_compare.py
 
 # %%
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import claim2source as c2s
 
 # %% [markdown]
@@ -59,21 +56,15 @@ print(report, "\n")
 print(c2s.compare(results, dev, repeats=1000), "\n")
 
 # %% [markdown]
-# ## Keep an index
+# ## Search
 #
-# A saved index is opened without encoding anything again. It holds the hashes of its files and the
-# identity of its model: another model than made the vectors is refused.
+# An index is built by its first search; later ones encode only the claims. One that is kept on
+# disk, grows and is searched by several programs is made by `eval/index.py`.
 
 # %%
-with TemporaryDirectory() as folder:
-    dense.save(Path(folder) / "index")
-    opened = c2s.load_index(Path(folder) / "index", device="cpu")
-    repeated = opened.search(dev.claims[:5])
-    assert all(repeated.sources(c.id) == results["MiniLM"].sources(c.id) for c in dev.claims[:5])
-
-    # A plain string is a claim too; its id is "0".
-    text = "New study: cutting screen time before bed helps teenagers sleep longer"
-    title = {source.id: source.title for source in dev.sources}
-    print(text)
-    for source, score in opened.search(text, k=3).scored("0").items():
-        print(f"  {score:.3f}  {source}  {title[source]}")
+# A plain string is a claim too; its id is "0".
+text = "New study: cutting screen time before bed helps teenagers sleep longer"
+title = {source.id: source.title for source in dev.sources}
+print(text)
+for source, score in dense.search(text, k=3).scored("0").items():
+    print(f"  {score:.3f}  {source}  {title[source]}")

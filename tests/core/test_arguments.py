@@ -137,7 +137,6 @@ def test_what_is_something_else_is_named_in_one_line(call: str) -> None:
 
 def test_paths_and_languages_are_named_too() -> None:
     for key, call in {
-        "folder": lambda: c2s.load_index(FRAME),  # type: ignore[arg-type]
         "location": lambda: c2s.open_index(FRAME),  # type: ignore[arg-type]
         "path": lambda: c2s.read_run([1]),  # type: ignore[arg-type]
         "languages": lambda: c2s.load("demo", "dev", 5),  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ from claim2source.core.report import Report
 from claim2source.core.validate import MOST_BYTES, read_json
 from claim2source.models import ModelConfig, resolve
 from claim2source.search.engine import open_index
-from claim2source.search.fuse import load_index
 from tests.models.layout import declare
 
 SIZE = 3 * 2**30
@@ -65,5 +64,4 @@ def test_a_models_files(name: str, tiny_folder: Path, tmp_path: Path) -> None:
 def test_the_files_of_an_index_and_a_report(tmp_path: Path) -> None:
     file = enlarge(tmp_path / "manifest.json")
     refused(lambda: open_index(str(tmp_path)), file)
-    refused(lambda: load_index(tmp_path), file)
     refused(lambda: Report.read(tmp_path), enlarge(tmp_path / "report.json"))

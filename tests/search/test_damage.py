@@ -110,7 +110,6 @@ def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_t
 
 ABSURD: list[tuple[dict[str, object], str]] = [
     ({"format": 1}, "an older version of this program made this index"),
-    ({"format": 1, "index": "bm25"}, "an index that was saved from Python: load_index opens it"),
     ({"dimensions": 10**12}, "dimensions"),
     ({"dimensions": WIDTH + 1}, "not the one that its manifest describes"),
     ({"papers": 10**9}, f"1000000000 papers .* holds {PAPERS}"),

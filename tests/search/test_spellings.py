@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.errors import InputError
 from claim2source.core.records import Claim, Source
 from claim2source.data.grouping import golds_by_text
 from claim2source.data.news import names_one
@@ -18,7 +16,6 @@ from claim2source.data.store import Store
 from claim2source.search import bm25
 from claim2source.search.bm25 import BM25, Analyser, BM25Config, BM25Index
 from claim2source.search.fielded import Fielded, Timeline
-from claim2source.search.fuse import load_index
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text.quality import numbers_in_words
@@ -98,7 +95,7 @@ def test_the_fusions_words_match_in_any_spelling(terms: str) -> None:
     assert first[0] > 0 and np.array_equal(first, second)
 
 
-def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
+def test_another_analysis_is_not_read_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path / "store")
@@ -111,17 +108,6 @@ def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
     result = BM25(store=store).index(sources).search(claims)
     assert result.run.sources("c") == ["p"] and not result.stored
     assert before != Analyser(BM25Config()).versions
-    for name, config in (("terms", BM25Config()), ("whitespace", BM25Config("whitespace"))):
-        folder = tmp_path / name
-        BM25Index(sources, config).save(folder)
-        assert load_index(folder).search(claims).run.sources("c") == ["p"] * (name == "terms")
-        manifest = folder / "manifest.json"
-        record = json.loads(manifest.read_text())
-        del record["analysis"]  # a folder of version 0.2
-        manifest.write_text(json.dumps(record))
-    with pytest.raises(InputError, match="analysis: .*index again"):
-        load_index(tmp_path / "terms")
-    assert load_index(tmp_path / "whitespace").search([Claim("c", "ﬁbrosis")]).run.sources("c")
 
 
 def test_other_comparisons_of_words_know_the_spellings_too() -> None:

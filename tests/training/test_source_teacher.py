@@ -124,12 +124,6 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     # A store of its own: the teacher is loaded, and gives the same ranking.
     rerun = Dense(str(copy)).index(dev.sources).search(dev.claims)
     assert ranking(rerun.run) == ranking(result.run)
-    # An index is read with the student alone.
-    dense.save(tmp_path / "index")
-    from claim2source.search.fuse import load_index
-
-    index = load_index(tmp_path / "index")
-    assert ranking(index.search(dev.claims).run) == ranking(result.run)
 
 
 @pytest.mark.slow
