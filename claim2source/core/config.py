@@ -23,6 +23,7 @@ from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
 from claim2source.core.files import file_error
+from claim2source.core.parts import NamedParts, flag_path, parts_kind
 from claim2source.core.program import program_command
 
 log = logging.getLogger(__name__)
@@ -145,15 +146,26 @@ def read_config(
             raise UserError(f"config: {word}: is not an option; --help explains every key")
     prints, values = flags.pop("print_config", None) is not None, YamlMapping()
     for file in flags.get("config") or ():
-        values = values.overlaid(read_mapping(shipped(Path(file), program)))
+        values = _overlaid(values, read_mapping(shipped(Path(file), program)), options)
     for key in sorted(flags, key=lambda key: key.count(".")):  # a group's file before its keys
         if key != "config" or not flags[key]:
-            values = values.overlaid(_read_flag(options, key, flags[key]))
+            values = _overlaid(values, _read_flag(options, key, flags[key]), options)
     config = make(kind, values)
     if prints:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
+
+
+def _overlaid(below: YamlMapping, above: YamlMapping, options: Mapping[str, Option]) -> YamlMapping:
+    """Lay values over others; a mapping over a list of named objects changes objects of it."""
+    merged = below.overlaid(above)
+    for name, value in above.items():
+        kind = parts_kind(options[name].hint) if name in options else None
+        listed = below.get(name)
+        if kind is not None and isinstance(listed, list) and isinstance(value, YamlMapping):
+            merged[name] = kind.changed(listed, value)
+    return merged
 
 
 def shipped(path: Path, program: str) -> Path:
@@ -196,7 +208,11 @@ def as_plain(value: Any) -> Any:
     """Turn a config into JSON-ready values: dataclasses to dicts, paths to text."""
 
     def to_builtin(part: Any) -> Any:
-        return str(part) if isinstance(part, Path) else dataclasses.asdict(part)
+        if isinstance(part, Path):
+            return str(part)
+        if isinstance(part, NamedParts):
+            return part.as_plain()
+        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
 
     return json.loads(json.dumps(value, default=to_builtin))
 
@@ -253,6 +269,9 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
         default, factory = field.default, field.default_factory
         if group is None:
             options[key] = Option(hint, default if factory is MISSING else factory(), text)
+            parts = parts_kind(options[key].hint)
+            for name, part in ({} if parts is None else parts.known).items():
+                options |= config_options(part, f"{key}.{name}.")
             continue
         group_options, flags = config_options(group, f"{key}."), getattr(group, "FLAGS", None)
         if flags:
@@ -349,7 +368,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
             raise ConfigError(key, words, allowed)
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value if item else value[0]
-    for part in reversed(name.split(".")):
+    first = options.get(name.partition(".")[0])
+    for part in reversed(flag_path(name, None if first is None else first.hint)):
         value = YamlMapping({part: value}, {part: origin})
     return value
 
@@ -396,6 +416,9 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
+    parts = parts_kind(option.hint)
+    if parts is not None:
+        return parts.read(key, value)
     value = _with_home(value, option.hint)
     texts = value if isinstance(value, list) else [value]
     if _is_text(_item_type(option.hint) or option.hint):
@@ -460,10 +483,26 @@ class YamlMapping(dict[str, Any]):
 
     def at(self, key: str) -> Location | None:
         """Look up where a dotted key is set."""
-        name, _, rest = key.partition(".")
-        if isinstance(value := self.get(name), YamlMapping) and key not in self:
-            return value.at(rest)
-        return self.locations.get(key)
+        if key in self:
+            return self.locations.get(key)
+        for name, value in self.items():
+            if not key.startswith(f"{name}."):
+                continue
+            rest = key[len(name) + 1 :]
+            if isinstance(value, YamlMapping):
+                return value.at(rest)
+            for part in value if isinstance(value, list) else ():
+                place = part.at_part(rest) if isinstance(part, YamlMapping) else None
+                if place is not None:
+                    return place
+        return None
+
+    def at_part(self, key: str) -> Location | None:
+        """Look up where a key of a named part is set, or the part itself if it is not."""
+        for name in self:
+            if f"{key}.".startswith(f"{name}."):
+                return self.at(key) or self.locations[name]
+        return None
 
 
 class _Reader:

@@ -67,7 +67,8 @@ def _is_ours(folder: Path) -> bool:
     if (folder / MARKER).is_file():
         return True
     settings, groups = run_settings(folder), ("data", "model", "optimisation", "losses")
-    return all(isinstance(settings.get(group), dict) for group in groups) and (
+    # The losses of newer runs are a list.
+    return all(isinstance(settings.get(group), dict | list) for group in groups) and (
         (folder / CHECKPOINTS / "epoch-0" / "manifest.json").is_file()
         or _has_history(folder / RUN_FILE)
     )

@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError
 from claim2source.data.loading import require_golds
 from tests.shared_data import REPOSITORY
 
-DEMO = REPOSITORY / "claim2source" / "datasets" / "demo"
+DEMO = REPOSITORY / "claim2source" / "data" / "demo"
 CODE = """
 import importlib, sys
 from claim2source.core.errors import UserError
