@@ -208,7 +208,7 @@ def plan(
         return Part(name, claims + sources, sum(n * length for n, length in texts), flops, flops)
 
     def trained(name: str, pairs: float) -> Part:
-        views = 2 if config.losses.consistency.weight else 1
+        views = 2 if config.losses.needing("translations") else 1
         read = pairs * train.epochs
         has_both = train.train == "both"
         short = [min(length, train.max_length or length) for length in (claim, source)]
@@ -225,7 +225,7 @@ def plan(
 
     mined = min(round(sizes.claims * (1 - share)), config.data.limit or sizes.claims)
     mines = config.mined is None and train.negatives > 0
-    compared = config.losses.keep_base.weight or train.train == "query_only"
+    compared = train.train == "query_only" or config.losses.needing("base_vectors")
     # What is not mined is sampled, to see whether the temperature fits.
     read = mined if mines or compared else min(mined, SAMPLED)
     # Sources that are not trained keep the base's vectors.

@@ -17,6 +17,7 @@ import yaml
 import claim2source as c2s
 from claim2source.core import report as reports
 from claim2source.core.config import config_options
+from claim2source.core.parts import NamedParts
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.loading import load
@@ -106,7 +107,7 @@ def test_code_of_a_page_runs_from_top_to_bottom(
         assert one == second != third
         settings = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
         (callback,) = trainer_arguments(settings)["callbacks"]
-        assert (type(callback).__name__, callback.limit) == ("SmallLoss", 0.05)
+        assert (type(callback).__name__, callback.limit) == ("SmallLoss", 1.0)
         for module in ("my_stage", "my_retriever", "my_callback"):
             del sys.modules[module]
 
@@ -196,6 +197,7 @@ def default_text(default: Any) -> str:
     if default is None or default == ():
         return "none" if default is None else "`[]`"
     value = list(default) if isinstance(default, tuple) else default
+    value = value.as_plain() if isinstance(value, NamedParts) else value
     value = str(value) if isinstance(value, Path) else value
     text = json.dumps(value) if not isinstance(value, str) else value
     return f"`{text}`" if text else '`""`'

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
+from claim2source.core.parts import flag_path, parts_kind
 from claim2source.core.program import program_command
 from claim2source.core.yaml_files import (
     NO_TEXT,
@@ -157,10 +158,10 @@ def read_config(
     flags.pop("print_config", None)
     values = YamlMapping()
     for file in flags.get("config") or ():
-        values = values.overlaid(read_mapping(shipped(Path(file), program)))
+        values = _overlaid(values, read_mapping(shipped(Path(file), program)), options)
     for key in sorted(flags, key=lambda key: key.count(".")):  # a group's file before its keys
         if key != "config" or not flags[key]:
-            values = values.overlaid(_read_flag(options, key, flags[key]))
+            values = _overlaid(values, _read_flag(options, key, flags[key]), options)
     config = make(kind, values)
     if prints:
         print(to_yaml(config), end="")
@@ -193,6 +194,17 @@ def _is_cumulative(options: Mapping[str, Option], key: str) -> bool:
     if key == "config":
         return True
     return key in options and _item_type(options[key].hint) is not None
+
+
+def _overlaid(below: YamlMapping, above: YamlMapping, options: Mapping[str, Option]) -> YamlMapping:
+    """Lay values over others; a mapping over a list of named objects changes objects of it."""
+    merged = below.overlaid(above)
+    for name, value in above.items():
+        kind = parts_kind(options[name].hint) if name in options else None
+        listed = below.get(name)
+        if kind is not None and isinstance(listed, list) and isinstance(value, YamlMapping):
+            merged[name] = kind.changed(listed, value)
+    return merged
 
 
 def shipped(path: Path, program: str) -> Path:
@@ -275,10 +287,19 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
         if group is not None:
             has_default = default is not MISSING or factory is not MISSING
             options |= _group_options(key, hint, group, text, has_default)
-        elif factory is not MISSING:
-            options[key] = Option(hint, factory(), text)
         else:
-            options[key] = Option(hint, default, text)
+            options[key] = Option(hint, default if factory is MISSING else factory(), text)
+            options |= _part_options(key, options[key].hint)
+    return options
+
+
+def _part_options(key: str, hint: Any) -> dict[str, Option]:
+    """Map the keys of the named objects that a list knows."""
+    parts = parts_kind(hint)
+    options: dict[str, Option] = {}
+    if parts is not None:
+        for name, part in parts.known.items():
+            options |= config_options(part, f"{key}.{name}.")
     return options
 
 
@@ -396,7 +417,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Yam
         value, origin = read_mapping(file), (str(file), 1)
     elif words:
         value = _read_words(key, option, words, takes_one=name in options)
-    for part in reversed(name.split(".")):
+    first = options.get(name.partition(".")[0])
+    for part in reversed(flag_path(name, None if first is None else first.hint)):
         value = YamlMapping({part: value}, {part: origin})
     return value
 
@@ -480,6 +502,9 @@ def _full_key(prefix: str, key: str) -> str:
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
+    parts = parts_kind(option.hint)
+    if parts is not None:
+        return parts.read(key, value)
     value = _with_home(value, option.hint)
     if _is_text(_item_type(option.hint) or option.hint):
         value = _as_text(key, option, value)

@@ -86,6 +86,24 @@ def _is_python(module: ModuleType) -> bool:
     return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
 
 
+def import_member(path: str) -> object | None:
+    """Import what a config names by a dotted path; None if its module does not have it.
+
+    Raises `ModuleNotFoundError` if there is no such module. One that this module itself needs is
+    another problem: it is raised as an `ImportError` of the module.
+    """
+    module, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ModuleNotFoundError("is not a dotted path", name=module)
+    try:
+        found: object | None = getattr(import_named(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ImportError(f"{module}: {error.msg}", name=module) from error
+        raise
+    return found
+
+
 def find_source(module: str) -> Path | None:
     """Find the Python file of a module that a config names; nothing is imported.
 

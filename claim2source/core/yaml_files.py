@@ -12,6 +12,7 @@ import yaml
 
 from claim2source.core.errors import InputError
 from claim2source.core.files import file_error
+from claim2source.core.parts import NamedParts
 
 MOST_VALUES = 100_000  # aliases may stand for billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -37,11 +38,26 @@ class YamlMapping(dict[str, Any]):
 
     def at(self, key: str) -> Location | None:
         """Look up where a dotted key is set."""
-        name, _, rest = key.partition(".")
-        value = self.get(name)
-        if isinstance(value, YamlMapping) and key not in self:
-            return value.at(rest)
-        return self.locations.get(key)
+        if key in self:
+            return self.locations.get(key)
+        for name, value in self.items():
+            if not key.startswith(f"{name}."):
+                continue
+            rest = key[len(name) + 1 :]
+            if isinstance(value, YamlMapping):
+                return value.at(rest)
+            for part in value if isinstance(value, list) else ():
+                place = part.at_part(rest) if isinstance(part, YamlMapping) else None
+                if place is not None:
+                    return place
+        return None
+
+    def at_part(self, key: str) -> Location | None:
+        """Look up where a key of a named part is set, or the part itself if it is not."""
+        for name in self:
+            if f"{key}.".startswith(f"{name}."):
+                return self.at(key) or self.locations[name]
+        return None
 
 
 class _Reader:
@@ -139,7 +155,11 @@ def as_plain(value: Any) -> Any:
     """Turn a config into JSON-ready values: dataclasses to dicts, paths to text."""
 
     def to_builtin(part: Any) -> Any:
-        return str(part) if isinstance(part, Path) else dataclasses.asdict(part)
+        if isinstance(part, Path):
+            return str(part)
+        if isinstance(part, NamedParts):
+            return part.as_plain()
+        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
 
     return json.loads(json.dumps(value, default=to_builtin))
 

@@ -285,7 +285,7 @@ def prepare_to_train(
     recipe, encoder, teacher = loaded.recipe, loaded.encoder, loaded.teacher
     query_only = recipe.optimisation.train == "query_only"
     vectors = None if teacher is None else teacher.base
-    if teacher is None and (recipe.losses.keep_base.weight or query_only):
+    if teacher is None and (query_only or recipe.losses.needing("base_vectors")):
         with first_before_others(world):
             vectors = BaseVectors.encode(encoder, recipe.rendering, train, store, world.is_first)
     own = query_only and teacher is None

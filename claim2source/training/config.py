@@ -22,11 +22,13 @@ from claim2source.core.config import (
     list_field,
     require,
 )
+from claim2source.core.errors import ConfigError
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
-from claim2source.training.losses import LossesConfig
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Distillation
 from claim2source.training.trainer import TrainerSettings, check_names
 
 
@@ -324,7 +326,9 @@ class RetrieverRecipe(TrainingRecipe):
         mining: hard negatives, when they are mined by the run.
         optimisation: batches, negatives and the optimizer.
         batches: which pairs share a batch.
-        losses: the loss to minimise.
+        losses: a list of losses whose weighted sum is minimised, each a name with its settings,
+            such as `[{info_nce: {}}, {keep_base: {weight: 0.1}}]`; a dotted path names a dataclass
+            of one's own. A flag such as `--losses.keep_base.weight 0.1` changes one, or adds it.
         teacher: with `optimisation.train: query_only`, another model in place of the base encodes
             the sources; this one, with a projection, learns to encode claims for its vectors.
         self_check: compare ways of computing two steps of the model's first layers, and predicted
@@ -336,7 +340,7 @@ class RetrieverRecipe(TrainingRecipe):
     model: ModelConfig = field(default_factory=ModelConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
     batches: BatchesConfig = field(default_factory=BatchesConfig)
-    losses: LossesConfig = field(default_factory=LossesConfig)
+    losses: Losses = field(default_factory=Losses)
     teacher: TeacherConfig | None = None
     self_check: bool | None = None
 
@@ -352,7 +356,7 @@ class RetrieverRecipe(TrainingRecipe):
     @property
     def measures(self) -> tuple[str, ...]:
         """Name the terms of the loss."""
-        return tuple(f"loss/{name}" for name in self.losses.terms)
+        return tuple(f"loss/{name}" for name in self.losses.active)
 
 
 @dataclass(frozen=True)
@@ -381,7 +385,8 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
         from_file = self.mined is not None and self.optimisation.remine_every == 0
         allowed = f"at most mining.hard + mining.random ({mined})"
         require(from_file or negatives <= mined, "optimisation.negatives", negatives, allowed)
-        if self.losses.distillation.candidates:
+        distillation = self.losses.find(Distillation)
+        if distillation is not None and distillation.candidates:
             key = "losses.distillation.candidates"
             require(self.mined is None, "mined", self.mined, f"none with {key}")
             remine_every = self.optimisation.remine_every
@@ -392,14 +397,15 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
         self._check_teacher()
 
     def _check_teacher(self) -> None:
-        weight = self.losses.alignment.weight
         if self.teacher is None:
             allowed = "0 without a `teacher`, whose vectors it compares with"
-            require(weight == 0, "losses.alignment.weight", weight, allowed)
+            for name, loss in self.losses.needing("aligned_texts").items():
+                raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
             return
-        train, keep = self.optimisation.train, self.losses.keep_base.weight
+        train = self.optimisation.train
         allowed = "query_only with a `teacher`, which encodes the sources"
         require(train == "query_only", "optimisation.train", train, allowed)
         allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
-        require(keep == 0, "losses.keep_base.weight", keep, allowed)
+        for name, loss in self.losses.needing("base_vectors").items():
+            raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")

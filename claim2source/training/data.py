@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,8 @@ from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import DataConfig, RetrieverRecipe
-from claim2source.training.losses import LossesConfig, LossTargets
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Distillation, KeepBase, LossTargets
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import (
     AlignedTexts,
@@ -65,27 +65,54 @@ class TrainingData:
         return (SEEN, UNSEEN) if len(seen) == 2 else ()
 
 
-def load_data(losses: LossesConfig, run: RunFolder) -> TrainingData:
+def load_data(losses: Losses, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
     Raises `ConfigError` if a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
     data = load_splits(run)
-    train, distillation = data.train, losses.distillation
-    if losses.consistency.weight and not any(
-        claim.lang != "en" and claim.translation for claim in train.claims
-    ):
+    _require_translations(losses, data.train)
+    _require_languages(losses, data.train)
+    return replace(data, teacher=_read_teacher(losses, data.train))
+
+
+def _require_translations(losses: Losses, train: Dataset) -> None:
+    if any(claim.lang != "en" and claim.translation for claim in train.claims):
+        return
+    for name, loss in losses.needing("translations").items():
         allowed = "0: no training claim has a translation to agree with"
-        raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
-    if losses.keep_base.weight:
-        allowed = f"languages of the training claims: {', '.join(train.languages)}"
-        for language in sorted(losses.keep_base.by_language.keys() - set(train.languages)):
-            raise ConfigError("losses.keep_base.languages", language, allowed)
-    if distillation.weight and distillation.scores is not None:
-        teacher = read_teacher(distillation.scores, train, distillation.temperature)
-        return replace(data, teacher=teacher)
-    return data
+        raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
+
+
+def _require_languages(losses: Losses, train: Dataset) -> None:
+    keep_base = losses.find(KeepBase)
+    if keep_base is None or not keep_base.weight:
+        return
+    allowed = f"languages of the training claims: {', '.join(train.languages)}"
+    for language in sorted(keep_base.by_language.keys() - set(train.languages)):
+        raise ConfigError("losses.keep_base.languages", language, allowed)
+
+
+def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
+    """Read the scores that losses learn from: `scores` names their run.
+
+    They are divided by their spread in a claim if `temperature` is none.
+    """
+    needing = losses.needing("teacher_scores")
+    if not needing:
+        return None
+    first = next(iter(needing))
+    scores = losses.setting("teacher_scores", "scores", None)
+    if scores is None:
+        allowed = "a run file with the teacher's scores, in a field `scores`"
+        raise ConfigError(f"losses.{first}.scores", scores, allowed)
+    divided = [name for name, loss in needing.items() if getattr(loss, "temperature", 1.0) is None]
+    if divided and len(divided) < len(needing):
+        allowed = "a number, as of the other losses that read these scores"
+        raise ConfigError(f"losses.{divided[0]}.temperature", None, allowed)
+    temperature = None if divided else 1.0
+    return read_teacher(Path(scores), train, temperature, f"losses.{first}.scores")
 
 
 def load_splits(run: RunFolder) -> TrainingData:
@@ -128,15 +155,15 @@ def unused_data(
     `pairs` are trained on.
     """
     form = recipe.rendering.claims
-    if form == "original" and recipe.losses.consistency.weight:
+    if form == "original" and recipe.losses.needing("translations"):
         form = "bilingual"
     lines = untranslated_sentences(train.claims, form)
     available = sum(len(claim.golds) for claim in train.claims)
     if mined is not None and pairs < available:
         missing = available - pairs
         lines.append(f"{missing} of {available} training pairs have no row in {mined}")
-    distillation = recipe.losses.distillation
-    if distillation.scores is not None and not distillation.weight:
+    distillation = recipe.losses.find(Distillation)
+    if distillation is not None and distillation.scores is not None and not distillation.weight:
         lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
     return lines
 
@@ -163,12 +190,13 @@ class TrainBatch(LossTargets):
 class TrainingPairs:
     """Claims with their gold and hard negatives, tokenised once.
 
-    `base` is needed by `losses.keep_base` and for `query_only`, `teacher` by `losses.distillation`,
-    `aligned` by `losses.alignment`, with the same model's `base`. With `rotate_negatives`, every
-    use of a row takes the next of its list, random ones in the list's proportion. Negatives that
-    the teacher scores come before all others, in every epoch. Sources of one text, and those that
-    `mining`'s limits take for near-duplicates, are one paper: no negatives if one of them is
-    gold. Likeness by vector does not count here: it changes with the model.
+    `base` is needed for `query_only` and by losses that need `base_vectors`, `teacher` by those
+    that need `teacher_scores`, and `aligned`, with the same model's `base`, for `aligned_texts`.
+    With `rotate_negatives`, every use of a row takes the next of its list, random ones in the
+    list's proportion. Negatives that the teacher scores come before all others, in every epoch.
+    Sources of one text, and those that `mining`'s limits take for near-duplicates, are one paper:
+    no negatives if one of them is gold. Likeness by vector does not count here: it changes with
+    the model.
     """
 
     def __init__(
@@ -188,15 +216,17 @@ class TrainingPairs:
         self.query_only = recipe.optimisation.train == "query_only"
         self.rotate = recipe.batches.rotate_negatives
         self.base, self.teacher, self.aligned = base, teacher, aligned
-        compares = self.query_only or self.losses.keep_base.weight or aligned is not None
-        assert base is not None or not compares
+        self.compares = bool(self.losses.needing("base_vectors"))
+        assert base is not None or not (self.query_only or self.compares or aligned is not None)
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         claim_ids = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in claim_ids]
         self._language_of = {claim.id: claim.lang for claim in claims}
         tokens = encoder.tokenize(self.rendering.claim_texts(claims), "claim", self.length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
-        self.views = self._views(claims) if self.losses.consistency.weight else {}
+        self.views: Mapping[str, list[Tokens]] = {}
+        if self.losses.needing("translations"):
+            self.views = self._views(claims)
         self.source_tokens: dict[str, Tokens] = {}
         # Id of a source -> number of its paper: that of all sources with the same tokens, hence
         # the same vector, and of their near-duplicates.
@@ -289,48 +319,85 @@ class TrainingPairs:
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
         shares = plan.shares or (plan.rows,)
-        # With `data.repeat` row numbers go through the pairs more than once.
-        own = [self.rows[i % len(self.rows)] for i in plan.rows]
-        everyone = [self.rows[i % len(self.rows)] for share in shares for i in share]
-        # Every distinct source is encoded once, by one process.
-        names = dict.fromkeys(row.positive for row in everyone)
-        for row, turn in zip(everyone, plan.turns or repeat(0), strict=False):
-            names |= dict.fromkeys(n.source for n in self.choose_negatives(row, turn))
-        by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
+        own = self._planned_rows(plan.rows)
+        claims = [row.claim for row in own]
+        by_rank = self._sources_by_rank(plan, shares)
         columns = [source for part in by_rank for source in part]
         column_of = {source: column for column, source in enumerate(columns)}
         positives = torch.tensor([column_of[row.positive] for row in own])
         masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        ids, targets = [row.claim for row in own], dict[str, Any]()
-        if self.views:
-            forms = {i: form for i, claim in enumerate(ids) if (form := self.views.get(claim))}
-            targets["views"] = [form[plan.epoch % len(form)] for form in forms.values()]
-            targets["owners"] = torch.tensor(list(forms), dtype=torch.long)
-        if self.teacher is not None:
-            targets["teacher"] = self._teacher_scores(own, column_of, masked)
-        if self.base is not None and self.query_only:
-            targets["fixed_sources"] = self.base.sources(columns)
-        if self.base is not None and self.losses.keep_base.weight:
-            shares_of = self.losses.keep_base.by_language
-            languages = [self._language_of[claim] for claim in ids]
-            weights = [shares_of.get(name, 0.0) if shares_of else 1.0 for name in languages]
-            targets["keep_weights"] = torch.tensor(weights)
-            targets["base_claims"] = self.base.claims(ids)
-            targets["base_sources"] = self.base.sources(columns)
-        if self.base is not None and self.aligned is not None:
-            index = plan.index * len(shares) + plan.rank
-            targets["texts"], vectors = self.aligned.batch(plan.epoch, index)
-            targets["aligned"] = torch.cat((self.base.claims(ids), vectors))
+        views, owners = self._batch_views(claims, plan.epoch)
+        texts, aligned = self._aligned_texts(claims, plan, len(shares))
+        base_sources, fixed_sources = self._base_sources(columns)
         return TrainBatch(
             plan=plan,
-            claims=[self.claim_tokens[claim] for claim in ids],
+            claims=[self.claim_tokens[claim] for claim in claims],
             sources=[] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
             counts=tuple(len(part) for part in by_rank),
+            fixed_sources=fixed_sources,
+            views=views,
+            texts=texts,
             positives=positives,
             masked=masked,
-            **targets,
+            languages=tuple(self._language_of[claim] for claim in claims),
+            teacher=self._teacher_scores(own, column_of, masked),
+            base_claims=self.base.claims(claims) if self.base and self.compares else None,
+            base_sources=base_sources,
+            owners=owners,
+            aligned=aligned,
         )
+
+    def _planned_rows(self, numbers: Sequence[int]) -> list[MinedRow]:
+        """Look up the pairs of row numbers, which go through the pairs `data.repeat` times."""
+        return [self.rows[number % len(self.rows)] for number in numbers]
+
+    def _sources_by_rank(self, plan: BatchPlan, shares: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Deal the distinct sources of all shares to the processes: each is encoded once."""
+        rows: list[MinedRow] = []
+        for share in shares:
+            rows += self._planned_rows(share)
+        names = dict.fromkeys(row.positive for row in rows)
+        for row, turn in zip(rows, plan.turns or repeat(0), strict=False):
+            negatives = self.choose_negatives(row, turn)
+            names |= dict.fromkeys(negative.source for negative in negatives)
+        return [list(names)[rank :: len(shares)] for rank in range(len(shares))]
+
+    def _batch_views(self, claims: Sequence[str], epoch: int) -> tuple[list[Tokens], Tensor | None]:
+        """Take one other representation of each claim that has some, in turn; and its claim's row.
+
+        No rows if no claim of the training has any.
+        """
+        if not self.views:
+            return [], None
+        views: list[Tokens] = []
+        owners: list[int] = []
+        for row, claim in enumerate(claims):
+            forms = self.views.get(claim)
+            if forms:
+                views.append(forms[epoch % len(forms)])
+                owners.append(row)
+        return views, torch.tensor(owners, dtype=torch.long)
+
+    def _base_sources(self, columns: Sequence[str]) -> tuple[Tensor | None, Tensor | None]:
+        """Look up the base's vectors of the columns: as a loss compares, and in place of encoding.
+
+        Each is None if it is not needed.
+        """
+        if self.base is None or not (self.compares or self.query_only):
+            return None, None
+        vectors = self.base.sources(columns)
+        return vectors if self.compares else None, vectors if self.query_only else None
+
+    def _aligned_texts(
+        self, claims: Sequence[str], plan: BatchPlan, processes: int
+    ) -> tuple[list[Tokens], Tensor | None]:
+        """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
+        if self.base is None or self.aligned is None:
+            return [], None
+        index = plan.index * processes + plan.rank
+        texts, vectors = self.aligned.batch(plan.epoch, index)
+        return texts, torch.cat((self.base.claims(claims), vectors))
 
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] if the source is the paper of one of the claim's golds."""
@@ -340,8 +407,10 @@ class TrainingPairs:
 
     def _teacher_scores(
         self, own: Sequence[MinedRow], column_of: Mapping[str, int], masked: Tensor
-    ) -> Tensor:
-        """Collect the teacher's scores [own, columns], NaN if it has none."""
+    ) -> Tensor | None:
+        """Collect the teacher's scores [own, columns], NaN where it has none; None without one."""
+        if self.teacher is None:
+            return None
         teacher = torch.full((len(own), len(column_of)), torch.nan)
         for i, row in enumerate(own):
             for source, score in self._teacher_scores_for(row.claim).items():

@@ -86,6 +86,7 @@ def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
             "base model": base.record.sha256,
             "teacher's run": None if data.teacher is None else data.teacher.sha256,
             **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
+            **{f"code of losses.{name}": code for name, code in recipe.losses.code().items()},
         }
     )
     models = [recipe.model.name, *([] if recipe.teacher is None else [recipe.teacher.name])]

@@ -46,9 +46,11 @@ class GradCache:
         torch.clear_autocast_cache()
         leaves = [vectors.requires_grad_() for _, _, vectors in self._repeats]
         vectors = torch.cat([*leaves, *map(self.encode, self.chunks[repeated:])])
-        self._after = random_state()
         order = torch.tensor([row for rows in self.chunks for row in rows])
-        return self.loss_of(vectors[order.argsort().to(vectors.device)])
+        loss = self.loss_of(vectors[order.argsort().to(vectors.device)])
+        # Behind the loss, which may draw random numbers of its own.
+        self._after = random_state()
+        return loss
 
     def backward(
         self, loss: Tensor, before_last: Callable[[Tensor], None] = lambda output: None

@@ -1,4 +1,4 @@
-"""Compute the training losses; `combined` adds them by weight."""
+"""Define the training losses: each is a dataclass that computes its term of the sum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, get_args
 
 from claim2source.core.config import Amount, Number, Positive, Settings, require
 from claim2source.core.languages import by_primary_language
@@ -15,22 +15,87 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class LossConfig(Settings):
-    """Weight a loss.
+# What a loss may need besides the vectors of claims and sources, and their positives.
+Need = Literal["base_vectors", "teacher_scores", "translations", "aligned_texts"]
+NEEDS: tuple[Need, ...] = get_args(Need)
 
-    Args:
-        weight: of this term in the sum; 0 leaves it out.
+
+@dataclass(frozen=True, kw_only=True)
+class LossTargets:
+    """Losses' targets for this process's n claims and m sources.
+
+    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true if a source is
+    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive;
+    `languages` are the claims'. The others are set if a loss needs them: `teacher` [n, m] (NaN: no
+    score) for `teacher_scores`; `base_claims` [n, d] and `base_sources` [m, d] for `base_vectors`;
+    `owners` [v], the row of each view's claim, for `translations`; and `aligned` [n + t, d], the
+    teacher's vectors of the claims and of t texts without labels, for `aligned_texts`.
     """
 
-    weight: Amount = 0.0
+    positives: Tensor
+    masked: Tensor
+    languages: tuple[str, ...] = ()
+    teacher: Tensor | None = None
+    base_claims: Tensor | None = None
+    base_sources: Tensor | None = None
+    owners: Tensor | None = None
+    aligned: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class InfoNCEConfig(LossConfig):
-    """Weight the contrastive loss (2026 paper, table 6)."""
+class LossInputs:
+    """What a loss computes with: a batch's vectors, float32, and its targets.
+
+    `claims` [n, d] are this process's, `sources` [m, d] those of all processes if they are
+    gathered, `views` [v, d] the claims' other representations, and `texts` [t, d] those without
+    labels. Cosines are divided by `temperature`.
+    """
+
+    claims: Tensor
+    sources: Tensor
+    views: Tensor
+    texts: Tensor
+    targets: LossTargets
+    temperature: float
+
+
+class Loss(Protocol):
+    """Compute one term of the sum: any dataclass with a `weight` and this method.
+
+    `needs`, a class attribute that may be absent, names the inputs that it reads besides vectors
+    and positives: some of `NEEDS`. Its vectors are given in chunks or whole, in one process or
+    several, with the same gradients.
+    """
+
+    @property
+    def weight(self) -> float:
+        """Return the factor of the term in the sum; 0 leaves it out."""
+        ...
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        """Compute the term, a scalar."""
+        ...
+
+
+@dataclass(frozen=True)
+class WeightedLoss(Settings):
+    """Base of the package's own losses.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out. A loss that is not listed has 0.
+    """
 
     weight: Amount = 1.0
+    needs: ClassVar[tuple[Need, ...]] = ()
+
+
+@dataclass(frozen=True)
+class InfoNCE(WeightedLoss):
+    """Contrastive loss (2026 paper, table 6)."""
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        pairs = inputs.targets.positives, inputs.targets.masked
+        return info_nce(inputs.claims, inputs.sources, *pairs, inputs.temperature)
 
 
 def info_nce(
@@ -50,8 +115,8 @@ def info_nce(
 
 
 @dataclass(frozen=True)
-class DistillationConfig(LossConfig):
-    """Set how to learn from the scores of a re-ranker, or of any other run.
+class Distillation(WeightedLoss):
+    """Learn from the scores of a re-ranker, or of any other run.
 
     Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
     other pairs. With `candidates` the hard negatives are the teacher's own. Without, mined ones
@@ -73,16 +138,20 @@ class DistillationConfig(LossConfig):
     temperature: Positive | None = 1.0
     candidates: bool = False
 
+    needs: ClassVar[tuple[Need, ...]] = ("teacher_scores",)
+
     def check(self) -> None:
-        key = "losses.distillation"
         allowed = "false while losses.distillation.weight is 0"
-        require(self.weight > 0 or not self.candidates, f"{key}.candidates", True, allowed)
-        require(
-            self.weight == 0 or self.scores is not None,
-            f"{key}.scores",
-            self.scores,
-            "a run file with the teacher's scores, since the weight is above 0",
-        )
+        require(self.weight > 0 or not self.candidates, "candidates", True, allowed)
+        allowed = "a run file with the teacher's scores, since the weight is above 0"
+        require(self.weight == 0 or self.scores is not None, "scores", self.scores, allowed)
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        teacher = inputs.targets.teacher
+        assert teacher is not None
+        # Without one the scores were divided when they were read.
+        own = self.temperature or 1.0
+        return distillation(inputs.claims, inputs.sources, teacher, inputs.temperature, own)
 
 
 def distillation(
@@ -109,8 +178,8 @@ def distillation(
 
 
 @dataclass(frozen=True)
-class KeepBaseConfig(LossConfig):
-    """Set the penalty for leaving the base model's ranking of each batch.
+class KeepBase(WeightedLoss):
+    """Penalise leaving the base model's ranking of each batch.
 
     Args:
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
@@ -119,19 +188,44 @@ class KeepBaseConfig(LossConfig):
 
     languages: dict[str, Amount] = field(default_factory=dict)
 
+    needs: ClassVar[tuple[Need, ...]] = ("base_vectors",)
+
     @property
     def by_language(self) -> dict[str, float]:
         """Return the weights by the languages' primary subtags."""
-        return by_primary_language(self.languages, "losses.keep_base.languages")
+        return by_primary_language(self.languages, "languages")
 
     def check(self) -> None:
-        key = "losses.keep_base"
         self.by_language  # noqa: B018  it checks that no language has two weights
         require(
             self.weight == 0 or not self.languages or any(self.languages.values()),
-            f"{key}.languages",
+            "languages",
             self.languages,
             "a share above 0 for one language at least, since the weight is above 0",
+        )
+
+    def claim_weights(self, languages: Sequence[str]) -> list[float]:
+        """Return the weight of each claim by its language."""
+        by_language = self.by_language
+        if not by_language:
+            return [1.0] * len(languages)
+        return [by_language.get(language, 0.0) for language in languages]
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        from torch import tensor  # here: arguments are read before torch is imported
+
+        targets = inputs.targets
+        assert targets.base_claims is not None and targets.base_sources is not None
+        weights = tensor(self.claim_weights(targets.languages))
+        # A GPU goes on computing meanwhile.
+        weights = weights.to(inputs.claims.device, non_blocking=True)
+        return keep_base(
+            inputs.claims,
+            inputs.sources,
+            targets.base_claims,
+            targets.base_sources,
+            weights,
+            inputs.temperature,
         )
 
 
@@ -155,6 +249,17 @@ def keep_base(
     return (weights * divergence).sum() / len(weights)
 
 
+@dataclass(frozen=True)
+class Consistency(WeightedLoss):
+    """Bring a claim and its translation together."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("translations",)
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        assert inputs.targets.owners is not None
+        return consistency(inputs.claims, inputs.views, inputs.targets.owners)
+
+
 def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
     """Sum 1 - cosine of each view and its claim, divided by the number of claims.
 
@@ -168,8 +273,8 @@ def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AlignmentConfig(LossConfig):
-    """Set how the student's vectors are brought to the teacher's (LEAF, arXiv 2509.12539).
+class Alignment(WeightedLoss):
+    """Bring the student's vectors to the teacher's (LEAF, arXiv 2509.12539).
 
     Of training claims, and of titles and sentences of the pool's papers, which need no judgement:
     the student reads them as claims.
@@ -179,6 +284,11 @@ class AlignmentConfig(LossConfig):
     """
 
     most: Number | None = 10_000
+    needs: ClassVar[tuple[Need, ...]] = ("aligned_texts",)
+
+    def compute(self, inputs: LossInputs) -> Tensor:
+        assert inputs.targets.aligned is not None
+        return alignment(inputs.claims, inputs.texts, inputs.targets.aligned)
 
 
 def alignment(claims: Tensor, texts: Tensor, targets: Tensor) -> Tensor:
@@ -190,91 +300,3 @@ def alignment(claims: Tensor, texts: Tensor, targets: Tensor) -> Tensor:
     from torch import cat  # here: arguments are read before torch is imported
 
     return (cat((claims, texts)) - targets).square().sum(dim=1).mean()
-
-
-@dataclass(frozen=True)
-class LossesConfig(Settings):
-    """Set the loss to minimise: a weighted sum of terms.
-
-    Args:
-        info_nce: claim to source.
-        distillation: from a teacher's scores.
-        keep_base: from the base model's similarities.
-        consistency: between a claim and its translation.
-        alignment: to a teacher's vectors, without labels.
-    """
-
-    info_nce: InfoNCEConfig = field(default_factory=InfoNCEConfig)
-    distillation: DistillationConfig = field(default_factory=DistillationConfig)
-    keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
-    consistency: LossConfig = field(default_factory=LossConfig)
-    alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
-
-    def check(self) -> None:
-        weighted = (self.distillation, self.keep_base, self.consistency, self.alignment)
-        require(
-            any(term.weight for term in (self.info_nce, *weighted)),
-            "losses.info_nce.weight",
-            self.info_nce.weight,
-            "above 0 where no other loss is on",
-        )
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """Name the terms that `combined` computes: InfoNCE always, others if they have weight."""
-        others = {
-            "distillation": self.distillation.weight,
-            "keep_base": self.keep_base.weight,
-            "consistency": self.consistency.weight,
-            "alignment": self.alignment.weight,
-        }
-        return ("info_nce", *(name for name, weight in others.items() if weight))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossTargets:
-    """Losses' targets for this process's n claims and m sources.
-
-    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true if a source is
-    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. The
-    others are set if their loss is on: `teacher` [n, m] (NaN: no score), `base_claims` [n, d],
-    `base_sources` [m, d], `keep_weights` [n], `owners` [v], the row of each view's claim, and
-    `aligned` [n + t, d], the teacher's vectors of the claims and of t texts without labels.
-    """
-
-    positives: Tensor
-    masked: Tensor
-    teacher: Tensor | None = None
-    base_claims: Tensor | None = None
-    base_sources: Tensor | None = None
-    keep_weights: Tensor | None = None
-    owners: Tensor | None = None
-    aligned: Tensor | None = None
-
-
-def combined(
-    vectors: Sequence[Tensor], targets: LossTargets, config: LossesConfig, temperature: float
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the weighted sum, and each term before weighting (detached) by its name.
-
-    `vectors` are those of the claims [n, d], the sources [m, d], of all processes if they are
-    gathered, the claims' other representations [v, d], and the alignment's texts [t, d].
-    """
-    claims, sources, views, texts = vectors
-    pairs = targets.positives, targets.masked
-    terms = {"info_nce": info_nce(claims, sources, *pairs, temperature)}
-    if targets.teacher is not None:
-        # Without one the scores were divided when they were read.
-        own = config.distillation.temperature or 1.0
-        terms["distillation"] = distillation(claims, sources, targets.teacher, temperature, own)
-    if targets.base_claims is not None:
-        assert targets.base_sources is not None and targets.keep_weights is not None
-        base = targets.base_claims, targets.base_sources, targets.keep_weights
-        terms["keep_base"] = keep_base(claims, sources, *base, temperature)
-    if targets.owners is not None:
-        terms["consistency"] = consistency(claims, views, targets.owners)
-    if targets.aligned is not None:
-        terms["alignment"] = alignment(claims, texts, targets.aligned)
-    weighted = [getattr(config, name).weight * term for name, term in terms.items()]
-    total = sum(weighted[1:], weighted[0])
-    return total, {name: term.detach() for name, term in terms.items()}

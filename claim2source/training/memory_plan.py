@@ -211,7 +211,7 @@ def tokens_at_once(recipe: RetrieverRecipe, longest: int) -> int:
     """Count the tokens of a forward pass at most, were all texts as long as the longest."""
     train = recipe.optimisation
     sources = 1 + train.negatives if train.train == "both" else 0
-    views = 1 if recipe.losses.consistency.weight else 0
+    views = 1 if recipe.losses.needing("translations") else 0
     texts = train.batch_size * (1 + views + sources)
     if isinstance(train.chunk_tokens, int):
         return min(texts * longest, max(train.chunk_tokens, longest))

@@ -35,7 +35,8 @@ from claim2source.training.gradcache import (
     length_chunks,
     token_chunks,
 )
-from claim2source.training.losses import LossesConfig, combined
+from claim2source.training.loss_list import Losses, combined
+from claim2source.training.losses import LossInputs
 from claim2source.training.resume import CALMER, StopSignals, skipped_steps, trainable_weights
 
 if TYPE_CHECKING:
@@ -356,12 +357,12 @@ class RetrieverModule(TrainingModule):
         encoder: Encoder,
         pairs: TrainingPairs,
         config: OptimisationConfig,
-        losses: LossesConfig,
+        losses: Losses,
         optimizer_steps: int,
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__(encoder.model, config, optimizer_steps, stop)
-        self.encoder, self.pairs, self.loss_config = encoder, pairs, losses
+        self.encoder, self.pairs, self.loss_list = encoder, pairs, losses
         # Sources that a claim of the last batch was compared with.
         self.candidates = 0
 
@@ -406,8 +407,9 @@ class RetrieverModule(TrainingModule):
     def on_train_batch_end(self, *arguments: Any) -> None:
         if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
             return
-        if self.loss_config.info_nce.weight:
-            loss, temperature = self.window.means["info_nce"], self.config.temperature
+        loss = self.window.means.get("info_nce")
+        if loss is not None:
+            temperature = self.config.temperature
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
@@ -428,8 +430,9 @@ class RetrieverModule(TrainingModule):
                 else:
                     sources = gather_vectors(sources, batch.counts, batch.plan.rank)
                 self.candidates = len(sources)
-                parts = claims, sources, views, texts
-                loss, losses = combined(parts, batch, self.loss_config, self.config.temperature)
+                temperature = self.config.temperature
+                inputs = LossInputs(claims, sources, views, texts, batch, temperature)
+                loss, losses = combined(self.loss_list, inputs)
             terms.update(losses, loss=loss.detach())
             return loss
 

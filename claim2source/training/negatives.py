@@ -17,6 +17,7 @@ from claim2source.models import Encoder
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import barrier, encode_shares, gather_values
+from claim2source.training.losses import Distillation
 from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
 from claim2source.training.teacher import teachers_rows
@@ -53,7 +54,8 @@ def mine_first(
     Returns the rows, and how they were mined in lines.
     """
     run, world, train, file = session.run, session.world, data.train, session.run.config.mined
-    candidates, optimisation = recipe.losses.distillation.candidates, recipe.optimisation
+    distillation, optimisation = recipe.losses.find(Distillation), recipe.optimisation
+    candidates = distillation is not None and distillation.candidates
     counts: MiningCounts | None = None
     if file is None and not candidates and optimisation.negatives:
         counts = mine_pairs(session, recipe, train, encoder)

@@ -40,6 +40,7 @@ from claim2source.core.validate import read_json, validated
 from claim2source.models.manifest import NEW_SINCE_0_2
 from claim2source.search.choose import choice_score
 from claim2source.training.config import RunConfig
+from claim2source.training.loss_list import differing_losses
 
 MINED_FILE = "mined.jsonl"
 # Settings that may change when a run is resumed: they change no optimizer step.
@@ -124,7 +125,7 @@ class RunFolder:
             run.lock = FolderLock(folder)
         try:
             if run.replaces:
-                _refuse_inputs_within(folder, _flattened(as_plain(config)))
+                _refuse_inputs_within(folder, _named_settings(config))
                 check_aside(folder, kept_run_reason)
             if run.resumes:
                 run._continue(config)
@@ -135,13 +136,17 @@ class RunFolder:
 
     def _continue(self, config: RunConfig) -> None:
         """Read what the run has done, and check that it goes on with the settings it began with."""
-        before = _flattened(run_settings(self.path))
+        begun, wanted = run_settings(self.path), as_plain(config)
+        losses = begun.pop("losses", None), wanted.pop("losses", None)
+        before = _flattened(begun)
         if _NEWEST not in before:
             reason = "is missing, damaged or of an earlier version: the run cannot be resumed"
             raise InputError(
                 self.path / CONFIG_FILE, reason=f"{reason}; begin again with --overwrite"
             )
-        settings, defaults = (_flattened(as_plain(c)) for c in (config, type(config)()))
+        settings, defaults = _flattened(wanted), _flattened(as_plain(type(config)()))
+        if losses[1] is not None:
+            self._require_losses(*losses)
         share = before.get(_SEEN_SHARE)
         if config.data.val_seen_share is None and isinstance(share, int | float):
             settings[_SEEN_SHARE] = share
@@ -157,6 +162,15 @@ class RunFolder:
             self.file.steps, self.file.skipped_steps = None, 0
         if self.is_finished or self.state.is_file():
             self.check_history(0)
+
+    def _require_losses(self, before: object, now: object) -> None:
+        """Raise `UserError` for a resumed run with other losses; 1.0 wrote a mapping of them."""
+        try:
+            differing = list(differing_losses(before, now))
+        except ConfigError as error:
+            raise InputError(self.path / CONFIG_FILE, None, error.key, error.reason) from None
+        for key, old, new in differing:
+            raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
     def begin(self) -> None:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
@@ -289,6 +303,15 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
         inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
         if inside and key not in ("out", "store"):
             raise ConfigError(key, inside[0], "a place outside the run that is replaced")
+
+
+def _named_settings(config: RunConfig) -> dict[str, object]:
+    """Return all settings by their keys, those of losses too."""
+    settings = as_plain(config)
+    losses: dict[str, object] = {}
+    for loss in settings.get("losses", ()):
+        losses |= loss
+    return _flattened({**settings, "losses": losses})
 
 
 def _flattened(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -32,6 +32,7 @@ from claim2source.text import Rendering
 from claim2source.text.clean import split_sentences
 from claim2source.training.config import RetrieverRecipe
 from claim2source.training.distributed import World, first_before_others
+from claim2source.training.losses import Alignment
 
 if TYPE_CHECKING:
     from claim2source.models.manifest import SourceModel
@@ -226,13 +227,14 @@ class SourceTeacher:
         Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
         0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
         """
-        recipe, alignment = self.recipe, self.recipe.losses.alignment
+        recipe, losses = self.recipe, self.recipe.losses
         student, encoder, is_first = self.student, self.encoder, world.is_first
         seed = recipe.optimisation.seed
-        texts = pool_texts(train.sources, alignment.most, seed)
+        most: int | None = losses.setting("aligned_texts", "most", Alignment.most)
+        texts = pool_texts(train.sources, most, seed)
         with first_before_others(world):
             self.base = BaseVectors.encode(encoder, recipe.rendering, train, store, is_first)
-            if alignment.weight:
+            if losses.needing("aligned_texts"):
                 name = "texts without labels, teacher" if is_first else None
                 vectors, _ = encoder.encode(texts, "claim", store=store, progress=name)
                 tokens = student.tokenize(texts, "claim")

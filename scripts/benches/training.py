@@ -36,7 +36,7 @@ from claim2source.training.config import (
     RetrieverRecipe,
 )
 from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import LossesConfig
+from claim2source.training.loss_list import Losses
 from claim2source.training.module import RetrieverModule
 from scripts.benches import common
 from scripts.benches.common import SEED, Bench, Clock, Measured, largest_difference, seconds_by
@@ -170,7 +170,7 @@ def train(
     pairs = TrainingPairs(data, rows, encoder, recipe)
     preparing = seconds_by(clock) - started
     sampler = BatchSampler(range(len(rows)), optimisation.batch_size, epochs=1)
-    module = RetrieverModule(encoder, pairs, optimisation, LossesConfig(), sampler.optimizer_steps)
+    module = RetrieverModule(encoder, pairs, optimisation, Losses(), sampler.optimizer_steps)
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="gpu" if encoder.device.type == "cuda" else "cpu",

@@ -27,7 +27,7 @@ from claim2source.training.config import (
     RetrieverRecipe,
 )
 from claim2source.training.data import TrainingData, load_data
-from claim2source.training.losses import LossesConfig
+from claim2source.training.loss_list import Losses
 from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
 from tests.models.layout import declare
@@ -104,7 +104,7 @@ def dataset_of(claims: Sequence[Claim], sources: Sequence[Source], split: str = 
 def recipe_of(
     negatives: int = 1,
     rendering: Rendering | None = None,
-    losses: LossesConfig | None = None,
+    losses: Losses | None = None,
     rotate: bool = False,
     **optimisation: Any,
 ) -> RetrieverRecipe:
@@ -114,7 +114,7 @@ def recipe_of(
         optimisation=OptimisationConfig(negatives=negatives, **optimisation),
         mining=MiningConfig(max_title_similarity=None),
         batches=BatchesConfig(rotate_negatives=rotate),
-        losses=losses or LossesConfig(),
+        losses=losses or Losses(),
     )
 
 

@@ -17,7 +17,8 @@ from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.losses import DistillationConfig, KeepBaseConfig, LossesConfig
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Distillation, KeepBase
 from tests.training.small import dataset_of, mined_row, recipe_of
 
 NAN = float("nan")
@@ -64,10 +65,8 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     claims, positives, masked, teacher, weights = EXPECTED[rank]
     data, rendering = dataset_of(CLAIMS, SOURCES), Rendering("bilingual", "title")
     base = BaseVectors.encode(encoder, rendering, data, Store(tmp_path))
-    losses = LossesConfig(
-        distillation=DistillationConfig(1.0, Path("unused")),
-        keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
-    )
+    keep_base = KeepBase(1.0, {"en": 0.75, "de": 0.5})
+    losses = Losses([Distillation(1.0, Path("unused")), keep_base])
     recipe = recipe_of(1, rendering, losses, train="query_only" if query_only else "both")
     pairs = TrainingPairs(data, ROWS, encoder, recipe, base=base, teacher=TEACHER)
     batch = pairs.batch(plan_of(rank))
@@ -81,14 +80,12 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     assert batch.counts == (3, 3)
     assert batch.positives.tolist() == positives
     assert torch.equal(batch.masked, cells(masked))
-    assert batch.teacher is not None and batch.keep_weights is not None
+    assert batch.teacher is not None
     assert torch.equal(batch.teacher.nan_to_num(-99.0), torch.tensor(teacher).nan_to_num(-99.0))
-    assert batch.keep_weights.tolist() == weights
+    assert keep_base.claim_weights(batch.languages) == weights
     require_same(batch.base_claims, encoder.encode(texts, "claim")[0])
     require_same(batch.base_sources, encoder.encode(source_texts, "source")[0])
-    alike = recipe_of(1, rendering, LossesConfig(keep_base=KeepBaseConfig(1.0)))
-    same = TrainingPairs(data, ROWS, encoder, alike, base=base).batch(plan_of(rank)).keep_weights
-    assert same is not None and same.tolist() == [1.0] * len(claims)
+    assert KeepBase(1.0).claim_weights(batch.languages) == [1.0] * len(claims)
     if query_only:
         require_same(batch.fixed_sources, encoder.encode(source_texts, "source")[0])
     else:

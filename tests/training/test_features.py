@@ -21,7 +21,8 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
-from claim2source.training.losses import LossConfig, LossesConfig, combined
+from claim2source.training.loss_list import Losses, combined
+from claim2source.training.losses import Consistency, InfoNCE, LossInputs
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import negatives_table
 from tests.training.small import (
@@ -104,7 +105,7 @@ def test_texts_that_repeat_are_encoded_once(
     claims = tuple(Claim(str(i), text, golds=("abcd"[i],)) for i, text in enumerate(posts))
     sources = tuple(Source(*fields, "A study.") for fields in zip("abcde", topics, strict=True))
     rows = [mined_row(c.id, c.golds[0], "e") for c in claims]
-    losses = LossesConfig()
+    losses = Losses()
     data = dataset_of(claims, sources)
     pairs = TrainingPairs(data, rows, encoder, recipe_of(losses=losses))
     config = OptimisationConfig(temperature=0.05, chunk_size=chunk_size)
@@ -118,7 +119,7 @@ def test_texts_that_repeat_are_encoded_once(
         return gradient_of
 
     vectors = encoder.vectors(encoder.collate(texts)).split([4, len(batch.sources), 0, 0])
-    loss, _ = combined(vectors, batch, losses, 0.05)
+    loss, _ = combined(losses, LossInputs(*vectors, batch, 0.05))
     loss.backward()
     expected = gradients()
 
@@ -145,7 +146,7 @@ def test_each_epoch_shows_another_view(
 ) -> None:
     train = load(setup[1], "train")
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:4]]
-    losses = LossesConfig(consistency=LossConfig(1.0))
+    losses = Losses([InfoNCE(), Consistency()])
     pairs = TrainingPairs(train, rows, encoder, recipe_of(0, Rendering(form), losses))
     german = [i for i, c in enumerate(train.claims[:4]) if c.lang == "de"]
     assert german

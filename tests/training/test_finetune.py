@@ -48,6 +48,12 @@ from tests.training.small import (
     small_config,
 )
 
+OUR_LOSS = "[{info_nce: {}}]"
+OWN_LOSSES = (
+    "[{info_nce: {}}, {tests.training.own_losses.Uniformity: {weight: 0.1}}, "
+    "{tests.training.own_losses.NearBase: {weight: 0.2}}]"
+)
+
 
 @pytest.fixture(scope="module")
 def finished(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -222,20 +228,28 @@ def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("_sigint")
 @pytest.mark.parametrize(
-    ("tuning", "batches", "accumulation", "end"),
+    ("tuning", "batches", "accumulation", "end", "losses"),
     [
-        ("lora", 2, 2, "SIGTERM"),
-        pytest.param("full", 3, 1, "power", marks=pytest.mark.slow),
-        pytest.param("full", 2, 1, "SIGINT", marks=pytest.mark.slow),
-        pytest.param("lora", 3, 1, "power", marks=pytest.mark.slow),
+        ("lora", 2, 2, "SIGTERM", OUR_LOSS),
+        ("lora", 3, 1, "power", OWN_LOSSES),
+        pytest.param("full", 3, 1, "power", OUR_LOSS, marks=pytest.mark.slow),
+        pytest.param("full", 2, 1, "SIGINT", OWN_LOSSES, marks=pytest.mark.slow),
+        pytest.param("lora", 3, 1, "power", OUR_LOSS, marks=pytest.mark.slow),
     ],
 )
 def test_resuming_gives_the_same_losses_and_weights(
-    tuning: str, batches: int, accumulation: int, end: str, setup: tuple[Path, Path], tmp_path: Path
+    tuning: str,
+    batches: int,
+    accumulation: int,
+    end: str,
+    losses: str,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
 ) -> None:
     """After a power cut in a save, and after a signal: the step is finished, then saved.
 
-    Without `save_every` an epoch is saved at its last step, and again when it is scored.
+    Without `save_every` an epoch is saved at its last step, and again when it is scored. Losses of
+    one's own may draw random numbers.
     """
     interval = 1 if end == "power" else 0
     extra: dict[str, Any] = {
@@ -245,6 +259,7 @@ def test_resuming_gives_the_same_losses_and_weights(
         "lora__r": 4,
         "optimisation__accumulation": accumulation,
         "optimisation__save_every": interval,
+        "losses": losses,
     }
     finetune(small_config(*setup, tmp_path / "whole", **extra))
     saves: list[int] = []

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch, enable_checkpointing
 from claim2source.training.gradcache import GradCache, length_chunks, token_chunks
-from claim2source.training.losses import info_nce
+from claim2source.training.loss_list import Losses, combined
+from claim2source.training.losses import LossInputs, LossTargets
 from claim2source.training.resume import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
+from tests.training.own_losses import NearBase, Uniformity
 from tests.training.small import relative_gap, save_small_model
 
 TEXTS = [
@@ -92,12 +94,27 @@ def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> 
     return encoder
 
 
-def batch_loss(temperature: float) -> Callable[[torch.Tensor], torch.Tensor]:
+LOSSES = {
+    "ours": Losses(),
+    "own": Losses([Uniformity(0.3), NearBase(0.2, noise=0.0)]),
+}
+
+
+def batch_loss(
+    temperature: float, losses: Losses = LOSSES["ours"]
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def loss(vectors: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            claims, sources = vectors[:4], vectors[4:]
+            claims, sources, views = vectors[:4], vectors[4:9], vectors[9:]
             masked = torch.zeros(4, len(sources), dtype=torch.bool)
-            return info_nce(claims, sources, torch.arange(4), masked, temperature)
+            targets = LossTargets(
+                positives=torch.arange(4),
+                masked=masked,
+                base_claims=torch.ones_like(claims).div(8).detach(),
+                owners=torch.tensor([0, 2]),
+            )
+            inputs = LossInputs(claims, sources, views, views[:0], targets, temperature)
+            return combined(losses, inputs)[0]
 
     return loss
 
@@ -112,6 +129,7 @@ def gradients(
     *,
     seed: int = 5,
     autocast: bool = False,
+    losses: Losses = LOSSES["ours"],
 ) -> tuple[float, dict[str, torch.Tensor]]:
     encoder.model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
@@ -126,7 +144,7 @@ def gradients(
         else nullcontext()
     )
     with context:
-        cache = GradCache(chunks, vectors, batch_loss(temperature), whole)
+        cache = GradCache(chunks, vectors, batch_loss(temperature, losses), whole)
         loss = cache.forward()
         cache.backward(loss)
     gradient_of = {
@@ -138,23 +156,25 @@ def gradients(
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 11, 50])
-@pytest.mark.parametrize("temperature", [0.02, 1.0])
+@pytest.mark.parametrize(("temperature", "name"), [(0.02, "ours"), (1.0, "ours"), (1.0, "own")])
 def test_gradients_are_the_plain_ones_with_dropout(
-    folder: Path, encode: Any, size: int, temperature: float
+    folder: Path, encode: Any, size: int, temperature: float, name: str
 ) -> None:
+    """Of losses of one's own too."""
+    losses = LOSSES[name]
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
-    reference = gradients(True, encoder, encode, tokens, chunks, temperature)
+    reference = gradients(True, encoder, encode, tokens, chunks, temperature, losses=losses)
     after = random_state()["cpu"]
-    chunked = gradients(False, encoder, encode, tokens, chunks, temperature)
+    chunked = gradients(False, encoder, encode, tokens, chunks, temperature, losses=losses)
     assert chunked[0] == pytest.approx(reference[0], rel=1e-6)
     assert relative_gap(reference[1], chunked[1]) < 1e-5
     # The RNG state is that after the plain pass, or the next step would differ.
     assert torch.equal(after, random_state()["cpu"])
     # Dropout is on, and it matters: another RNG state gives other gradients.
-    reseeded = gradients(False, encoder, encode, tokens, chunks, temperature, seed=6)
+    reseeded = gradients(False, encoder, encode, tokens, chunks, temperature, seed=6, losses=losses)
     assert relative_gap(reference[1], reseeded[1]) > 1e-2
 
 

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from claim2source.training.loss_list import Losses, combined
 from claim2source.training.losses import (
-    DistillationConfig,
-    InfoNCEConfig,
-    KeepBaseConfig,
-    LossConfig,
-    LossesConfig,
+    Alignment,
+    Consistency,
+    Distillation,
+    InfoNCE,
+    KeepBase,
+    LossInputs,
     LossTargets,
-    combined,
     consistency,
     distillation,
     info_nce,
     keep_base,
 )
+from tests.training.own_losses import Uniformity
 
 NAN = math.nan
 
@@ -141,11 +143,15 @@ def test_consistency_is_one_minus_cosine_over_all_claims() -> None:
 
 
 def test_the_sum_is_weighted_and_every_term_is_named() -> None:
-    config = LossesConfig(
-        InfoNCEConfig(0.5),
-        DistillationConfig(2.0, Path("x")),
-        KeepBaseConfig(3.0),
-        LossConfig(5.0),
+    losses = Losses(
+        [
+            InfoNCE(0.5),
+            Distillation(2.0, Path("x")),
+            KeepBase(3.0),
+            Consistency(5.0),
+            Uniformity(7.0),
+            Alignment(0.0),
+        ]
     )
     masked = torch.zeros(3, 5, dtype=torch.bool)
     masked[0, 4] = True
@@ -155,18 +161,19 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
         teacher=torch.randn(3, 5),
         base_claims=unit(3, 8, seed=5),
         base_sources=unit(5, 8, seed=6),
-        keep_weights=torch.ones(3),
+        languages=("en", "de", "fr"),
         owners=torch.tensor([0, 2]),
     )
     vectors = unit(3, 8), unit(5, 8, seed=1), unit(2, 8, seed=7), unit(1, 8)[:0]
-    total, terms = combined(vectors, targets, config, 0.05)
+    total, terms = combined(losses, LossInputs(*vectors, targets, 0.05))
     weights = {
         "info_nce": 0.5,
         "distillation": 2,
         "keep_base": 3,
         "consistency": 5,
+        "tests.training.own_losses.Uniformity": 7,
     }
     assert terms.keys() == weights.keys()
-    assert len({round(float(term), 5) for term in terms.values()}) == 4
+    assert len({round(float(term), 5) for term in terms.values()}) == 5
     expected = sum(weights[name] * float(term) for name, term in terms.items())
     assert float(total) == pytest.approx(expected, rel=1e-5)

@@ -22,7 +22,7 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
 from claim2source.training.config import StepsConfig
 from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import LossesConfig
+from claim2source.training.loss_list import Losses
 from claim2source.training.module import (
     CollatedBatch,
     RetrieverModule,
@@ -60,7 +60,7 @@ def small_pairs(folder: Path, **settings: Any) -> tuple[TrainingPairs, Retriever
     rendering = Rendering("bilingual", "metadata")
     recipe = recipe_of(0, rendering, temperature=0.3, **settings)
     pairs = TrainingPairs(train, rows, encoder, recipe)
-    return pairs, RetrieverModule(encoder, pairs, recipe.optimisation, LossesConfig(), 5)
+    return pairs, RetrieverModule(encoder, pairs, recipe.optimisation, Losses(), 5)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])

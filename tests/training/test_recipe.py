@@ -22,7 +22,8 @@ from claim2source.training.config import (
     OptimisationConfig,
     TeacherConfig,
 )
-from claim2source.training.losses import InfoNCEConfig, LossesConfig
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import InfoNCE
 from claim2source.training.reranker_config import (
     FirstStageConfig,
     RerankerConfig,
@@ -51,7 +52,7 @@ RETRIEVER = (
         model=ModelConfig("org/model"),
         mining=MiningConfig(hard=2),
         batches=BatchesConfig(order="language"),
-        losses=LossesConfig(info_nce=InfoNCEConfig(weight=0.5)),
+        losses=Losses([InfoNCE(weight=0.5)]),
         teacher=TeacherConfig("org/teacher"),
         self_check=True,
     ),

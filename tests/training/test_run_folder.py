@@ -19,7 +19,8 @@ from claim2source.core.report import Epoch
 from claim2source.models import Manifest, resolve
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
-from claim2source.training.losses import DistillationConfig
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Distillation, InfoNCE
 from claim2source.training.run_folder import RunFolder
 from tests.shared_data import FIXTURES
 from tests.training.small import small_config, small_setup
@@ -89,7 +90,7 @@ def test_a_folder_of_the_users_is_no_run(
         ({"data__report_split": "nowhere"}, "nowhere"),
         ({"mined": Path("no-such.jsonl")}, "no-such.jsonl"),
         ({"tuning": "lora", "lora__targets": ("q_proj",)}, "lora.targets"),
-        ({"losses__distillation": DistillationConfig(0.5, Path("no.trec"))}, "no.trec"),
+        ({"losses": Losses([InfoNCE(), Distillation(0.5, Path("no.trec"))])}, "no.trec"),
         ({"after": Path("no-such.yaml")}, "no-such.yaml"),
     ],
 )

@@ -18,23 +18,24 @@ from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.distributed import World, chosen_strategy
-from claim2source.training.losses import (
-    DistillationConfig,
-    KeepBaseConfig,
-    LossConfig,
-    LossesConfig,
-)
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Consistency, Distillation, InfoNCE, KeepBase
 from claim2source.training.module import RetrieverModule
+from tests.training.own_losses import Uniformity
 from tests.training.small import mined_row, recipe_of, small_encoder
 from tests.training.test_module import Gradients, quiet_trainer
 
 PER_BATCH = 16
 
 
-EVERY_LOSS = LossesConfig(
-    distillation=DistillationConfig(0.5, Path("unused"), 2.0),
-    keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
-    consistency=LossConfig(0.7),
+EVERY_LOSS = Losses(
+    [
+        InfoNCE(),
+        Distillation(0.5, Path("unused"), 2.0),
+        KeepBase(0.3, {"de": 1.0, "en": 0.2}),
+        Consistency(0.7),
+        Uniformity(0.4),
+    ]
 )
 
 

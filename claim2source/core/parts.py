@@ -1,0 +1,46 @@
+"""Read a setting that is a list of named objects, from YAML and from flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+
+class NamedParts:
+    """Base of a setting that is a list of objects, each written as `{NAME: {its settings}}`.
+
+    `known` are the classes that have a short name: `--help` explains their keys. A flag
+    `--KEY.NAME.SETTING` changes one object of the list, or adds it; NAME may be a dotted path.
+    """
+
+    known: ClassVar[Mapping[str, type]] = {}
+
+    @classmethod
+    def read(cls, key: str, value: object) -> Self:
+        """Make the objects of YAML's list. Raises `UserError`."""
+        raise NotImplementedError
+
+    @classmethod
+    def changed(cls, listed: list[Any], changes: Mapping[str, Any]) -> list[Any]:
+        """Change objects of a list by their names; add those that it does not have."""
+        raise NotImplementedError
+
+    def as_plain(self) -> list[Any]:
+        """Return the list as it is written."""
+        raise NotImplementedError
+
+
+def parts_kind(hint: object) -> type[NamedParts] | None:
+    """Return the class of a setting that is a list of named objects; None for any other."""
+    return hint if isinstance(hint, type) and issubclass(hint, NamedParts) else None
+
+
+def flag_path(key: str, hint: object) -> list[str]:
+    """Split a flag's key at its dots, but not the dotted path that names an object of a list.
+
+    `hint` is the type of the key's first part.
+    """
+    first, *rest = key.split(".")
+    if len(rest) > 2 and parts_kind(hint) is not None:
+        return [first, ".".join(rest[:-1]), rest[-1]]
+    return [first, *rest]
