@@ -32,12 +32,14 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
 
     items = [tuple(item) for item in keys]
     for first, *rest in filter(None, items):
-        for item in rest:
-            parent[root(item)] = root(first)
+        for other in rest:
+            parent[root(other)] = root(first)
     number: dict[object, int] = {}
     groups: list[int] = []
     for position, item in enumerate(items):
-        group = root(item[0]) if item else (position,)
+        group: object = (position,)
+        if item:
+            group = root(item[0])
         groups.append(number.setdefault(group, len(number)))
     return groups
 
