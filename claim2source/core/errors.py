@@ -67,12 +67,8 @@ class Problem:
 
     def __str__(self) -> str:
         position = self.file if self.line is None else f"{self.file}:{self.line}"
-        text = (
-            f"{position}: {self.field}: {self.reason}"
-            if self.field
-            else f"{position}: {self.reason}"
-        )
-        return printable_line(text)
+        parts = [position, self.field, self.reason] if self.field else [position, self.reason]
+        return printable_line(": ".join(parts))
 
 
 class InputError(UserError):

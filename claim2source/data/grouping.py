@@ -37,7 +37,9 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
     number: dict[object, int] = {}
     groups: list[int] = []
     for position, item in enumerate(items):
-        group: object = root(item[0]) if item else (position,)
+        group: object = (position,)
+        if item:
+            group = root(item[0])
         groups.append(number.setdefault(group, len(number)))
     return groups
 

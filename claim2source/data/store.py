@@ -103,14 +103,16 @@ class Store:
                 digest = (file.metadata() or {}).get("sha256")
             _check_digest(digest, *(parts[name] for name in _RUN_PARTS))
             texts = json.loads(parts["texts"].tobytes())
-            pool = texts["pool"]
+            pool = None
+            if texts["pool"] is not None:
+                pool = {claim: frozenset(ids) for claim, ids in texts["pool"].items()}
             run = Run(
                 tuple(texts["claims"]),
                 parts["offsets"],
                 parts["codes"],
                 np.array(texts["sources"], dtype=object),
                 parts["scores"],
-                None if pool is None else {claim: frozenset(ids) for claim, ids in pool.items()},
+                pool,
             )
             return StoredRun(run, texts["about"])
         return None
@@ -118,10 +120,13 @@ class Store:
     def put_run(self, made_by: MadeBy, run: Run, about: Mapping[str, Any] | None = None) -> None:
         """Store a run, with its candidates and JSON values about it, under all that made it."""
         used_codes, codes = np.unique(run.codes, return_inverse=True)
+        pool = None
+        if run.pool is not None:
+            pool = {claim: sorted(ids) for claim, ids in run.pool.items()}
         texts = {
             "claims": run.claim_ids,
             "sources": run.vocabulary[used_codes].tolist(),
-            "pool": None if run.pool is None else {c: sorted(ids) for c, ids in run.pool.items()},
+            "pool": pool,
             "about": dict(about or {}),
         }
         parts: dict[str, np.ndarray] = {

@@ -13,9 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import BufferedReader, TextIOWrapper
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import file_error
+
+if TYPE_CHECKING:
+    import _csv
 
 
 def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
@@ -135,18 +139,7 @@ def tsv_rows(
     csv.field_size_limit(sys.maxsize)  # a cell of `preds` may list thousands of ids
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            reason = "a quote that is not closed" if "end of data" in str(error) else str(error)
-            problems.add(path, number, None, f"broken row: {reason}")
-            continue
-        if not any(cell.strip() for cell in cells):
-            continue
+    for number, cells in _csv_rows(reader, path, problems):
         if header is None:
             header = [cell.strip() for cell in cells]
             errors = _header_errors(header, columns, only)
@@ -159,6 +152,26 @@ def tsv_rows(
             problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
         else:
             yield number, [cells[position] for position in positions]
+
+
+def _csv_rows(
+    reader: _csv.Reader, path: Path, problems: Problems
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line and the cells of every row that can be read and is not blank."""
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            reason = str(error)
+            if "end of data" in reason:
+                reason = "a quote that is not closed"
+            problems.add(path, number, None, f"broken row: {reason}")
+            continue
+        if any(cell.strip() for cell in cells):
+            yield number, cells
 
 
 def _header_errors(
