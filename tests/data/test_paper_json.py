@@ -100,7 +100,7 @@ def test_items_of_reference_managers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ('{"data": [{"paperId": "x", "title": "t"}]}', "work 1: is a record of Semantic Scholar"),
         ('{\n "_id": "1",\n "title": }', r"a\.json:3: broken JSON"),
@@ -117,7 +117,7 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "why"), UNKNOWN)
+@pytest.mark.parametrize(("record", "reason"), UNKNOWN)
 def test_an_unknown_key_beside_a_missing_one_is_refused(
     tmp_path: Path, record: dict[str, Any], reason: str
 ) -> None:

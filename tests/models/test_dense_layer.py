@@ -130,7 +130,7 @@ REFUSED: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("why", REFUSED)
+@pytest.mark.parametrize("reason", REFUSED)
 def test_a_layer_we_cannot_compute_is_one_line(tmp_path: Path, reason: str) -> None:
     folder = save_t5(tmp_path)
     REFUSED[reason](folder)
