@@ -129,7 +129,7 @@ except UserError as error:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         (["--device", "cuda"], "cpu: there is no GPU here"),
         (["--model", "multilingual-e5-smal", "--offline"], "did you mean"),
@@ -388,7 +388,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "why"), REFUSED)
+@pytest.mark.parametrize(("text", "reason"), REFUSED)
 def test_a_pipeline_with_another_first_stage_is_refused(
     ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, reason: str
 ) -> None:
@@ -435,7 +435,7 @@ WRONG: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "why"), WRONG)
+@pytest.mark.parametrize(("words", "reason"), WRONG)
 def test_what_is_wrong_is_said_in_one_line(
     ask: Callable[..., str], words: list[str], reason: str
 ) -> None:
