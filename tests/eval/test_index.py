@@ -222,7 +222,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         (["--undo", "--claims", "demo"], "claims: is not read with --undo"),
         (["--undo", "--delete", "gone.txt"], "delete: is not read with --undo"),

@@ -161,7 +161,7 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         (["--against=nobody"], "against: 'nobody'"),
         (["--baseline=translated"], "baseline: no such key"),

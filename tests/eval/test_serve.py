@@ -35,7 +35,7 @@ GOOD = "a-token-of-twenty-signs"
 
 
 @pytest.mark.parametrize(
-    ("words", "token", "why"),
+    ("words", "token", "reason"),
     [
         (["--host", "0.0.0.0"], None, "host: '0.0.0.0' is not allowed; .*need a token"),
         (["--host", "example.org"], None, "need a token: --token_file, or CLAIM2SOURCE_TOKEN"),

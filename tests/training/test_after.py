@@ -250,7 +250,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("stages: p.yaml\n", "p.yaml: no such file"),
         ("stages: wrong.yaml\n", "wrong.yaml:2: wrong: .*'nosuch' is not allowed"),
