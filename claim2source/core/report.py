@@ -542,6 +542,7 @@ class Report(Strict):
             older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             cause = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError(path, field="version", reason=cause)
+        _upgrade(raw)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
@@ -564,6 +565,18 @@ class Report(Strict):
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
+
+
+def _upgrade(raw: dict[str, Any]) -> None:
+    """Give what a merge chose, once a whole report's, to its system; drop approximate indexes."""
+    systems = raw.get("systems")
+    systems = systems if isinstance(systems, dict) else {}
+    for system in systems.values():
+        if isinstance(system, dict):
+            system.pop("index", None)
+    choices, chosen = raw.pop("choices", None), systems.get(str(raw.get("chosen")))
+    if choices and isinstance(chosen, dict) and not chosen.get("choices"):
+        chosen["choices"] = choices
 
 
 def location_error(text: str) -> str | None:

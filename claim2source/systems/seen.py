@@ -215,5 +215,6 @@ def val_shares(data: DataRecord) -> tuple[float, int, float]:
     """Return share, seed and share of seen papers of a training's val; defaults fill gaps."""
     share = VAL_SHARE if data.val_share is None else data.val_share
     seed = VAL_SEED if data.val_seed is None else data.val_seed
-    seen_share = VAL_SHARE if data.val_seen_share is None else data.val_seen_share
-    return share, seed, seen_share
+    # A manifest with a share but without one of seen papers: its val has unseen papers only.
+    unsaid = VAL_SHARE if data.val_share is None else 0.0
+    return share, seed, unsaid if data.val_seen_share is None else data.val_seen_share

@@ -14,6 +14,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
+    Choice,
     Comparison,
     FamilyResult,
     Intervals,
@@ -240,6 +241,17 @@ def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, message: str) -> N
         path.write_text(text)
         with pytest.raises(InputError, match="report.json.*(not JSON|is not a JSON object)"):
             Report.read(tmp_path)
+
+
+def test_what_an_older_merge_chose_is_of_the_chosen_system(tmp_path: Path) -> None:
+    report = Report.read(save(tmp_path))
+    choice = Choice("scale", {"scale": 0.5}, 0.6, "val", 30)
+    rows = {"model": replace(report.systems["model"], choices=(choice,))}
+    report = replace(report, systems=rows, chosen="model")
+    raw = report.to_json()
+    raw["choices"] = raw["systems"]["model"].pop("choices")
+    (tmp_path / "report.json").write_text(json.dumps(raw))
+    assert Report.read(tmp_path) == report
 
 
 def test_headline_scores_stand_at_the_top_and_are_read_back(tmp_path: Path) -> None:
