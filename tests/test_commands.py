@@ -72,7 +72,7 @@ def read(program: str, words: Sequence[str]) -> Any:
     if program == "scripts/bench.py":
         return read_bench(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
-    if result := re.search(r"from (claim2source\.pipeline\.\w+) import", source):
+    if result := re.search(r"from (claim2source\.evaluation\.\w+) import", source):
         source += (REPOSITORY / f"{result[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
