@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import product
@@ -183,40 +183,23 @@ def choose(
     first = best[0]
     if rule == "best":
         if group is not None:
-            group_members = [setting for setting in best if group(setting) == group(first)]
-            first = group_members[len(group_members) // 2]
+            first = _middle_of_group(best, group)
         selected = first
     else:
-        differences = np.stack([candidates[first] - values for values in candidates.values()])
-        errors = standard_errors(differences, weighing.groups, weighing.weights)
-        error = dict(zip(candidates, errors.tolist(), strict=True))
+        error = _errors_from_best(candidates, first, weighing)
         floor_score = -np.inf if floor is None else scores[floor]
-        near = [
-            setting
-            for setting, score in scores.items()
-            if score >= floor_score and round(top - score - error[setting], 12) <= 0
-        ]
-        steps = {setting: float(position) for position, setting in enumerate(candidates)}
-        far = {
-            setting: steps[setting] if distance is None else distance(setting) for setting in near
-        }
-        selected = min(
-            near, key=lambda setting: (round(far[setting], 12), -scores[setting], steps[setting])
-        )
+        near = _near_best(scores, error, top, floor_score)
+        selected = _nearest_to_default(near, scores, distance)
         if scores[selected] == top:
             first = selected
-    recorded = tuple(
-        Trial(
-            settings(setting),
-            scores[setting],
-            tables[setting] if tables is not None else weighing.table(values),
-        )
-        for setting, values in candidates.items()
-    )
-    all_settings = [settings(setting) for setting in candidates]
-    varied = {
-        k: v for k, v in settings(first).items() if any(item.get(k) != v for item in all_settings)
-    }
+    reason = ""
+    if selected != first:
+        varied = _varied_settings(settings(first), map(settings, candidates))
+        reason = _reason_for_choice(varied, top, scores[selected], error[selected])
+    tried: list[Trial] = []
+    for setting, values in candidates.items() if trials else ():
+        table = weighing.table(values) if tables is None else tables[setting]
+        tried.append(Trial(settings(setting), scores[setting], table))
     return selected, Choice(
         name,
         settings(selected),
@@ -225,17 +208,66 @@ def choose(
         len(weighing.claim_ids),
         metric=weighing.metric,
         note=note,
-        tried=recorded if trials else (),
+        tried=tuple(tried),
         rule=rule,
         seen_share=weighing.seen_share,
         best=settings(first),
         best_score=scores[first],
         error=error[selected],
         compared=len(candidates),
-        why=""
-        if selected == first
-        else _reason_for_choice(varied, top, scores[selected], error[selected]),
+        why=reason,
     )
+
+
+def _middle_of_group(best: Sequence[Setting], group: Callable[[Setting], Any]) -> Setting:
+    """Return the middle one of the settings that are in the first one's group."""
+    members = [setting for setting in best if group(setting) == group(best[0])]
+    return members[len(members) // 2]
+
+
+def _errors_from_best(
+    candidates: Mapping[Setting, np.ndarray], best: Setting, weighing: Weighing
+) -> dict[Setting, float]:
+    """Compute the standard error of each setting's difference from the best one."""
+    differences = np.stack([candidates[best] - values for values in candidates.values()])
+    errors = standard_errors(differences, weighing.groups, weighing.weights)
+    return dict(zip(candidates, errors.tolist(), strict=True))
+
+
+def _near_best(
+    scores: Mapping[Setting, float], error: Mapping[Setting, float], top: float, floor: float
+) -> list[Setting]:
+    """List the settings within one standard error of the best score, none below the floor."""
+    near = []
+    for setting, score in scores.items():
+        if score >= floor and round(top - score - error[setting], 12) <= 0:
+            near.append(setting)
+    return near
+
+
+def _nearest_to_default(
+    near: Sequence[Setting],
+    scores: Mapping[Setting, float],
+    distance: Callable[[Setting], float] | None,
+) -> Setting:
+    """Choose the setting nearest to the default; of equally near ones the best, then the first."""
+    steps = {setting: float(position) for position, setting in enumerate(scores)}
+
+    def rank(setting: Setting) -> tuple[float, float, float]:
+        far = steps[setting] if distance is None else distance(setting)
+        return round(far, 12), -scores[setting], steps[setting]
+
+    return min(near, key=rank)
+
+
+def _varied_settings(best: Settings, others: Iterable[Settings]) -> Settings:
+    """Keep the settings of the best one that differ among all."""
+    all_settings = list(others)
+    varied = {}
+    for key, value in best.items():
+        if any(item.get(key) != value for item in all_settings):
+            varied[key] = value
+    return varied
 
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:

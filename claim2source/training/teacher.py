@@ -75,7 +75,29 @@ def read_teacher(
     ignored. Raises `InputError`, which names the `key`, if there is no file, or it has none of
     the claims, names a source that the data set does not have, or scores a claim in two files.
     """
-    files = sorted(path.glob("*.trec")) if path.is_dir() else [path]
+    files = _run_files(path, key)
+    scores = _scores_in(files, train)
+    if not scores:
+        raise InputError(path, field="claim", reason="scores no claim of the training split")
+    spread = None
+    if temperature is None:
+        spread = _mean_spread(scores)
+        scores = {
+            claim: {source: score / spread for source, score in row.items()}
+            for claim, row in scores.items()
+        }
+    hashes = [file_hash(file) for file in files]
+    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
+    return Teacher(scores, spread, len(train.claims), sha256)
+
+
+def _run_files(path: Path, key: str) -> list[Path]:
+    """List the run that is named, or those of the folder. Raises `InputError` if there is none."""
+    if not path.is_dir():
+        if not path.is_file():
+            raise InputError(path, field=key, reason="no such file")
+        return [path]
+    files = sorted(path.glob("*.trec"))
     if not files:
         names = sorted(file.name for file in path.iterdir())[:3]
         holds = f"holds {', '.join(names)} .." if names else "is empty"
@@ -83,29 +105,37 @@ def read_teacher(
         raise InputError(path, field=key, reason=reason)
     if not files[0].is_file():
         raise InputError(path, field=key, reason="no such file")
-    source_ids, spread = {source.id for source in train.sources}, None
+    return files
+
+
+def _scores_in(files: Sequence[Path], train: Dataset) -> dict[str, Mapping[str, float]]:
+    """Read the scores of training claims: each claim from one file, sources of the data set."""
+    source_ids = {source.id for source in train.sources}
     golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
     for file in files:
         run = named_as(read_run(file), golds).run
         for claim in golds:
-            if not (scored := run.scored(claim)):
+            scored = run.scored(claim)
+            if not scored:
                 continue
             if claim in scores:
                 raise InputError(file, field="claim", reason=f"{claim} is in another file too")
-            if wrong := next((source for source in scored if source not in source_ids), None):
-                raise InputError(file, field="source", reason=f"{wrong} is not in the data set")
+            for source in scored:
+                if source not in source_ids:
+                    raise InputError(
+                        file, field="source", reason=f"{source} is not in the data set"
+                    )
             scores[claim] = scored
-    if not scores:
-        raise InputError(path, field="claim", reason="scores no claim of the training split")
-    if temperature is None:
-        rows = [list(scored.values()) for scored in scores.values() if len(scored) > 1]
-        # The mean standard deviation of a claim's scores; 1 where no claim's scores differ.
-        by = spread = (statistics.fmean(map(statistics.pstdev, rows)) if rows else 0.0) or 1.0
-        scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
-    hashes = [file_hash(file) for file in files]
-    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
-    return Teacher(scores, spread, len(train.claims), sha256)
+    return scores
+
+
+def _mean_spread(scores: Mapping[str, Mapping[str, float]]) -> float:
+    """Average the standard deviations of claims' scores; 1 if no claim's scores differ."""
+    rows = [list(scored.values()) for scored in scores.values() if len(scored) > 1]
+    if not rows:
+        return 1.0
+    return statistics.fmean(map(statistics.pstdev, rows)) or 1.0
 
 
 def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> list[MinedRow]:
