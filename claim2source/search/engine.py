@@ -62,14 +62,12 @@ from claim2source.search.probes import (
 )
 from claim2source.search.rows import (
     EVERYWHERE,
-    PAPER,
     Rows,
     Where,
     paper_schema,
-    paper_stamp,
     papers_table,
     read_vectors,
-    to_paper,
+    with_notices,
 )
 from claim2source.search.table import (
     PaperTable,
@@ -329,7 +327,7 @@ class Engine(PaperTable):
             with self._with_named_errors():
                 query = self._table.search().where(id_filter(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
-            table = _with_notices(table, changed)
+            table = with_notices(table, changed)
             self._mark_stale()
             self._merge(table)
         return len(ids)
@@ -567,19 +565,6 @@ class Engine(PaperTable):
         for claim in claims:
             hits[claim.id] = self.dense(vectors[claim.id], k, where.within(claim.candidates))
         return hits
-
-
-def _with_notices(table: pyarrow.Table, notices: Mapping[str, str]) -> pyarrow.Table:
-    """Write notices of retraction, by id, into rows of papers, and what hashes these."""
-    states = [notices[key] for key in table["id"].to_pylist()]
-    stamps = []
-    for row, state in zip(table.select(PAPER).to_pylist(), states, strict=True):
-        paper = replace(to_paper(row), retracted=state)
-        stamps.append(paper_stamp(paper))
-    for name, values in (("retracted", states), ("stamp", stamps)):
-        column = table.schema.get_field_index(name)
-        table = table.set_column(column, table.schema.field(name), [values])
-    return table
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:

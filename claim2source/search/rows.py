@@ -264,3 +264,16 @@ def finding_sentences(paper: Paper) -> list[str]:
     """List the sentences of an abstract that are compared with posts."""
     sentences = split(paper)
     return [sentences[i] for i in findings(sentences)]
+
+
+def with_notices(table: pyarrow.Table, notices: Mapping[str, str]) -> pyarrow.Table:
+    """Write notices of retraction, by id, into rows of papers, and what hashes these."""
+    states = [notices[key] for key in table["id"].to_pylist()]
+    stamps = []
+    for row, state in zip(table.select(PAPER).to_pylist(), states, strict=True):
+        paper = replace(to_paper(row), retracted=state)
+        stamps.append(paper_stamp(paper))
+    for name, values in (("retracted", states), ("stamp", stamps)):
+        column = table.schema.get_field_index(name)
+        table = table.set_column(column, table.schema.field(name), [values])
+    return table
