@@ -149,9 +149,13 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     assert [row[:2] for row in tables["history"]["data"]] == [
         [epoch, language] for epoch in (0, 1) for language in ("en", "de", "macro")
     ]
-    rows = {(row[0], row[1]): row[2:] for row in tables["scores"]["data"]}
-    scores = list(record["languages"]["de"].values())
-    assert rows["chosen", "de"][: len(scores)] == pytest.approx(scores)
+    columns = tables["scores"]["columns"]
+    rows = {
+        (row[0], row[1]): dict(zip(columns, row, strict=True)) for row in tables["scores"]["data"]
+    }
+    scores = record["languages"]["de"]
+    chosen = rows["chosen", "de"]
+    assert {name: chosen[name] for name in scores} == pytest.approx(scores)
 
 
 @pytest.mark.slow
