@@ -44,6 +44,9 @@ def primary_language(text: str) -> str:
     language = langcodes.get(code).language or code
     if len(language) == 2:
         return language
+    # Tagalog's code tl stands for Filipino too, whose own code has three letters.
+    if len(code) == 2:
+        return code
     # A language without a code of two letters may belong to one that has it: Mandarin to Chinese.
     macro = langcodes.get(langcodes.standardize_tag(language, macro=True)).language
     return macro if macro and len(macro) == 2 else language

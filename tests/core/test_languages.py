@@ -14,7 +14,7 @@ from claim2source.core.languages import by_primary_language, is_in_language, pri
 from claim2source.data.beir import write_beir
 from claim2source.metrics.metrics import language_masks, language_strata
 from claim2source.search.rows import Where
-from claim2source.text.language import language_name
+from claim2source.text.language import CODES, language_name
 from claim2source.text.translate import foreign_claims
 
 PAPERS = [
@@ -138,3 +138,8 @@ def test_a_filter_takes_every_tag() -> None:
         Where(language=tag)
     with pytest.raises(ConfigError):
         Where(language="german!")
+
+
+def test_a_code_of_two_letters_is_looked_up_as_one() -> None:
+    assert {len(primary_language(code)) for code in CODES} == {2}
+    assert {primary_language(code) for code in CODES} <= CODES
