@@ -56,16 +56,13 @@ def import_dataclass(key: str, name: str, method: str, allowed: str) -> type:
 
     Raises `ConfigError` if there is none, with what is `allowed`.
     """
-    module, _, attribute = name.rpartition(".")
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(key, name, allowed)
     try:
-        kind = getattr(import_named(module), attribute, None)
+        kind = import_member(name)
     except ModuleNotFoundError as error:
-        # A package that the class itself needs is another problem than a mistyped name.
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise
         raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
+    except ImportError as error:
+        # A package that the class itself needs is another problem than a mistyped name.
+        raise error.__cause__ or error from None
     if not (isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, method)):
         raise ConfigError(key, name, f"{allowed}, with a method `{method}`")
     return kind

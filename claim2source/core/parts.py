@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 
-class NamedParts:
+class NamedParts(ABC):
     """Base of a setting that is a list of objects, each written as `{NAME: {its settings}}`.
 
     `known` are the classes that have a short name: `--help` explains their keys. A flag
@@ -16,18 +17,18 @@ class NamedParts:
     known: ClassVar[Mapping[str, type]] = {}
 
     @classmethod
+    @abstractmethod
     def read(cls, key: str, value: object) -> Self:
         """Make the objects of YAML's list. Raises `UserError`."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def changed(cls, listed: list[Any], changes: Mapping[str, Any]) -> list[Any]:
         """Change objects of a list by their names; add those that it does not have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def as_plain(self) -> list[Any]:
         """Return the list as it is written."""
-        raise NotImplementedError
 
 
 def parts_kind(hint: object) -> type[NamedParts] | None:
