@@ -261,7 +261,8 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     dimensions["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = random_model(Qwen3Config, config.device, dimensions)
+    model, tokenizer = random_model(Qwen3Config, config.device, dimensions)
+    stage.__dict__.update(network=(model, tokenizer), tokenizer=tokenizer)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
     pairs = [Pair(claim, source) for claim in claims for source in sources]
     list(stage.score(pairs[:4]))
