@@ -267,6 +267,11 @@ class LatexReader:
         return self._signs.get(node.macroname) or ""
 
 
+def without_documents(text: str) -> str:
+    """Replace each document around a formula by the formula: "\\documentclass .. $$R_0$$ .."."""
+    return _DOCUMENT.sub(lambda match: match[1].strip().strip("$"), text)
+
+
 def _formula(latex: str) -> str:
     return "{" + re.sub(r"(?<!\\)[_^]", "", latex) + "}"
 

@@ -36,9 +36,13 @@ _FOREIGN = {
     "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
     "medlinecitationset": "an old form of PubMed's: fetch it anew",
 }
-# Elements that begin a line, and repeated formulas.
+# Elements that begin a line; repeated formulas, and figures, which are no text.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
-_REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
+_REPEATED_TAGS = frozenset(
+    "tex-math annotation annotation-xml fig fig-group caption graphic table-wrap".split()
+)
+# Abstracts that are pictures with words, or advertise the paper.
+_NO_ABSTRACTS = frozenset("graphical graphic teaser web-summary toc video highlights".split())
 
 
 class _Record:
@@ -71,7 +75,12 @@ class _Record:
             return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
 
         versions = [*elements, *sorted(translations, key=is_foreign)]
-        texts = list(filter(None, map(_abstract, versions)))
+        texts: list[str] = []
+        for element in versions:
+            if _is_picture(element):
+                self.leave_out("graphical abstracts and teasers")
+            elif text := _abstract(element):
+                texts.append(text)
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
         return texts[0] if texts else ""
@@ -289,6 +298,9 @@ def _jats_date(dates: list[Element]) -> str:
 
 def _abstract(element: Element) -> str:
     """Join the parts of an abstract, each with its heading: "METHODS: We ran."."""
+    for section in [*element.findall("sec"), *element.findall("AbstractText")]:
+        if _is_picture(section):
+            element.remove(section)
     parts = element.findall("AbstractText")
     if parts:
         return " ".join(filter(None, map(_labelled_text, parts)))
@@ -300,6 +312,13 @@ def _abstract(element: Element) -> str:
         heading[:] = []
         heading.text = f"{text}: " if text and text[-1] not in ".:?!" else text
     return _text(element)
+
+
+def _is_picture(element: Element) -> bool:
+    kind = element.get("abstract-type") or element.get("Type") or ""
+    heading = _text(element.find("title")) or element.get("Label", "")
+    is_picture = heading.lower().strip(" .:") in ("graphical abstract", "visual abstract")
+    return is_picture or kind.lower() in _NO_ABSTRACTS
 
 
 def _labelled_text(part: Element) -> str:

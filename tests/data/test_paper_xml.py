@@ -42,7 +42,7 @@ ARTICLE = Paper(
 
 def test_jats_by_itself_and_in_answers(tmp_path: Path) -> None:
     papers, notes = read(tmp_path / "a.nxml", JATS)
-    assert papers == [ARTICLE] and notes.startswith("abstracts beside another one, left out: 1")
+    assert papers == [ARTICLE] and notes.startswith("graphical abstracts and teasers, left out: 1")
     article = JATS[JATS.index("<article ") :]
     many = f"<pmc-articleset>{article}{article.replace('>123<', '>124<')}</pmc-articleset>"
     assert [paper.source.id for paper in read(tmp_path / "b.xml", many)[0]] == ["PMC123", "PMC124"]
@@ -141,3 +141,27 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
 )
 def test_xml_of_other_kinds_is_named(tmp_path: Path, text: str, reason: str) -> None:
     refused(tmp_path / "a.xml", text, reason)
+
+
+@pytest.mark.parametrize("kind", ["graphical", "teaser"])
+def test_pictures_and_captions_are_not_in_the_abstract(tmp_path: Path, kind: str) -> None:
+    meta = (
+        "<article-id pub-id-type='doi'>10.5555/a</article-id><title-group><article-title>T"
+        "</article-title></title-group>"
+    )
+    picture = f"<abstract abstract-type='{kind}'><p>A drawn mask.</p></abstract>"
+    figure = "<fig id='f'><label>1</label><caption><p>A worn mask.</p></caption></fig>"
+    main = f"<abstract><p>Masks cut outbreaks.</p>{figure}<p>They do.</p><sec><title>Graphical abstract"
+    main += "</title><p>A drawn mask.</p></sec></abstract>"
+    for abstracts, expected in (
+        (picture + main, "Masks cut outbreaks. They do."),
+        (main + picture, "Masks cut outbreaks. They do."),
+        (picture, ""),
+        ("<abstract><title>Graphical Abstract</title><p>A mask.</p></abstract>", ""),
+    ):
+        article = (
+            f"<article><front><article-meta>{meta}{abstracts}</article-meta></front></article>"
+        )
+        papers, notes = read(tmp_path / "a.xml", article)
+        assert papers[0].source.abstract == expected
+        assert "beside another" not in notes

@@ -1,12 +1,9 @@
-"""Dates, markup and languages as registries write them."""
+"""Dates and languages as registries write them."""
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from claim2source.data.markup import without_markup
 from claim2source.data.papers import (
     first_day,
     iso_language,
@@ -37,34 +34,6 @@ from claim2source.data.papers import (
 )
 def test_what_a_date_may_mean(date: str, first: int, last: int) -> None:
     assert (first_day(date), last_day(date)) == (first, last)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Masks &amp; <i>E. coli</i>", "Masks & E. coli"),
-        # Entities that stand for signs are no tags, and neither are signs themselves.
-        ("p &lt; 0.05 and q &gt; 0.1", "p < 0.05 and q > 0.1"),
-        ("p<0.05 and q>0.1, a < b > c, x <T> y", "p<0.05 and q>0.1, a < b > c, x <T> y"),
-        ('H<sub>2</sub>O <mml:math xmlns:mml="http://x"><mml:mi>C</mml:mi></mml:math>', "H2O C"),
-        ("a <jats:inline-formula>x</jats:inline-formula> <inline-formula>", "a x "),
-        ("x<tex-math id='m'>\\frac{1}{2}</tex-math>", "x "),
-        (
-            "<jats:title>Abstract</jats:title><jats:sec><jats:title>Aim</jats:title>"
-            "<jats:p>One.</jats:p><jats:p>Two.</jats:p></jats:sec>",
-            "Aim: One. Two.",
-        ),
-    ],
-)
-def test_tags_are_removed_before_entities_are_read(text: str, expected: str) -> None:
-    assert " ".join(without_markup(text).split()) == expected.strip()
-
-
-def test_markup_of_a_hostile_text_takes_linear_time() -> None:
-    begin = time.perf_counter()
-    for part in ('<a b="', "<tex-math>", "<a b='c' ", "<i ", "&amp", "<title>abstract "):
-        without_markup(part * 30_000)
-    assert time.perf_counter() - begin < 5
 
 
 @pytest.mark.parametrize(
