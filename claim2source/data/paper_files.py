@@ -15,6 +15,7 @@ from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import file_error
 from claim2source.data.beir import CORPUS, OF_SOURCES, dataset_folder, text_length
 from claim2source.data.bibtex import read_bibtex
+from claim2source.data.boilerplate import cut_boilerplate
 from claim2source.data.jsonl import Row
 from claim2source.data.lenient import is_lenient
 from claim2source.data.markup import clean
@@ -98,6 +99,7 @@ class PaperFiles:
     of records with one id only the one with the most text is given. Without, and of pipes, such a
     record follows shorter ones. With `lenient` what cannot be read is left out and counted in
     `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
+    The texts of a benchmark's collection are kept as they are; others lose their copyright lines.
     """
 
     files: Sequence[Path]
@@ -107,6 +109,7 @@ class PaperFiles:
     without: Collection[str] = ()
     unread_files: Sequence[Path] = ()
     check: bool = True
+    is_collection: bool = False
     left_out: int = 0
     problems: Problems = field(default_factory=Problems)
     _longest: dict[int, int] = field(default_factory=dict)
@@ -130,7 +133,8 @@ class PaperFiles:
         folder = _dataset_folder(source)
         if folder is not None:
             lenient = is_lenient(folder, lenient)
-            return cls([folder / CORPUS], renamed, format or "beir", lenient)
+            corpus = [folder / CORPUS]
+            return cls(corpus, renamed, format or "beir", lenient, is_collection=True)
         if not path.is_dir():
             if reason := file_error(path):
                 raise InputError(path, reason=reason)
@@ -163,6 +167,8 @@ class PaperFiles:
         number = 0
         for path in self.files:
             for paper in self._read_file(path):
+                if paper is not None and not self.is_collection:
+                    paper = self._without_boilerplate(paper, path)
                 number += 1
                 if not self.lenient:
                     self.problems.raise_if_any()
@@ -172,6 +178,13 @@ class PaperFiles:
                     yield paper
             if not self.lenient:
                 self.problems.raise_if_any()
+
+    def _without_boilerplate(self, paper: Paper, path: Path) -> Paper:
+        cut = cut_boilerplate(paper)
+        if cut is not paper:
+            kind = "abstracts with copyright lines and other notices, removed"
+            self.problems.count(kind, path, cut.source.id)
+        return cut
 
     def _counts(self, paper: Paper, number: int, path: Path) -> bool:
         source = paper.source

@@ -16,6 +16,7 @@ from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
+from claim2source.data.boilerplate import cut_boilerplate
 from claim2source.data.papers import Paper, last_day
 from claim2source.data.posts import Post
 from claim2source.data.store import Store
@@ -365,8 +366,10 @@ class Finder:
         findings: dict[str, tuple[list[str], np.ndarray]] = {}
         missing: dict[str, list[str]] = {}
         for key, paper in papers.items():
-            texts, vectors = finding_sentences(paper), sentence_vectors.get(key)
-            if vectors is not None and len(vectors) == len(texts):
+            # Older indexes, and those of benchmarks, have copyright lines as findings.
+            cut = cut_boilerplate(paper)
+            texts, vectors = finding_sentences(cut), sentence_vectors.get(key)
+            if cut is paper and vectors is not None and len(vectors) == len(texts):
                 findings[key] = texts, vectors.astype(np.float32)
             elif texts:
                 missing[key] = texts

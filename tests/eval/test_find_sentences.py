@@ -106,6 +106,26 @@ def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index:
         assert match.post_sentence == ("" if post == posts[0] else nearest)
 
 
+def test_a_copyright_line_is_not_a_finding_of_an_older_index(index: str) -> None:
+    engine = open_index(index)
+    abstract = "We asked 12 schools. Masks cut outbreaks there. Copyright © 2020 Elsevier B.V."
+    paper = Paper(Source("p1", "", f"{abstract} All rights reserved by schools. Gel does not."))
+    noticed = replace(paper, source=replace(paper.source, abstract=abstract))
+    for stored in (noticed, paper):
+        papers = {
+            f"p{i}": replace(stored, source=replace(stored.source, id=f"p{i}")) for i in range(13)
+        }
+        vectors = engine.encoder.encode(
+            finding_sentences(stored), "source", store=None, progress=None
+        )[0]
+        read = (papers, dict.fromkeys(papers, vectors))
+        engine.fetch_with_sentences = lambda ids, read=read: read  # type: ignore[misc]
+        (answer,) = Finder(engine).find([Post("0", "Copyright 2020 Elsevier B.V. rights")], 13)
+        for match in answer.matches:
+            assert match.sentence and "Elsevier" not in match.sentence
+            assert "Elsevier" in match.paper.source.abstract
+
+
 def test_a_post_and_its_sentences_are_one_batch_without_transformers(
     index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
