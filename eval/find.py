@@ -44,8 +44,8 @@ class FindConfig(FinderOptions):
 
     Args:
         post: a post's text, `-` to read it from standard input, or with --fetch its address.
-        input: posts in place of one: JSON lines, or a .csv or .tsv file, with "text" and perhaps
-            "id", "lang", "date" and "translation".
+        input: posts in place of one: JSON or JSON lines, a .csv, .tsv or .xlsx file, or an export
+            of Mastodon, Bluesky, X, Reddit or Telegram.
         lang: the post's language, such as de; auto detects it.
         date: day of the post: only papers published until then, or on an unknown day, count.
         venue: only papers of this venue.
@@ -62,6 +62,9 @@ class FindConfig(FinderOptions):
     paper_lang: str | None = None
     k: Annotated[int, Between(1, 1_000)] = 10
     at: Annotated[int, Between(1, 10**9)] | None = None
+    columns: list[str] = list_field(
+        [], help="of --input: FIELD=COLUMN, such as text=tweet; id, text, lang, date, translation"
+    )
     json: bool = flag("print a list of papers as JSON; with --input one object a line")
     csv: bool = flag("print a row for each paper")
     bibtex: bool = flag("print every paper as BibTeX")
@@ -72,6 +75,10 @@ class FindConfig(FinderOptions):
         is_one = (self.post is None) != (self.input is None)
         require(is_one, "post", self.post, "a post, or --input FILE")
         super().check()
+        is_file = self.input is not None or not self.columns
+        require(is_file, "columns", self.columns, "none without --input")
+        for pair in self.columns:
+            require("=" in pair, "columns", pair, "FIELD=COLUMN")
         good = self.lang == AUTO or primary_language(self.lang) in CODES
         require(good, "lang", self.lang, "auto, or a language's ISO 639-1 code such as de")
         several = self.json + self.csv + self.bibtex > 1
@@ -95,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
-    posts = posts_from(config.post, config.input, fetcher)
+    columns = dict(pair.split("=", 1) for pair in config.columns)
+    posts = posts_from(config.post, config.input, fetcher, columns)
     if config.lang != AUTO:
         posts = (replace(post, lang=config.lang) for post in posts)
     # A post or file that cannot be read is known before index and model are.

@@ -87,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
     selections = None if config.selections is None else read_selections(config.selections)
     for name, path in zip(run_names(config.run), config.run, strict=True):
-        file = named_as(read_run(path, config.ranked_by), golds)
+        file = named_as(read_run(path, config.ranked_by, keep_places=True), golds)
+        if file.repeated and file.has_places:
+            left_out.append(_repeat_note(name, file.repeated))
         read = {name: file.run}
         if config.selections is not None and selections is not None:
             language = file.language_among(list(selections))
@@ -110,6 +112,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     lists = {name: scored.run for name, scored in runs.items()}
     notes = [*depth_notes(lists, config.metrics), *left_out]
     say((_as_json if config.json else _as_text)(runs, tests, notes))
+
+
+def _repeat_note(name: str, repeated: int) -> str:
+    return (
+        f"{name}: {repeated} ids are listed again for their claim. They keep their places, as in "
+        "the lab's function: what follows them ranks no higher, and a claim's first row counts."
+    )
 
 
 def _as_json(
@@ -142,8 +151,8 @@ def _as_text(
     ]
     legend = (
         f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
-        "count as 0); repeated:\nsources listed again for a claim (dropped); ignored: claims of "
-        "the run without a gold."
+        "count as 0); repeated:\nsources listed again for a claim (never found there); ignored: "
+        "claims of the run without a gold."
     )
     parts: list[Part] = [TextTable(columns, rows, digits=6), "\n".join([legend, *notes])]
     if tests:

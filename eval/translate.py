@@ -5,6 +5,7 @@ The translations stand in `metadata.translation` of queries.jsonl. What has one 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,9 +128,11 @@ def _ask(config: TranslateConfig, folder: Path, texts: Sequence[ForeignText]) ->
 
 
 def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    count = put_translations(folder, results, config.out, strict=config.strict)
+    results = put_translations(folder, results, config.out, strict=config.strict)
+    kinds = Counter(reply.kind for _, reply in results)
+    count = kinds[""] + (0 if config.strict else kinds["doubtful"])
     say(f"{config.out or folder}: {count} of {len(results)} texts have a new translation")
-    for kind in ("doubtful", "failed", "not asked"):
+    for kind in ("doubtful", "failed", "not asked", "left out"):
         lines = [f"{text.name}: {reply.reason}" for text, reply in results if reply.kind == kind]
         if lines:
             left = ", left out" if kind == "doubtful" and config.strict else ""

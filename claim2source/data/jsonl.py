@@ -59,12 +59,14 @@ class JsonLines(Records):
                 yield row
 
 
-def json_records(path: Path, problems: Problems) -> Iterator[Row]:
+def json_records(
+    path: Path, problems: Problems, lines: Iterator[tuple[int, str | None]] | None = None
+) -> Iterator[Row]:
     """Yield the objects of JSON lines, or of one JSON document: an object or a list of them.
 
-    A document is read whole.
+    A document is read whole. `lines` are those of the file if they are already read.
     """
-    lines = text_lines(path, problems)
+    lines = text_lines(path, problems) if lines is None else lines
     begin: list[tuple[int, str]] = []
     for number, text in lines:
         if text is not None and text.strip():

@@ -1,22 +1,67 @@
-"""Read posts, as JSON lines or CSV: a text, and perhaps id, language, date and translation."""
+"""Read posts of any file: JSON, JSON lines, tables, and what networks export."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import html
+import logging
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require
-from claim2source.core.errors import Problems
-from claim2source.core.languages import primary_language
+from claim2source.core.errors import InputError, Problems
 from claim2source.core.records import Claim
-from claim2source.data.jsonl import JsonLines, Row
-from claim2source.data.text_files import open_spreadsheet, tsv_rows
+from claim2source.data.jsonl import Row, json_records
+from claim2source.data.networks import Html
+from claim2source.data.post_exports import (
+    REPOSTS,
+    RETWEET,
+    WITHOUT_TEXT,
+    FoundPost,
+    clean_language,
+    iso_day,
+    network_posts,
+)
+from claim2source.data.post_tables import is_table, table_rows
+from claim2source.data.text_files import id_error, text_error, text_lines
+
+log = logging.getLogger(__name__)
 
 # A longer one is no post.
 LONGEST = 2_000_000
-# Columns of a table of posts, in upper or lower case.
-COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
+REPEATED = "repeated posts"
+# Names of keys and columns, in small letters and without signs, that are read as a field; the
+# first that is there counts.
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "text": (
+        *("text", "post", "tweettext", "posttext", "fulltext", "tweet", "content", "body"),
+        *("message", "messagetext", "caption"),
+    ),
+    "id": (
+        *("idstr", "id", "tweetid", "postid", "statusid", "messageid", "index", "uri"),
+        "tweetpermalink",
+    ),
+    "lang": ("lang", "language", "tweetlang", "languagecode"),
+    "date": (
+        *("date", "createdat", "createdutc", "created", "publishedat", "published", "postedat"),
+        *("posted", "tweetcreatedat", "timestamp", "datetime", "time"),
+    ),
+    "translation": ("translation",),
+}
+# Columns of exports of X that only a repost fills, or that say whether it is one.
+_REPOST_MARKS = frozenset(
+    "referencedtweetsretweetedid retweetedstatusid retweetedstatusidstr retweetedid retweetid "
+    "isretweet retweet".split()
+)
+_X_MARKS = _REPOST_MARKS | frozenset("idstr tweetid tweetpermalink conversationid fromuser".split())
+_NO = frozenset(("", "0", "0.0", "false", "no", "nan", "none", "null"))
+_HTML = re.compile(
+    r"</(?:p|div|span|a|b|i|em|strong|li|ul|ol|blockquote)>|<br\s*/?>", re.IGNORECASE
+)
+# How a file of X's archive begins: a script that assigns a list.
+_ASSIGNED = re.compile(r"\s*window\.YTD\.\w+\.part[0-9]+\s*=")
 
 
 @dataclass(frozen=True)
@@ -41,61 +86,212 @@ class Post(Settings):
         return Claim(self.id, text, lang, self.translation or None)
 
 
-def read_posts(path: Path) -> Iterator[Post]:
-    """Yield the posts of a file: `{"text"}` or as in queries.jsonl, or .csv and .tsv by columns.
+@dataclass
+class PostFile:
+    """Read the posts of a file; `read` and `left_out`, by reason, count its records.
 
-    A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
+    It is JSON lines, a JSON document, a table (CSV, TSV, XLSX) or a network's export. `columns`
+    name the keys or columns of fields: `{"text": "tweet"}`; without them exports are recognised.
+    A post without an id is numbered by its line, or in an export by its place. Raises `InputError`
+    for a record that is wrong, or if there is no post.
     """
-    problems = Problems()
-    table = {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes[-2:]}
-    rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
-    seen: dict[str, int] = {}
-    for row in rows:
-        post = _post(row)
-        if post is not None and seen.setdefault(post.id, row.line) != row.line:
-            row.complain("id", f"{post.id!r} is already on line {seen[post.id]}")
+
+    path: Path
+    columns: Mapping[str, str] = field(default_factory=dict)
+    read: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
+
+    def __iter__(self) -> Iterator[Post]:
+        self.read, self.left_out = 0, Counter()
+        problems = Problems()
+        # By id: the hash of the text, and its place.
+        seen: dict[str, tuple[int, str]] = {}
+        for row, found in self._found(problems):
+            problems.raise_if_any()
+            key, reason = found.id, found.left_out
+            if not reason:
+                _check(row, found)
+                if key in seen:
+                    reason = REPEATED
+                    text, place = seen[key]
+                    if text != hash(found.text):
+                        row.complain("id", f"{key!r} is already {place}")
+                problems.raise_if_any()
+                seen.setdefault(key, (hash(found.text), _place(row)))
+            if reason:
+                self.left_out[reason] += 1
+                continue
+            self.read += 1
+            yield Post(key, found.text, found.lang, found.date, found.translation, found.links)
         problems.raise_if_any()
-        if post is not None:
-            yield post
-    problems.raise_if_any()
-    if not seen:
-        problems.add(path, None, None, "holds no posts")
-        problems.raise_if_any()
+        if not self.read:
+            omitted = self._omitted()
+            reason = f"holds no posts; left out: {omitted}" if omitted else "holds no posts"
+            problems.add(self.path, None, None, reason)
+            problems.raise_if_any()
+
+    def note(self) -> str:
+        """Count the records that were left out, in one line; "" if there are none."""
+        omitted = self._omitted()
+        return omitted and f"{self.path}: {self.read} posts read; left out: {omitted}"
+
+    def _omitted(self) -> str:
+        return ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
+
+    def _found(self, problems: Problems) -> Iterator[tuple[Row, FoundPost]]:
+        """Yield the file's records, each with the post that it holds."""
+        if is_table(self.path):
+            for row in table_rows(self.path, self._table_columns, problems):
+                yield row, self._own_post(row)
+            return
+        lines = _without_script(text_lines(self.path, problems))
+        place = 0
+        for row in json_records(self.path, problems, lines):
+            posts = None if self.columns else network_posts(row.record)
+            if posts is None:
+                place += 1
+                yield row, self._own_post(row)
+                continue
+            for post in posts:
+                place += 1
+                named = post if post.id else replace(post, id=str(place))
+                yield (row if len(posts) == 1 else _inner_row(row, place)), named
+
+    def _table_columns(self, header: Sequence[str]) -> list[str]:
+        """Choose the columns of a table that are read. Raises `InputError` without a text."""
+        names = self._names(header)
+        if "text" not in names:
+            reason = "is empty"
+            if header:
+                reason = f"no such column; --columns text=NAME names it, of: {', '.join(header)}"
+            raise InputError(self.path, field="text" if header else None, reason=reason)
+        marks = [name for name in header if _normalised(name) in _X_MARKS]
+        return list(dict.fromkeys([*names.values(), *marks]))
+
+    def _names(self, keys: Collection[str]) -> dict[str, str]:
+        """Choose the key of each field: as `columns` say, else the first that is known."""
+        names: dict[str, str] = {}
+        normalised: dict[str, str] = {}
+        for key in keys:
+            normalised.setdefault(_normalised(key), key)
+        for name, known in FIELDS.items():
+            column = self.columns.get(name)
+            if column is not None and column not in keys:
+                reason = f"no column {column!r}; there are: {', '.join(keys)}"
+                raise InputError(self.path, field=name, reason=reason)
+            exact = name if name in keys else None
+            first = next((normalised[key] for key in known if key in normalised), None)
+            if column or exact or first:
+                names[name] = column or exact or str(first)
+        return names
+
+    def _own_post(self, row: Row) -> FoundPost:
+        """Read a record of no network: a row of a table, or an object with a text."""
+        names = self._names(row.record)
+        if "text" not in names:
+            listed = ", ".join(row.record) or "none"
+            row.complain("text", f"is missing; --columns text=NAME names it, of: {listed}")
+            return FoundPost()
+        key = row.record.get(names["id"]) if "id" in names else None
+        is_absent = key is None or isinstance(key, str) and not key.strip()
+        id = str(row.line) if is_absent else row.as_id(names["id"], key)
+        text, links = _plain(row.as_text(names["text"], _filled(row.record, names["text"])))
+        values = {name: _other(row, name, names) for name in ("lang", "date", "translation")}
+        marks = {_normalised(name): value for name, value in row.record.items()}
+        reason = "" if text.strip() else WITHOUT_TEXT
+        if not marks.keys().isdisjoint(_X_MARKS):
+            text = html.unescape(text)
+            if RETWEET.match(text) or any(_is_set(marks.get(name)) for name in _REPOST_MARKS):
+                reason = REPOSTS
+        return FoundPost(
+            id or "",
+            text,
+            clean_language(values["lang"]),
+            iso_day(values["date"]),
+            links,
+            values["translation"],
+            reason,
+        )
 
 
-def _table_rows(path: Path, problems: Problems) -> Iterator[Row]:
-    """Yield the rows of a CSV file as records; empty cells are absent."""
-    header, separator, lines = open_spreadsheet(path, problems, COLUMNS)
-    problems.raise_if_any()
-    columns = {name.lower(): name for name in reversed(header) if name.lower() in COLUMNS}
-    if not {"text", "post"} & set(columns):
-        reason = f"no such column; there are: {', '.join(header)}" if header else "is empty"
-        problems.add(path, None, "text" if header else None, reason)
-        return
-    names = list(columns.values())
-    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
-        pairs = zip(columns, cells, strict=True)
-
-        def complain(field: str, reason: str, kind: str = "", /, number: int = number) -> None:
-            problems.add(path, number, columns.get(field, field), reason, kind)
-
-        yield Row({name: cell for name, cell in pairs if cell.strip()}, number, complain)
+def read_posts(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Post]:
+    """Yield the posts of a file, as `PostFile` does; warn of records that were left out."""
+    file = PostFile(path, columns or {})
+    yield from file
+    if note := file.note():
+        log.warning("%s", note)
 
 
-def _post(row: Row) -> Post | None:
-    record = row.record
-    field = next((name for name in ("id", "_id") if record.get(name) is not None), None)
-    key = str(row.line) if field is None else row.as_id(field, record[field])
-    name = "post" if "post" in record and "text" not in record else "text"
-    text = row.require_text(name)
-    if key is None or not text.strip():
-        return None
-    if len(text) > LONGEST:
-        row.complain(name, f"{len(text)} characters; at most {LONGEST}")
-        return None
+def _place(row: Row) -> str:
+    if row.location == row.line:
+        return f"on line {row.line}"
+    return f"that of {row.location}"
 
-    def either(name: str) -> str:
-        return row.text(name) or row.text(f"metadata.{name}")
 
-    lang = primary_language(either("lang"))
-    return Post(key, text, lang, either("date"), either("translation"))
+def _inner_row(row: Row, place: int) -> Row:
+    """Name a post within a record, for what is wrong with it."""
+
+    def complain(field: str, reason: str, kind: str = "", /) -> None:
+        row.complain(f"post {place}: {field}", reason, kind)
+
+    return Row({}, place, complain, f"post {place}")
+
+
+def _check(row: Row, found: FoundPost) -> None:
+    if len(found.text) > LONGEST:
+        row.complain("text", f"{len(found.text)} characters; at most {LONGEST}")
+    if reason := id_error(found.id):
+        row.complain("id", reason)
+    for name in ("text", "translation"):
+        if reason := text_error(getattr(found, name)):
+            row.complain(name, reason)
+
+
+def _normalised(name: str) -> str:
+    """Write a key or column in small letters and digits: "Tweet Id" is "tweetid"."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _filled(record: Mapping[str, object], name: str) -> object:
+    value = record.get(name)
+    return "" if value is None else value
+
+
+def _other(row: Row, field: str, names: Mapping[str, str]) -> str:
+    """Read a field of a record, or of its metadata; numbers are dates."""
+    name = names.get(field, field)
+    value = _filled(row.record, name)
+    if value == "":
+        name, value = f"metadata.{field}", _filled(row.meta, field)
+    if field == "date" and isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    return row.as_text(name, value)
+
+
+def _plain(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a text, and its links if it is HTML, without the tags."""
+    if not _HTML.search(text):
+        return text, ()
+    reader = Html()
+    reader.feed(text)
+    reader.close()
+    links = dict.fromkeys(link for link in reader.links if link.startswith("http"))
+    return reader.text, tuple(links)
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and str(value).strip().lower() not in _NO
+
+
+def _without_script(lines: Iterator[tuple[int, str | None]]) -> Iterator[tuple[int, str | None]]:
+    """Remove the assignment with which a file of X's archive begins."""
+    is_first = True
+    for number, line in lines:
+        if is_first and line is not None and line.strip():
+            line = _ASSIGNED.sub("", line, count=1) if _ASSIGNED.match(line) else line
+            is_first = False
+        yield number, line

@@ -42,8 +42,14 @@ def column_among(header: Sequence[str], names: Sequence[str]) -> str:
     return next((name for name in names if name in header), " or ".join(names))
 
 
-def read_submission(lines: Sequence[str], problems: FileProblems) -> Ranked:
-    """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1."""
+def read_submission(
+    lines: Sequence[str], problems: FileProblems, *, keep_places: bool = False
+) -> Ranked:
+    """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1.
+
+    A source that repeats for a claim is dropped. With `keep_places` a stand-in, which no source's
+    id equals, keeps its place: the labs' function does not drop it.
+    """
     claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
     ranked: dict[str, dict[str, float]] = {}
     repeated = 0
@@ -57,10 +63,24 @@ def read_submission(lines: Sequence[str], problems: FileProblems) -> Ranked:
         # A claim's first row counts, and a source's first place.
         distinct = [] if claim in ranked else list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
+        if keep_places and distinct:
+            distinct = _with_stand_ins(listed)
         ranked.setdefault(claim, {s: float(len(distinct) - i) for i, s in enumerate(distinct)})
     if not ranked and not len(problems.collected):
         problems.add(None, None, "no predictions, only a header")
     return ranked, repeated
+
+
+def _with_stand_ins(listed: Sequence[str]) -> list[str]:
+    """Replace what repeats by names that no source has: ids hold no white space."""
+    seen: set[str] = set()
+    places: list[str] = []
+    for place, source in enumerate(listed, start=1):
+        places.append(f"{source} again at {place}" if source in seen else source)
+        seen.add(source)
+    # One behind the last distinct source moves nothing.
+    last = max(listed.index(source) for source in seen)
+    return places[: last + 1]
 
 
 def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:

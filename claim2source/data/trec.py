@@ -44,7 +44,8 @@ class RunFile:
     """Run read from a file; `repeated` counts the rows dropped as repeated sources.
 
     `golds` are those that the file itself names, by claim; `complete`: it lists every claim, in
-    the order of the task's file; `front` was put before its claims' ids (`named_as`).
+    the order of the task's file; `front` was put before its claims' ids (`named_as`);
+    `has_places`: repeated sources left their places empty.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class RunFile:
     golds: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
     front: str = ""
+    has_places: bool = False
 
     def language_among(self, languages: Sequence[str]) -> str:
         """Choose the language of the run's claims: the only one, or the one that ids name.
@@ -71,11 +73,14 @@ class RunFile:
         raise InputError(self.path, reason=reason)
 
 
-def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
+def read_run(
+    path: str | Path, ranked_by: RankedBy = "reranker", *, keep_places: bool = False
+) -> RunFile:
     """Read a TREC run, a lab's prediction TSV or a score JSON, recognised by its content.
 
     A source that repeats for a claim keeps its first position and is counted. The lab's TSV
-    has no scores: a list of n sources gets n, n - 1, ..., 1. The 2026 paper's score JSON has two
+    has no scores: a list of n sources gets n, n - 1, ..., 1; with `keep_places` a repeated source
+    leaves its further places empty, as in the lab's function. The 2026 paper's score JSON has two
     rankings: `ranked_by` its re-ranker, if one ran, or its embeddings. Raises `InputError` with a
     line for each problem.
 
@@ -92,16 +97,17 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
     lines, problems = read_lines(path), FileProblems(path)
     golds: Mapping[str, str] = {}
     complete = True
+    is_lab = not is_json(lines) and is_submission(lines)
     if is_json(lines):
         ranked, golds, repeated = read_scores(lines, problems, ranked_by)
-    elif is_submission(lines):
-        ranked, repeated = read_submission(lines, problems)
+    elif is_lab:
+        ranked, repeated = read_submission(lines, problems, keep_places=keep_places)
     else:
         ranked, repeated = _read_trec_run(lines, problems)
         complete = False  # a claim without results has no line
     problems.collected.raise_if_any()
     run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
-    return RunFile(path, run, repeated, golds, complete)
+    return RunFile(path, run, repeated, golds, complete, has_places=keep_places and is_lab)
 
 
 def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:

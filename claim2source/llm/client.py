@@ -18,8 +18,10 @@ from claim2source.core.progress import Progress
 from claim2source.core.run import Thinking
 from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
+from claim2source.llm.endings import cut_prompt_reason
 from claim2source.llm.parse import read_reply, unfinished_reason
 from claim2source.llm.server import (
+    CutPrompt,
     NoReply,
     Refusal,
     Server,
@@ -103,12 +105,18 @@ class LLM:
         return Plan(len(missing), stored_count, repeated, tokens, most_completed)
 
     def answer(
-        self, requests: Sequence[Request], check: Check | None = None, subject: str = "requests"
+        self,
+        requests: Sequence[Request],
+        check: Check | None = None,
+        subject: str = "requests",
+        *,
+        warns: bool = True,
     ) -> list[Answer]:
         """Answer all requests, in their order; each has an answer or a failure.
 
         An answer that fails `check` is requested once more, and then kept with that
-        failure. Raises `UserError` if no request can succeed: no server, a wrong key or model.
+        failure. `warns`: failures are counted in a warning. Raises `UserError` if no request can
+        succeed: no server, a wrong key or model.
         """
         self._check = check
         self._subject = subject
@@ -133,17 +141,21 @@ class LLM:
         answers: list[Answer] = []
         for job, request in zip(jobs_in_order, requests, strict=True):
             answers.append(self._answer(job, request))
-        self._warn(answers)
+        if warns:
+            self._warn_of_failures(answers)
+        self._warn_of_thinking(answers)
         return answers
 
-    def _warn(self, answers: Sequence[Answer]) -> None:
-        """Warn of failed answers, and of models that think although they were told not to."""
+    def _warn_of_failures(self, answers: Sequence[Answer]) -> None:
         failed = [answer for answer in answers if answer.failure is not None]
         if failed:
             names = ", ".join(answer.id for answer in failed[:MOST_NAMED])
             ellipsis = ", .." if len(failed) > MOST_NAMED else ""
             counts = (len(failed), len(answers), reasons(failed))
             log.warning("%s: %d of %d failed: %s (%s%s)", self._subject, *counts, names, ellipsis)
+
+    def _warn_of_thinking(self, answers: Sequence[Answer]) -> None:
+        """Warn of models that think although they were told not to, and the other way round."""
         for count in count_thinking(answers):
             if count.note:
                 log.warning("%s: %s", self._subject, count.note)
@@ -155,6 +167,10 @@ class LLM:
         reasoned = int(reply.reasoned or answer.reasoned)
         thinking = Thinking(self.config.model, self.config.thinking, sent, 1, reasoned)
         answer = replace(answer, usage=reply.usage, logprobs=reply.logprobs, thinking=thinking)
+        # Stores of earlier versions hold replies to prompts that were cut.
+        reason = cut_prompt_reason(request, reply.usage.prompt)
+        if reason is not None:
+            return replace(answer, failure=reason, text="", data=None)
         if answer.failure is None and check is not None:
             answer = replace(answer, failure=check(request, answer))
         return answer
@@ -233,6 +249,10 @@ class LLM:
                 self.usage += reply.usage
             except NoReply as error:
                 return self._unanswered(str(error))
+            except CutPrompt as error:
+                self.usage += error.usage
+                self._no_reply = 0
+                return str(error)
             except Refusal as error:
                 part = refused_part(error, left_out)
                 if part:
@@ -259,7 +279,12 @@ class LLM:
     def _refused(self, error: Refusal) -> str:
         """Return the reason why a request got no reply in any form."""
         if error.passes:
-            return self._unanswered(f"status {error.status}")
+            reason = f"status {error.status}"
+            if error.reason.strip():
+                reason += f": {error.reason}"
+            if error.retry_after:
+                reason += f" (Retry-After: {error.retry_after})"
+            return self._unanswered(reason)
         if error.status == 200:
             return self._unanswered(error.reason)
         self._no_reply = 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from claim2source.llm.endings import MODEL_REFUSED, ending_kind
 from claim2source.llm.work import Answer, Request, Schema
 from claim2source.text.control import held_thoughts, strip_reasoning, without_control
 
@@ -22,6 +23,7 @@ NOT_A_CHOICE = "not one of the choices"
 NO_FIT = "does not fit the schema"
 SEVERAL = "several objects that differ"
 REFUSED = "refused by the server's filter"
+REFUSED_BY_MODEL = "refused by the model"
 UNFINISHED = "not ended by itself: finish_reason"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
 TIMES, LONGEST = 3, 2500
@@ -102,12 +104,13 @@ def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | N
 
     A cut choice is whole if no other one begins with it: one token is all there is room for.
     """
-    if finish == "stop":
+    kind = ending_kind(finish)
+    if kind == "whole":
         return None
-    if finish == "length":
+    if kind == "cut":
         return None if _is_whole_choice(request, raw) else TRUNCATED
-    if finish == "content_filter":
-        return REFUSED
+    if kind == "refused":
+        return REFUSED_BY_MODEL if finish == MODEL_REFUSED else REFUSED
     return f"{UNFINISHED} {finish or 'null'}"
 
 

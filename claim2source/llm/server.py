@@ -18,6 +18,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm.answers import StoredReply
 from claim2source.llm.config import LLMConfig, key_state, may_use_proxy
+from claim2source.llm.endings import MODEL_REFUSED, cut_prompt_reason, ending
 from claim2source.llm.thinking import (
     EFFORT,
     SWITCH,
@@ -88,6 +89,8 @@ class Refusal(Exception):
 
     def __init__(self, status: int, reason: str, codes: str = "") -> None:
         self.status, self.reason, self.codes = status, reason, codes
+        # When the server wants to be asked again, in its words.
+        self.retry_after = ""
         # What the refused request held.
         self.parts: frozenset[str] = frozenset(OPTIONAL)
         super().__init__(reason)
@@ -219,6 +222,14 @@ class NoReply(Exception):
     """Reason for no reply, however often it was requested."""
 
 
+class CutPrompt(Exception):
+    """Report a reply to a part of the prompt, and the tokens that it cost."""
+
+    def __init__(self, reason: str, usage: Usage) -> None:
+        self.usage = usage
+        super().__init__(reason)
+
+
 class Server:
     """Ask one server; open while the `async with` lasts. Errors name keys that begin with `group`.
 
@@ -274,6 +285,7 @@ class Server:
     ) -> StoredReply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` if none can succeed.
 
+        `CutPrompt` is raised if the server read a part of the prompt only.
         `strict` has the server keep to schema or choices. `retry` says that an earlier reply
         failed. `left_out` names those of `OPTIONAL` that the model refuses.
         """
@@ -286,9 +298,14 @@ class Server:
             error.parts = frozenset(body)
             raise
         try:
-            return replace(self._reply(request, reply), sent=sent_text(body))
+            read = replace(self._reply(request, reply), sent=sent_text(body))
+            counted = _count((reply.get("usage") or {}).get("prompt_tokens"))
         except _BROKEN:
             raise self._redacted(other_shape(content, "no chat completion")) from None
+        reason = cut_prompt_reason(request, read.usage.prompt if counted else 0, reply)
+        if reason is not None:
+            raise CutPrompt(reason, read.usage)
+        return read
 
     async def send(
         self, path: str, body: Mapping[str, object] | None = None, *, no_retry: bool = False
@@ -311,7 +328,9 @@ class Server:
         except openai.APIConnectionError:
             raise NoReply("broken connection") from None
         except openai.APIStatusError as error:
-            raise self._redacted(refusal(error.status_code, error.response.content)) from None
+            refused = self._redacted(refusal(error.status_code, error.response.content))
+            refused.retry_after = short_line(error.response.headers.get("retry-after", ""))
+            raise refused from None
         except Refusal as error:
             raise self._redacted(error) from None
         content = response.content
@@ -380,13 +399,18 @@ class Server:
         choice = reply["choices"][0]
         message = choice["message"]
         text = self._without_key(_without_surrogates(_text(message.get("content"))))
-        finish = choice.get("finish_reason")
+        finish, native = choice.get("finish_reason"), choice.get("native_finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is not text")
+        finish = ending(finish, native if isinstance(native, str) else None)
+        words = _refusal_words(message)
+        if words and not text.strip():
+            text = self._without_key(_without_surrogates(words))
+            finish = MODEL_REFUSED
         usage = reply.get("usage")
         usage = {} if usage is None else usage
         # Not every server counts.
-        prompt = _count(usage.get("prompt_tokens")) or prompt_tokens(request)
+        prompt = _prompt_count(usage) or prompt_tokens(request)
         completion = _count(usage.get("completion_tokens")) or len(text) // 4 + 1
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
@@ -434,6 +458,16 @@ def _text(content: object) -> str:
     return content or ""
 
 
+def _refusal_words(message: Mapping[str, Any]) -> str:
+    """Return the words with which a model refused, in a field or a part of its own; "" if none."""
+    words = message.get("refusal")
+    content = message.get("content")
+    if isinstance(content, list) and not words:
+        parts = [part for part in content if isinstance(part, dict)]
+        words = next((part["refusal"] for part in parts if part.get("refusal")), None)
+    return words if isinstance(words, str) else ""
+
+
 def _form_parts(request: Request) -> dict[str, object]:
     """Return the parts of a request that keep a reply to its choices or its schema."""
     if request.choices:
@@ -456,6 +490,17 @@ def _logprob(value: object) -> float:
     if not value <= _HIGHEST_LOGPROB:
         raise ValueError("no log-probability")
     return float(value)
+
+
+def _prompt_count(usage: Mapping[str, Any]) -> int:
+    """Count a prompt's tokens, the cached ones too; 0 if the server does not count."""
+    tokens = _count(usage.get("prompt_tokens"))
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    if not tokens or isinstance(cached, bool) or not isinstance(cached, int):
+        return tokens
+    # More cached than read: this server counts them apart.
+    return tokens + cached if tokens < cached <= _MOST_TOKENS else tokens
 
 
 def _count(tokens: object) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from statistics import fmean
 from typing import Literal
 
@@ -66,8 +67,11 @@ def numbers_in_words(text: str) -> set[str]:
     return found
 
 
-def lost_facts(original: str, text: str) -> list[str]:
-    """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers."""
+def lost_facts(original: str, text: str, *, is_translation: bool = False) -> list[str]:
+    """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers.
+
+    In a translation a hashtag may have become another one with the same digits.
+    """
     before = numbers(original)
     after = numbers(text)
     facts: list[str] = []
@@ -82,22 +86,49 @@ def lost_facts(original: str, text: str) -> list[str]:
     for number in after:
         if number not in known:
             facts.append(f"the number {number} is new")
-    kept = {tag.lower() for tag in tags(text)}
-    for tag in tags(original):
-        if tag.lower() not in kept:
-            facts.append(f"{tag} is gone")
+    for tag in _lost_tags(tags(original), tags(text), is_translation):
+        facts.append(f"{tag} is gone")
     return facts
+
+
+def _lost_tags(before: Sequence[str], after: Sequence[str], is_translation: bool) -> list[str]:
+    """List the tags that are neither kept nor, in a translation, one of the new hashtags.
+
+    A new hashtag stands for one old one, the most alike first: #immunologie for #immunology.
+    """
+    kept = {nfkc(tag).casefold() for tag in after}
+    known = {nfkc(tag).casefold() for tag in before}
+    lost = [tag for tag in before if nfkc(tag).casefold() not in kept]
+    if not is_translation:
+        return lost
+    new = [tag for tag in after if tag[0] == "#" and nfkc(tag).casefold() not in known]
+    pairs: list[tuple[float, int, int]] = []
+    for old_place, old in enumerate(lost):
+        for new_place, tag in enumerate(new):
+            if old[0] == "#" and _digits(old) == _digits(tag):
+                likeness = SequenceMatcher(None, old.casefold(), tag.casefold()).ratio()
+                pairs.append((-likeness, old_place, new_place))
+    translated: dict[int, int] = {}
+    for _, old_place, new_place in sorted(pairs):
+        if old_place not in translated and new_place not in translated.values():
+            translated[old_place] = new_place
+    return [tag for place, tag in enumerate(lost) if place not in translated]
+
+
+def _digits(text: str) -> list[str]:
+    return re.findall(r"\d+", text)
 
 
 @dataclass(frozen=True)
 class WrittenText:
     """Translation or rewriting, and why it is doubtful; of a failed one the text is empty.
 
-    `not asked` stands for no answer at all.
+    `not asked` stands for no answer at all, `left out` for a good text that is not used because
+    another part of its record has none.
     """
 
     text: str = ""
-    kind: Literal["", "failed", "doubtful", "not asked"] = ""
+    kind: Literal["", "failed", "doubtful", "not asked", "left out"] = ""
     reason: str | None = None
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from claim2source.core.errors import ConfigError, Problems, UserError
@@ -27,6 +27,7 @@ from claim2source.text.language import detect, rewrite_error
 from claim2source.text.quality import WrittenText, judge_text, lost_facts
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
+_OTHER_PART = "another part of this source has no translation"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = {TITLE: "title", ABSTRACT: "text"}
 # A translation is about as long as its text; what is longer holds something else.
@@ -56,7 +57,7 @@ class ForeignText:
         error = rewrite_error(reply, self.text, language="en", longest=longest, may_repeat=False)
         doubt = None
         if error is None:
-            doubt = "; ".join(lost_facts(self.text, reply)) or None
+            doubt = "; ".join(lost_facts(self.text, reply, is_translation=True)) or None
         return judge_text(reply, error, doubt)
 
 
@@ -143,24 +144,33 @@ Translated = tuple[ForeignText, WrittenText]
 
 def put_translations(
     folder: Path, results: Sequence[Translated], out: Path | None, *, strict: bool
-) -> int:
-    """Write results into a data set or a copy of it; count the texts with a new translation.
+) -> list[Translated]:
+    """Write results into a data set or a copy of it; return them as they were used.
 
-    Of sources only those are translated whose every part is; `strict` leaves out what is doubtful.
+    Of sources only those are translated whose every part is: the others' good parts are
+    `left out`. `strict` leaves out what is doubtful.
     """
     parts: dict[tuple[str, str], list[Translated]] = {}
     for text, translation in results:
-        file = QUERIES if text.part == CLAIM else CORPUS
-        parts.setdefault((file, text.id), []).append((text, translation))
+        parts.setdefault(_record(text), []).append((text, translation))
     changes: dict[str, dict[str, list[Translated]]] = {}
-    count = 0
     for (file, key), pairs in parts.items():
         if all(_is_usable(translation, strict) for _, translation in pairs):
             changes.setdefault(file, {})[key] = pairs
-            count += len(pairs)
+    used: list[Translated] = []
+    for text, translation in results:
+        file, key = _record(text)
+        if key not in changes.get(file, {}) and _is_usable(translation, strict):
+            translation = replace(translation, kind="left out", reason=_OTHER_PART)
+        used.append((text, translation))
     if changes or out is not None:
         _write_translations(folder, changes, out)
-    return count
+    return used
+
+
+def _record(text: ForeignText) -> tuple[str, str]:
+    """Name the file and the record that a text belongs to."""
+    return QUERIES if text.part == CLAIM else CORPUS, text.id
 
 
 def _is_usable(translation: WrittenText, strict: bool) -> bool:
@@ -171,7 +181,7 @@ def _is_usable(translation: WrittenText, strict: bool) -> bool:
 
 
 def translation_report(results: Sequence[Translated]) -> dict[str, object]:
-    """Count the results by kind, and list those that failed or are doubtful."""
+    """Count the results by kind, and list those that failed, are doubtful or left out."""
     problems: list[dict[str, str | None]] = []
     counts = Counter[str]()
     for text, translation in results:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from claim2source.eval import score
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from claim2source.core.errors import UserError
 from tests.processes import program
@@ -74,13 +76,15 @@ def test_the_published_figures(tmp_path):
 
 def test_json_counts_what_was_let_through(folder, capsys):
     report = as_json(capsys, "--qrels", "q.tsv", "--run", "lab.tsv", "--metrics", "mrr@5", "hit@1")
+    notes = report["notes"]
+    assert len(notes) == 2 and "lab: 1 " in notes[-1]
     assert report == {
         "runs": {"lab": {"mrr@5": (1 + 1 / 2) / 4, "hit@1": 0.25}},
         "claims": 4,
         "missing": {"lab": 2},
         "repeated": {"lab": 1},
         "ignored": {"lab": 2},
-        "notes": [f"mrr@5: {DEEPER.format('lab')}"],
+        "notes": [f"mrr@5: {DEEPER.format('lab')}", notes[-1]],
     }
 
 
@@ -93,7 +97,7 @@ def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
     output = capsys.readouterr().out
     assert f"\nrecall@100, map@3: {DEEPER.format('run, lab')}\n" in output
     short = as_json(capsys, *words)
-    assert short["notes"] == [f"recall@100: {DEEPER.format('run, lab')}"]
+    assert short["notes"][0] == f"recall@100: {DEEPER.format('run, lab')}"
     # The longest list counts, not the typical one; the same number comes of longer lists.
     lines = "".join(f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101))
     Path("long.trec").write_text(Path("run.trec").read_text() + lines)
@@ -173,3 +177,41 @@ def test_a_user_error_ends_with_two_and_no_traceback(folder):
     )
     assert proc.returncode == 2 and "Traceback" not in proc.stderr
     assert "mrr@K" in proc.stderr
+
+
+def lab_mrr(predictions: dict[str, list[str]], golds: dict[str, str], k: int) -> float:
+    """Compute MRR@k as the lab's function: the list is cut at k as it is, repeats and all."""
+    total = 0.0
+    for claim, gold in golds.items():
+        first = predictions[claim][:k]
+        total += 1 / (first.index(gold) + 1) if gold in first else 0.0
+    return total / len(golds)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=8), min_size=1, max_size=9)
+)
+def test_repeated_ids_of_a_labs_tsv_score_as_the_lab_scores_them(tmp_path, capsys, lists):
+    predictions = {f"c{number}": listed for number, listed in enumerate(lists)}
+    golds = {claim: "abc"[number % 3] for number, claim in enumerate(predictions)}
+    gold_file, run_file = tmp_path / "gold.tsv", tmp_path / "lab.tsv"
+    rows = [f"{claim}\t{gold}" for claim, gold in golds.items()]
+    gold_file.write_text("\n".join(["post_id\tcord_uid", *rows]) + "\n")
+    rows = [f"{claim}\t{listed}" for claim, listed in predictions.items()]
+    run_file.write_text("\n".join(["post_id\tpreds", *rows]) + "\n")
+    report = as_json(capsys, "--qrels", gold_file, "--run", run_file, "--metrics", "mrr@5", "mrr@1")
+    for metric, k in (("mrr@5", 5), ("mrr@1", 1)):
+        assert report["runs"]["lab"][metric] == pytest.approx(lab_mrr(predictions, golds, k))
+    repeats = sum(len(listed) - len(set(listed)) for listed in lists)
+    assert report["repeated"]["lab"] == repeats
+    assert any(f"lab: {repeats} " in note for note in report["notes"]) == (repeats > 0)
+
+
+def test_a_repeat_before_the_gold_costs_a_place_in_a_labs_tsv_alone(folder, capsys):
+    Path("twice.tsv").write_text("post_id\tpreds\nc1\t['z', 'z', 'a']\n")
+    Path("twice.trec").write_text("c1 Q0 z 1 3 t\nc1 Q0 z 2 2 t\nc1 Q0 a 3 1 t\n")
+    report = as_json(
+        capsys, "--qrels", "q.tsv", "--run", "twice.tsv", "twice.trec", "--metrics", "mrr@5"
+    )
+    assert [means["mrr@5"] for means in report["runs"].values()] == [1 / 3 / 4, 1 / 2 / 4]

@@ -214,6 +214,45 @@ def test_sources_are_found_by_their_language_and_keep_their_original(
     assert server.requests == calls and rows(folder, "corpus.jsonl")["p2"] == paper
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_every_text_is_counted_once_by_what_became_of_it(
+    strict: bool,
+    llm_server: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Good, doubtful, failed, and a good title whose abstract failed."""
+    queries = [
+        {"_id": f"d{i}", "text": text, "metadata": {"lang": "de"}}
+        for i, text in enumerate([D1, D2, D2 + " #Impfung", D2 + " #Schule"])
+    ]
+    folder = data_set(tmp_path / "data", queries)
+    english = {
+        **{D1: E1, D2: E2, D2 + " #Impfung": E2 + " #vaccination", D2 + " #Schule": E2},
+        **{SPANISH["title"]: "Respiratory viruses in children", SPANISH["text"]: ""},
+    }
+    server = llm_server(lambda chat: english[read_source(chat)])
+    report = tmp_path / "report.json"
+    flags = ["--sources", "--report", str(report), *(["--strict"] if strict else [])]
+    main(words(folder, server, tmp_path, *flags))
+    found = json.loads(report.read_text())
+    assert found["counts"] == {"good": 3, "doubtful": 1, "left out": 1, "failed": 1}
+    assert found["texts"] == sum(found["counts"].values()) == 6
+    kinds = {(row["_id"], row["part"]): row["kind"] for row in found["problems"]}
+    assert kinds == {
+        ("d3", "claim"): "doubtful",
+        ("p2", "title"): "left out",
+        ("p2", "abstract"): "failed",
+    }
+    translated = sum("translation" in row["metadata"] for row in rows(folder).values())
+    assert translated == (3 if strict else 4)
+    output = capsys.readouterr().out
+    assert f"{translated} of 6 texts" in output and output.count("\n1 ") == 3
+    # Doubtful texts, which are written, are in no other count of failures.
+    assert "of 6 failed" not in caplog.text
+
+
 def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     base = ["--dataset", str(folder), "--llm.model", "m"]

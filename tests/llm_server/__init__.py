@@ -83,6 +83,13 @@ class Reply:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     logprobs: Sequence[tuple[str, float, Mapping[str, float]]] = ()
+    # The provider's own reason, behind a router; the model's words of refusal; the server's
+    # count of the prompt's tokens; its fingerprint.
+    native: str | None = None
+    refusal: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    fingerprint: str | None = None
     # The whole body instead of all that.
     body: bytes | None = None
 
@@ -374,24 +381,35 @@ def _completion(body: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
         }
         for token, logprob, top in reply.logprobs
     ]
-    return {
+    prompt = prompt if reply.prompt_tokens is None else reply.prompt_tokens
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.refusal is not None:
+        message |= {"content": reply.text or None, "refusal": reply.refusal}
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": {"content": tokens} if tokens else None,
+        "finish_reason": reply.finish,
+    }
+    if reply.native is not None:
+        choice["native_finish_reason"] = reply.native
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if reply.cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": reply.cached_tokens}
+    completed: dict[str, Any] = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "model": body["model"],
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": reply.text},
-                "logprobs": {"content": tokens} if tokens else None,
-                "finish_reason": reply.finish,
-            }
-        ],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        },
+        "choices": [choice],
+        "usage": usage,
     }
+    if reply.fingerprint is not None:
+        completed["system_fingerprint"] = reply.fingerprint
+    return completed
 
 
 def _spoilt(reply: Reply, fault: str) -> Reply:

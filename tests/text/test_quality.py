@@ -39,6 +39,33 @@ def test_lost_facts(original: str, text: str, lost: list[str]) -> None:
     assert lost_facts(original, text) == lost
 
 
+@pytest.mark.parametrize(
+    ("original", "text", "lost"),
+    [
+        ("#immunologie", "#immunology", []),
+        ("#Impfung und #Masken", "#masks and #vaccination", []),
+        ("#Impfung und #Masken", "#masks", ["#Impfung"]),
+        ("#Masken #Schule", "masks in #schools", ["#Masken"]),
+        ("@ARD #Masken", "#masks #ARD", ["@ARD"]),
+        ("#Masken", "@masks", ["#Masken"]),
+        ("#COVID19 hilft", "#COVID helps", ["#COVID19"]),
+        ("#covid19 #Studie", "#COVID19 #study #COVID19", []),
+        ("#Masken", "#Masken #masks", []),
+        ("#Schule #Masken", "#Masken", ["#Schule"]),
+        ("#ÄRZTE", "#ärzte", []),
+    ],
+)
+def test_a_translated_hashtag_is_not_lost_and_stands_for_one(
+    original: str, text: str, lost: list[str]
+) -> None:
+    gone = [f"{tag} is gone" for tag in lost]
+    assert lost_facts(original, text, is_translation=True) == gone
+
+
+def test_a_rewriting_keeps_its_hashtags() -> None:
+    assert lost_facts("#immunologie", "#immunology") == ["#immunologie is gone"]
+
+
 def test_tags_are_handles_and_hashtags_once_each() -> None:
     tag_list = tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z")
     assert tag_list == ["@nature", "#Covid_19", "#dé"]

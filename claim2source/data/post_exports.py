@@ -1,0 +1,530 @@
+"""Read posts out of what networks export: Mastodon, Bluesky, X, Reddit and Telegram.
+
+A record is recognised by several of its keys, not by its file's name. What holds no post of the
+exporter's own is named by its kind, so that it can be counted.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from claim2source.core.languages import is_language_tag, primary_language
+from claim2source.data.networks import (
+    Bluesky,
+    PostParts,
+    mastodon_post,
+    object_or_empty,
+    objects,
+    plain_text,
+    type_name,
+)
+from claim2source.data.papers import first_day, iso_language, last_day
+
+# Why a record holds no post.
+REPOSTS, DELETED = "reposts", "deleted posts"
+WITHOUT_TEXT, OTHERS = "without text", "of other kinds"
+Record = Mapping[str, Any]
+_POST = "app.bsky.feed.post"
+# X's codes for posts without a language, and ISO's.
+_NO_LANGUAGE = re.compile(r"und|zxx|mul|mis|art|q[a-z]{2}")
+_X_TIME = "%a %b %d %H:%M:%S %z %Y"
+_REMOVED = ("[deleted]", "[removed]", "[deleted by user]", "[ removed by reddit ]")
+# A retweet of X's archive is a post that begins so.
+RETWEET = re.compile(r"RT @\w+:")
+
+
+@dataclass(frozen=True)
+class FoundPost:
+    """Post of a file, or the kind of a record that is none; `id` is "" if it has none."""
+
+    id: str = ""
+    text: str = ""
+    lang: str = ""
+    date: str = ""
+    links: tuple[str, ...] = ()
+    translation: str = ""
+    left_out: str = ""
+
+
+def network_posts(record: Record) -> list[FoundPost] | None:
+    """Read the posts of an export, or of one record of it; None if it is of no known network."""
+    for network in (_reddit, _telegram, _activity_pub, _bluesky, _mastodon, _x):
+        found = network(record)
+        if found is not None:
+            return [_judged(post) for post in found]
+    return None
+
+
+def _judged(post: FoundPost) -> FoundPost:
+    if not post.left_out and not post.text.strip():
+        return replace(post, left_out=WITHOUT_TEXT)
+    return post
+
+
+def _entries(value: object) -> list[Record]:
+    """List the entries of a list; one that is no object is an empty record."""
+    return [object_or_empty(item) for item in value] if isinstance(value, list) else []
+
+
+def _of_parts(id: object, parts: PostParts) -> FoundPost:
+    links = tuple(dict.fromkeys(link for link in parts.links if link.startswith("http")))
+    return FoundPost(
+        id_text(id), parts.text, clean_language(parts.lang), iso_day(parts.date), links
+    )
+
+
+def id_text(value: object) -> str:
+    """Write an id as text; "" if it is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return plain_text(value)
+
+
+def clean_language(text: str) -> str:
+    """Return the code of a language; "" for codes such as `und` that name none."""
+    tag = text.strip()
+    if not is_language_tag(tag):
+        return iso_language(tag)
+    code = primary_language(tag)
+    return "" if _NO_LANGUAGE.fullmatch(code) else code
+
+
+def iso_day(value: object) -> str:
+    """Return the day of a time as ISO text, a month or year if no more is known.
+
+    Seconds and milliseconds since 1970, ISO times, X's and other written ones are read. A text
+    that may be several days stays as it is.
+    """
+    if isinstance(value, bool) or value is None:
+        return ""
+    text = str(value).strip()
+    if re.fullmatch(r"-?[0-9]{9,10}(\.[0-9]+)?|-?[0-9]{12,13}", text):
+        seconds = float(text)
+        if abs(seconds) > 1e11:
+            seconds /= 1000
+        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return text[:10]
+    if re.match(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [0-9]", text):
+        try:
+            return datetime.strptime(text, _X_TIME).date().isoformat()
+        except ValueError:
+            return text
+    first, last = first_day(text), last_day(text)
+    if first and first == last:
+        return f"{first // 10_000}-{first // 100 % 100:02}-{first % 100:02}"
+    return text
+
+
+# Mastodon
+
+
+def _mastodon(record: Record) -> list[FoundPost] | None:
+    for names in (("statuses", "accounts"), ("statuses", "hashtags"), ("ancestors", "descendants")):
+        if all(isinstance(record.get(name), list) for name in names):
+            statuses = [*_entries(record[names[0]]), *_entries(record.get("descendants"))]
+            return [_status(status) for status in statuses]
+    return [_status(record)] if _is_status(record) else None
+
+
+def _is_status(record: Record) -> bool:
+    marks = ("account", "visibility", "spoiler_text", "reblog", "media_attachments", "favourited")
+    has_text = isinstance(record.get("content"), str) and "created_at" in record
+    return has_text and sum(mark in record for mark in marks) >= 2
+
+
+def _status(record: Record) -> FoundPost:
+    if object_or_empty(record.get("reblog")):
+        return FoundPost(id_text(record.get("id")), left_out=REPOSTS)
+    return _of_parts(record.get("id"), mastodon_post(record))
+
+
+# ActivityPub: Mastodon's outbox.json, and that of Pleroma, Misskey and others
+
+_COLLECTIONS = ("OrderedCollection", "OrderedCollectionPage", "Collection", "CollectionPage")
+_NOTES = ("Note", "Article", "Question", "Page", "Video", "Audio", "Image", "Event")
+_ACTIVITIES = ("Create", "Update", "Announce", "Delete", "Like", "Follow", "Undo", "Add", "Move")
+
+
+def _activity_pub(record: Record) -> list[FoundPost] | None:
+    kind = record.get("type")
+    items = record.get("orderedItems", record.get("items"))
+    if kind in _COLLECTIONS and isinstance(items, list):
+        return [_activity(item) for item in items]
+    if kind in _ACTIVITIES and "object" in record and "actor" in record:
+        return [_activity(record)]
+    if kind == "Tombstone" and "id" in record:
+        return [_activity(record)]
+    is_note = kind in _NOTES and "content" in record
+    if is_note and ("attributedTo" in record or "@context" in record or "published" in record):
+        return [_activity(record)]
+    return None
+
+
+def _activity(item: object) -> FoundPost:
+    record = object_or_empty(item)
+    kind = record.get("type")
+    inner = object_or_empty(record.get("object"))
+    if kind == "Announce":
+        return FoundPost(id_text(record.get("id")), left_out=REPOSTS)
+    if kind in ("Delete", "Tombstone") or inner.get("type") == "Tombstone":
+        return FoundPost(id_text(record.get("id")), left_out=DELETED)
+    note = inner if kind in ("Create", "Update") else record
+    if note.get("type") not in _NOTES:
+        return FoundPost(id_text(record.get("id")), left_out=OTHERS)
+    return _of_parts(note.get("id"), mastodon_post(_note_as_status(note)))
+
+
+def _note_as_status(note: Record) -> dict[str, object]:
+    """Write a note of ActivityPub as Mastodon's API writes a status."""
+    by_language = {
+        key: text
+        for key, text in object_or_empty(note.get("contentMap")).items()
+        if isinstance(text, str)
+    }
+    content = plain_text(note.get("content")) or next(iter(by_language.values()), "")
+    language = next((key for key, text in by_language.items() if text == content), "")
+    title = plain_text(note.get("name"))
+    if title:
+        content = f"<p>{html.escape(title)}</p>{content}"
+    media: list[dict[str, object]] = []
+    attachments = note.get("attachment")
+    for item in objects(attachments if isinstance(attachments, list) else [attachments]):
+        kind = plain_text(item.get("mediaType")).partition("/")[0] or "attachment"
+        media.append({"type": kind, "description": item.get("name")})
+    options: list[dict[str, object]] = []
+    for item in [*objects(note.get("oneOf")), *objects(note.get("anyOf"))]:
+        options.append({"title": item.get("name")})
+    return {
+        "content": content,
+        "spoiler_text": note.get("summary"),
+        "language": language,
+        "created_at": note.get("published"),
+        "media_attachments": media,
+        "poll": {"options": options} if options else None,
+    }
+
+
+# Bluesky
+
+
+def _bluesky(record: Record) -> list[FoundPost] | None:
+    feed = _entries(record.get("feed"))
+    if any(_is_shown(item.get("post")) for item in feed):
+        return [_feed_item(item) for item in feed]
+    thread = object_or_empty(record.get("thread"))
+    if type_name(thread).startswith("app.bsky.feed.defs#") or _is_view(thread.get("post")):
+        return list(_thread(thread))
+    for name in ("posts", "records"):
+        items = _entries(record.get(name))
+        if any(_is_shown(item) for item in items):
+            return [_view(item) for item in items]
+    commit = object_or_empty(record.get("commit"))
+    if "did" in record and "collection" in commit:
+        return [_commit(plain_text(record["did"]), commit)]
+    if _is_shown(record):
+        return [_view(record)]
+    if _is_shown(record.get("post")):
+        return [_feed_item(record)]
+    if type_name(record).startswith("app.bsky.") and "createdAt" in record:
+        return [_view({"record": record})]
+    return None
+
+
+def _is_view(value: object) -> bool:
+    view = object_or_empty(value)
+    has_record = bool(object_or_empty(view.get("record")) or object_or_empty(view.get("value")))
+    return has_record and plain_text(view.get("uri")).startswith("at://")
+
+
+def _is_shown(value: object) -> bool:
+    """Whether a value is a view of a post, or of one that is gone."""
+    return _is_view(value) or _is_gone(object_or_empty(value))
+
+
+def _is_gone(view: Record) -> bool:
+    return type_name(view).endswith(("#notFoundPost", "#blockedPost"))
+
+
+def _feed_item(item: Record) -> FoundPost:
+    view = object_or_empty(item.get("post"))
+    if type_name(object_or_empty(item.get("reason"))).endswith("#reasonRepost"):
+        return FoundPost(id_text(view.get("uri")), left_out=REPOSTS)
+    return _view(view)
+
+
+def _view(view: Record) -> FoundPost:
+    record = object_or_empty(view.get("record")) or object_or_empty(view.get("value"))
+    kind = type_name(record)
+    if _is_gone(view):
+        return FoundPost(id_text(view.get("uri")), left_out=DELETED)
+    if kind == "app.bsky.feed.repost":
+        return FoundPost(id_text(view.get("uri")), left_out=REPOSTS)
+    if kind not in ("", _POST):
+        return FoundPost(id_text(view.get("uri")), left_out=OTHERS)
+    return _of_parts(view.get("uri"), Bluesky(lambda uri: None).post(view))
+
+
+def _commit(did: str, commit: Record) -> FoundPost:
+    """Read an event of the network's stream."""
+    uri = f"at://{did}/{commit.get('collection')}/{commit.get('rkey')}"
+    if commit.get("operation") == "delete":
+        return FoundPost(uri, left_out=DELETED)
+    return _view({"uri": uri, "record": commit.get("record")})
+
+
+def _thread(thread: Record) -> Iterator[FoundPost]:
+    """Yield the posts of a thread: those above first, the post, and the replies."""
+    above: list[Record] = []
+    parent = object_or_empty(thread.get("parent"))
+    while parent:
+        above.append(parent)
+        parent = object_or_empty(parent.get("parent"))
+    for node in reversed(above):
+        yield _thread_post(node)
+    waiting = [thread]
+    while waiting:
+        node = waiting.pop()
+        yield _thread_post(node)
+        waiting += reversed(_entries(node.get("replies")))
+
+
+def _thread_post(node: Record) -> FoundPost:
+    """Read a post of a thread; of one that is gone only the address is left."""
+    if _is_view(node.get("post")):
+        return _view(object_or_empty(node["post"]))
+    return FoundPost(id_text(node.get("uri")), left_out=DELETED)
+
+
+# X: the archive, both API versions, and lines of either
+
+
+def _x(record: Record) -> list[FoundPost] | None:
+    note = object_or_empty(record.get("noteTweet"))
+    if note:
+        return [_note_tweet(note)]
+    inner = object_or_empty(record.get("tweet"))
+    if inner and ("full_text" in inner or "text" in inner):
+        return [_tweet(inner)]
+    if isinstance(record.get("statuses"), list) and "search_metadata" in record:
+        return [_tweet(item) for item in _entries(record["statuses"])]
+    if _is_answer(record):
+        return list(_answer(record))
+    return [_tweet(record)] if _is_tweet(record) else None
+
+
+def _is_tweet(record: Record) -> bool:
+    if not isinstance(record.get("full_text", record.get("text")), str):
+        return False
+    old = ("id_str", "entities", "user", "favorite_count", "retweet_count", "in_reply_to_user_id")
+    new = ("edit_history_tweet_ids", "author_id", "conversation_id", "public_metrics")
+    new = (*new, "referenced_tweets", "possibly_sensitive", "reply_settings")
+    if "id_str" in record and sum(mark in record for mark in old) >= 2:
+        return True
+    return "id" in record and any(mark in record for mark in new)
+
+
+def _is_answer(record: Record) -> bool:
+    """Whether a record is an answer of the second API: data, or the errors of what is gone."""
+    data = record.get("data")
+    items = objects(data if isinstance(data, list) else [data])
+    if items:
+        are_tweets = all("id" in item and isinstance(item.get("text"), str) for item in items)
+        return are_tweets and set(record) <= {"data", "includes", "meta", "errors", "__twarc"}
+    meta = object_or_empty(record.get("meta"))
+    gone = [error for error in objects(record.get("errors")) if "resource_type" in error]
+    return bool(gone) or meta.get("result_count") == 0
+
+
+def _answer(record: Record) -> Iterator[FoundPost]:
+    data = record.get("data")
+    included: dict[str, str] = {}
+    for tweet in objects(object_or_empty(record.get("includes")).get("tweets")):
+        included[id_text(tweet.get("id"))] = _tweet_text(tweet)
+    tweets = [] if data is None else data
+    for tweet in _entries(tweets if isinstance(tweets, list) else [tweets]):
+        yield _tweet(tweet, included)
+    for error in objects(record.get("errors")):
+        # Others are about users, media, or tweets that a post refers to.
+        if error.get("resource_type") == "tweet" and error.get("parameter") in ("id", "ids"):
+            yield FoundPost(id_text(error.get("resource_id")), left_out=DELETED)
+
+
+def _tweet(tweet: Record, included: Mapping[str, str] | None = None) -> FoundPost:
+    key = id_text(tweet.get("id_str")) or id_text(tweet.get("id"))
+    text = _tweet_text(tweet)
+    references = objects(tweet.get("referenced_tweets"))
+    is_repost = any(reference.get("type") == "retweeted" for reference in references)
+    if is_repost or object_or_empty(tweet.get("retweeted_status")) or RETWEET.match(text):
+        return FoundPost(key, left_out=REPOSTS)
+    if tweet.get("deleted_at"):
+        return FoundPost(key, left_out=DELETED)
+    parts = PostParts([text] if text else [])
+    parts.lang = plain_text(tweet.get("lang"))
+    parts.date = plain_text(tweet.get("created_at"))
+    parts.links = [url for url in _urls(tweet) if not _is_own(url)]
+    quoted = object_or_empty(tweet.get("quoted_status"))
+    quotations = [_tweet_text(quoted)] if quoted else []
+    for reference in references:
+        if reference.get("type") == "quoted":
+            known = (included or {}).get(id_text(reference.get("id")), "")
+            quotations.append(known or _tweet_text(reference))
+    for quotation in filter(None, quotations):
+        parts.add("quoted post", quotation)
+    return _of_parts(key, parts)
+
+
+def _tweet_text(tweet: Record) -> str:
+    """Return the whole text of a tweet: the longest of its fields, without entities of HTML."""
+    long = object_or_empty(tweet.get("extended_tweet")).get("full_text")
+    note = object_or_empty(tweet.get("note_tweet")).get("text")
+    texts = [plain_text(text) for text in (note, long, tweet.get("full_text"), tweet.get("text"))]
+    return html.unescape(next(filter(None, texts), ""))
+
+
+def _urls(tweet: Record) -> Iterator[str]:
+    for holder in (tweet, object_or_empty(tweet.get("note_tweet"))):
+        for url in objects(object_or_empty(holder.get("entities")).get("urls")):
+            yield plain_text(url.get("expanded_url")) or plain_text(url.get("url"))
+
+
+def _is_own(url: str) -> bool:
+    """Whether an address is that of a picture or a quoted post of X itself."""
+    return re.match(r"https?://(?:www\.)?(?:twitter|x)\.com/", url) is not None
+
+
+def _note_tweet(note: Record) -> FoundPost:
+    """Read a long post of the archive's note-tweet.js."""
+    core = object_or_empty(note.get("core"))
+    text = html.unescape(plain_text(core.get("text")))
+    urls = [plain_text(url.get("expandedUrl")) for url in objects(core.get("urls"))]
+    parts = PostParts([text] if text else [], urls, date=plain_text(note.get("createdAt")))
+    return _of_parts(note.get("noteTweetId"), parts)
+
+
+# Reddit: listings of the API, and Pushshift's lines
+
+
+def _reddit(record: Record) -> list[FoundPost] | None:
+    kind, data = record.get("kind"), record.get("data")
+    if kind in ("Listing", "t1", "t3", "more") and isinstance(data, dict):
+        return list(_thing(record))
+    if "subreddit" in record and ("body" in record or "title" in record):
+        return list(_thing({"kind": "t1" if "body" in record else "t3", "data": record}))
+    if {"body", "link_id", "parent_id"} <= set(record) or {"selftext", "title"} <= set(record):
+        return list(_thing({"kind": "t1" if "body" in record else "t3", "data": record}))
+    return None
+
+
+def _thing(thing: Record) -> Iterator[FoundPost]:
+    """Yield the posts of a listing, a submission, or a comment with its replies."""
+    waiting = [thing]
+    while waiting:
+        node = waiting.pop()
+        data = object_or_empty(node.get("data"))
+        kind = node.get("kind")
+        if kind == "Listing":
+            waiting += reversed(_entries(data.get("children")))
+        elif kind == "t3":
+            yield _submission(data)
+        elif kind == "t1":
+            yield _comment(data)
+            if object_or_empty(data.get("replies")):
+                waiting.append(data["replies"])
+        elif kind != "more":  # which names comments that were not loaded
+            yield FoundPost(id_text(data.get("id")), left_out=OTHERS)
+
+
+def _submission(data: Record) -> FoundPost:
+    key = id_text(data.get("name")) or id_text(data.get("id"))
+    if data.get("crosspost_parent") or data.get("crosspost_parent_list"):
+        return FoundPost(key, left_out=REPOSTS)
+    title, body = _reddit_text(data.get("title")), _reddit_text(data.get("selftext"))
+    if not title and not body and (data.get("title") or data.get("selftext")):
+        return FoundPost(key, left_out=DELETED)
+    links = [] if data.get("is_self") else [plain_text(data.get("url"))]
+    parts = PostParts([text for text in (title, body) if text], links)
+    parts.date = str(data.get("created_utc") or data.get("created") or "")
+    return _of_parts(key, parts)
+
+
+def _comment(data: Record) -> FoundPost:
+    key = id_text(data.get("name")) or id_text(data.get("id"))
+    text = _reddit_text(data.get("body"))
+    if not text and data.get("body"):
+        return FoundPost(key, left_out=DELETED)
+    parts = PostParts([text] if text else [])
+    parts.date = str(data.get("created_utc") or data.get("created") or "")
+    return _of_parts(key, parts)
+
+
+def _reddit_text(value: object) -> str:
+    text = html.unescape(plain_text(value))
+    return "" if text.casefold() in _REMOVED else text
+
+
+# Telegram Desktop's result.json
+
+
+def _telegram(record: Record) -> list[FoundPost] | None:
+    chats = objects(object_or_empty(record.get("chats")).get("list"))
+    chats += objects(object_or_empty(record.get("left_chats")).get("list"))
+    if any("messages" in chat for chat in chats):
+        found: list[FoundPost] = []
+        for chat in chats:
+            for message in _entries(chat.get("messages")):
+                post = _message(message)
+                # Numbers of messages are a chat's own.
+                found.append(replace(post, id=f"{id_text(chat.get('id'))}-{post.id}"))
+        return found
+    messages = _entries(record.get("messages"))
+    if any(_is_message(message) for message in messages):
+        return [_message(message) for message in messages]
+    return [_message(record)] if _is_message(record) else None
+
+
+def _is_message(record: Record) -> bool:
+    is_kind = record.get("type") in ("message", "service") and "date" in record
+    return is_kind and ("text" in record or "action" in record or "text_entities" in record)
+
+
+def _message(message: Record) -> FoundPost:
+    key = id_text(message.get("id"))
+    if message.get("type") != "message":
+        return FoundPost(key, left_out=OTHERS)
+    if message.get("forwarded_from") or message.get("forwarded_from_id"):
+        return FoundPost(key, left_out=REPOSTS)
+    pieces = message.get("text")
+    text, links = _pieces(pieces if isinstance(pieces, list) else [pieces])
+    if not text:
+        text, links = _pieces(message.get("text_entities") or [])
+    parts = PostParts([text] if text else [], links)
+    parts.date = plain_text(message.get("date")) or id_text(message.get("date_unixtime"))
+    poll = object_or_empty(message.get("poll"))
+    if poll:
+        answers = [answer.get("text") for answer in objects(poll.get("answers"))]
+        parts.add("poll", poll.get("question"), *answers)
+    return _of_parts(key, parts)
+
+
+def _pieces(pieces: object) -> tuple[str, list[str]]:
+    """Join the pieces of a text: words, and objects such as links and bold words."""
+    words: list[str] = []
+    links: list[str] = []
+    for piece in pieces if isinstance(pieces, Iterable) else ():
+        if isinstance(piece, str):
+            words.append(piece)
+            continue
+        record = object_or_empty(piece)
+        text = record.get("text")
+        words.append(text if isinstance(text, str) else "")
+        if record.get("type") == "link":
+            links.append(plain_text(text))
+        elif record.get("type") == "text_link":
+            links.append(plain_text(record.get("href")))
+    return "".join(words).strip(), links
