@@ -149,21 +149,9 @@ def weigh(
     )
 
 
-def choose(
-    name: str,
-    candidates: Mapping[Setting, np.ndarray],
-    weighing: Weighing,
-    *,
-    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
-    distance: Callable[[Setting], float] | None = None,
-    rule: Rule = "one_se",
-    floor: Setting | None = None,
-    group: Callable[[Setting], Any] | None = None,
-    tables: Mapping[Setting, Table] | None = None,
-    trials: bool = False,
-    note: str = "",
-) -> tuple[Setting, Choice]:
-    """Choose a setting by its values on val, [claims] each, and record the choice.
+@dataclass(frozen=True)
+class Preference:
+    """Which of several settings is chosen by their scores.
 
     `one_se`: of the settings that are not worse than the best by more than one standard error of
     the difference (paired, by gold paper), the one nearest to the default, by `distance`; without
@@ -171,8 +159,30 @@ def choose(
     best score; of equal ones the first, or with `group` the middle one of the first group
     that has the best score (settings of a group differ in a single weight).
 
-    A setting below `floor` on val is never taken. `trials` records every setting's scores, with
-    its own table if there are `tables`.
+    A setting below `floor` on val is never taken.
+    """
+
+    rule: Rule = "one_se"
+    distance: Callable[[Any], float] | None = None
+    floor: Any = None
+    group: Callable[[Any], object] | None = None
+
+
+def choose(
+    name: str,
+    candidates: Mapping[Setting, np.ndarray],
+    weighing: Weighing,
+    *,
+    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
+    by: Preference = Preference(),
+    tables: Mapping[Setting, Table] | None = None,
+    trials: bool = False,
+    note: str = "",
+) -> tuple[Setting, Choice]:
+    """Choose a setting by its values on val, [claims] each, and record the choice.
+
+    `by` says which one is preferred. `trials` records every setting's scores, with its own table
+    if there are `tables`.
     """
     if not candidates:
         raise ValueError(f"{name}: no settings to choose from")
@@ -181,15 +191,15 @@ def choose(
     best = [setting for setting, score in scores.items() if score == top]
     error = dict.fromkeys(candidates, 0.0)
     first = best[0]
-    if rule == "best":
-        if group is not None:
-            first = _middle_of_group(best, group)
+    if by.rule == "best":
+        if by.group is not None:
+            first = _middle_of_group(best, by.group)
         selected = first
     else:
         error = _errors_from_best(candidates, first, weighing)
-        floor_score = -np.inf if floor is None else scores[floor]
-        near = _near_best(scores, error, top, floor_score)
-        selected = _nearest_to_default(near, scores, distance)
+        floor = -np.inf if by.floor is None else scores[by.floor]
+        near = _near_best(scores, error, top, floor)
+        selected = _nearest_to_default(near, scores, by.distance)
         if scores[selected] == top:
             first = selected
     reason = ""
@@ -209,7 +219,7 @@ def choose(
         metric=weighing.metric,
         note=note,
         tried=tuple(tried),
-        rule=rule,
+        rule=by.rule,
         seen_share=weighing.seen_share,
         best=settings(first),
         best_score=scores[first],
@@ -366,7 +376,8 @@ def choose_from_grid(
             for name, values in steps.items()
         )
 
-    setting, choice = choose(name, candidates, weighing, distance=distance, rule=rule, trials=True)
+    by = Preference(rule, distance)
+    setting, choice = choose(name, candidates, weighing, by=by, trials=True)
     trials = (
         replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
         for trial in choice.tried
@@ -419,15 +430,8 @@ def choose_fusion(
         fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
             candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
-    return choose(
-        "fusion",
-        candidates,
-        weighing,
-        distance=_fusion_distance,
-        rule=rule,
-        group=lambda config: replace(config, alpha=0.5),
-        note=note,
-    )
+    by = Preference(rule, _fusion_distance, group=lambda config: replace(config, alpha=0.5))
+    return choose("fusion", candidates, weighing, by=by, note=note)
 
 
 def _alphas(config: FusionConfig) -> tuple[float, ...]:

@@ -83,25 +83,42 @@ def fuse(
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
         config = replace(config, depth=max(config.depth, whole_number(k, "k")))
-    runs = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
-    lacked = (runs[0], runs[1]) if runs else None
     if isinstance(first, Run) and isinstance(second, Run):
-        return Fusion(first, second, config, lacked).run(config.alpha, k, alphas)
+        return Fusion(first, second, config, _runs(scored)).run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
         raise TypeError("fuse takes two runs or two results")
+    fusion = Fusion(first.run, second.run, config, _runs(scored))
+    return _fused_result((first, second), scored, fusion.run(config.alpha, k, alphas))
+
+
+def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] | None:
+    """Return what `score_missing` gave for both parts as runs."""
+    if scored is None:
+        return None
+    first, second = scored
+    return (
+        first.run if isinstance(first, Result) else first,
+        second.run if isinstance(second, Result) else second,
+    )
+
+
+def _fused_result(
+    parts: tuple[Result, Result], scored: tuple[Run | Result, Run | Result] | None, run: Run
+) -> Result:
+    """Join the costs and failures of two results, and of what was scored for them."""
+    first, second = parts
     # A claim that one part could not rank is ranked by the other: only both failing fails.
     failed = {failure.claim_id for failure in second.failures}
-    results: list[Result] = [first, second]
-    results += (ranking for ranking in scored or () if isinstance(ranking, Result))
+    failures = tuple(failure for failure in first.failures if failure.claim_id in failed)
+    results = [*parts]
+    for ranking in scored or ():
+        if isinstance(ranking, Result):
+            results.append(ranking)
     cost = first.cost
     for result in results[1:]:
         cost = cost.over_same(result.cost)
-    return Result(
-        Fusion(first.run, second.run, config, lacked).run(config.alpha, k, alphas),
-        failures=tuple(f for f in first.failures if f.claim_id in failed),
-        cost=cost,
-        stored=all(result.stored for result in results),
-    )
+    stored = all(result.stored for result in results)
+    return Result(run, failures=failures, cost=cost, stored=stored)
 
 
 def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> Result:

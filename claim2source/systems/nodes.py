@@ -24,6 +24,7 @@ from claim2source.search.choose import (
     DEPTH,
     FUSION_DEPTHS,
     Grid,
+    Preference,
     choose,
     choose_bm25,
     choose_fusion,
@@ -586,7 +587,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
             "system": parts[number].display_name,
             **({} if (model := models[number]) is None else {"model": model.name}),
         },
-        rule=fitting.rule,
+        by=Preference(fitting.rule),
         trials=True,
         note=selection.note,
     )
