@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from claim2source.core.records import Claim
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.names import name_terms, paper_names, plain_words
 
 # With accents that stand apart from their letters.
@@ -21,7 +21,7 @@ Words = tuple[tuple[str, ...], tuple[str, ...]]
 class MatchingWords:
     """Match words of posts and papers; each word is analysed once while its terms are held."""
 
-    def __init__(self, bm25: BM25Config) -> None:
+    def __init__(self, bm25: BM25) -> None:
         self.bm25, self._analyser = bm25, Analyser(bm25)
         self._terms: dict[str, list[str]] = {}
 

@@ -8,7 +8,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
 from claim2source.find import matching as module
 from claim2source.find.matching import MatchingWords
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 
 
 @pytest.mark.parametrize("size", [200_000, 0])
@@ -26,7 +26,7 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
     claim = Claim("0", "Masks stop outbreaks at school, says Zola in Nature: outbreak!")
     of_a = ("Masks", "school", "Zola", "Nature"), ("Masking", "schools", "masked", "Zola", "Nature")
     of_b = ("outbreaks", "outbreak"), ("Outbreaks",)
-    matching = MatchingWords(BM25Config())
+    matching = MatchingWords(BM25())
     analysed: list[str] = []
     texts = matching._analyser.texts
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.search.choose import Preference, Weighing, choose, choose_fusion, weigh
-from claim2source.search.fuse import FusionConfig
+from claim2source.search.choose import Preference, Weighing, choose, weigh
+from claim2source.search.fuse import FusionConfig, choose_fusion
 from claim2source.systems.choose import choose_margin
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.heldout import SelectionData
