@@ -27,7 +27,7 @@ from claim2source.core.program import with_positionals
 from claim2source.core.terminal import say
 from claim2source.data.fetch import Fetcher, posts_from
 from claim2source.data.store import Store
-from claim2source.find.options import FinderOptions, with_index
+from claim2source.find.finder import FinderOptions, with_index
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models

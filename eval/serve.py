@@ -23,7 +23,7 @@ from claim2source.core.config import (
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.terminal import say
 from claim2source.data.store import Store
-from claim2source.find.options import FinderOptions, with_index
+from claim2source.find.finder import FinderOptions, with_index
 from claim2source.models.local import with_local_models
 from claim2source.search.engine import open_index
 from claim2source.serve.server import listen, read_token

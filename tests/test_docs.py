@@ -24,7 +24,7 @@ from claim2source.data.loading import load
 from claim2source.evaluation.table import EvaluateConfig
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.fuse import FusionConfig
 from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
@@ -48,7 +48,7 @@ TABLES: dict[str, type] = {
     "evaluate": EvaluateConfig,
     "finetune_reranker": RerankerConfig,
     "system": SystemEntry,
-    "bm25": BM25Config,
+    "bm25": BM25,
     "model": ModelConfig,
     "hybrid": FusionConfig,
     "rendering": Rendering,

@@ -43,7 +43,7 @@ from claim2source.evaluation.views import report_parts, report_tables, write_mar
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
-from claim2source.search.choose import choose
+from claim2source.search.choose import Preference, choose
 from claim2source.systems.heldout import (
     ChoosingOn,
     HeldOut,
@@ -295,9 +295,7 @@ class Comparison:
             {option: weighing.of(scored.run) for option, scored in on_val.items()},
             weighing,
             settings=lambda option: {key: option},
-            distance=distance,
-            rule=self.config.rule,
-            floor=floor,
+            by=Preference(self.config.rule, distance, floor),
             tables={option: scored.report.table for option, scored in on_val.items()},
             trials=True,
             note=selection.note,

@@ -19,7 +19,7 @@ from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.fielded import Fielded
 from claim2source.search.fuse import FusionConfig
 from claim2source.search.saved import ALL, Saved
@@ -47,7 +47,7 @@ RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
 _CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
 # Where nodes have settings of their own.
 _SETTINGS = (
-    (BM25Node, "bm25", BM25Config),
+    (BM25Node, "bm25", BM25),
     (FieldedNode, "fielded", Fielded),
     (DenseNode, "model", ModelConfig),
     (HybridNode, "fusion", FusionConfig),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from claim2source.core.arguments import whole_number
-from claim2source.core.config import require
+from claim2source.core.config import Share, require
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
@@ -31,22 +32,24 @@ from claim2source.find.abstention import (
     index_stages,
     read_abstention,
 )
+from claim2source.find.matching import MatchingWords, Words
 from claim2source.models import ENGLISH
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
+from claim2source.models.local import ModelOptions
 from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
-from claim2source.search.names import name_terms, paper_names, plain_words
 from claim2source.search.rows import SPLIT, Where, finding_sentences
 from claim2source.search.table import NEW, SearchResults
 from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:
-    from claim2source.find.pipeline import PipelineStages
+    from claim2source.systems.opened import OpenedSystem
     from claim2source.systems.system import System
 
 log = logging.getLogger(__name__)
 
+INDEX = "CLAIM2SOURCE_INDEX"
 Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
 MAX_BATCH = 64
@@ -57,12 +60,6 @@ _SAMPLE, _SENTENCES = 5_000, 20
 # Growth of an index after which its abstention is stale.
 GROWN = 2
 _VERIFY = "verify"
-# With accents that stand apart from their letters.
-WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
-# Words whose terms are held.
-_MOST_WORDS = 200_000
-# Words of the post, and of the paper.
-Words = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -124,10 +121,40 @@ class Answer:
         )
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Papers found for some claims.
+
+    `stages` are the results of every stage, by name and in order; `papers` all that a stage ranks;
+    `listed` the ids of each claim's answer; `sentences` those of each claim, if it has several;
+    `vectors` those of the papers' sentences, as far as they are stored.
+    """
+
+    results: SearchResults
+    stages: Sequence[tuple[str, Result]]
+    papers: Mapping[str, Paper]
+    listed: Mapping[str, Sequence[str]]
+    sentences: Mapping[str, Sequence[str]]
+    vectors: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Probability that each claim's paper is in the index, and the verdict by it.
+
+    `measured` counts the held-out answers of a verdict.
+    """
+
+    present: Mapping[str, float]
+    verdicts: Mapping[str, Verdict]
+    measured: Mapping[str, Tenth]
+
+
 class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
-    `pipeline` is the system whose stages follow the index, which stands for its first stage.
+    `pipeline` is the system that is run on it: the index stands for its first stage, its stages
+    follow.
     `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
     part of the work when it begins. Raises `UserError` if the pipeline's first stage is not the
     index's.
@@ -148,12 +175,14 @@ class Finder:
         self.on_part: Callable[[str], None] = lambda part: None
         self._abstain: tuple[object, AbstainModel | None] | None = None
         self._matching = MatchingWords(engine.manifest.bm25)
-        self._pipeline: PipelineStages | None = None
+        self._system: OpenedSystem | None = None
         if pipeline is not None:
             # Its imports take longer than an answer without it.
-            from claim2source.find.pipeline import PipelineStages
+            from claim2source.systems.opened import OpenedSystem
+            from claim2source.systems.runtime import SystemRuntime
 
-            self._pipeline = PipelineStages(engine, pipeline, store, device, progress)
+            runtime = SystemRuntime(store, device, progress)
+            self._system = OpenedSystem(engine, pipeline, runtime)
         judges = self.abstain is not None
         allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
         require(threshold is None or judges, "threshold", threshold, allowed)
@@ -170,7 +199,7 @@ class Finder:
 
     @property
     def stage_names(self) -> list[str]:
-        return [] if self._pipeline is None else self._pipeline.names
+        return [] if self._system is None else self._system.stage_names
 
     @property
     def abstain(self) -> AbstainModel | None:
@@ -212,62 +241,101 @@ class Finder:
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._detect_language(post)) for post in posts]
-        depth = max(DEEPEST, 0 if self._pipeline is None else self._pipeline.depth)
-        sentences = {claim.id: _several_sentences(claim) for claim in claims if self.sentences}
-        texts = [text for lines in sentences.values() for text in lines]
-        results = self.engine.find(claims, max(k, depth), where, texts)
-        runs = [part.run for part in (results.lexical, results.dense, results.fused)]
-        of_ids, limit = (runs[2:], k) if self._pipeline is None else (runs, None)
-        ids = [key for run in of_ids for claim in claims for key in run.sources(claim.id, limit)]
-        papers, vectors = self.engine.fetch_with_sentences(list(dict.fromkeys(ids)))
-        by_stage = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
-        if self._pipeline is not None:
-            by_stage = self._pipeline.apply(claims, results, papers, self.on_part)
-        present = self._presence(claims, results)
-        # Another process may have removed a paper meanwhile.
-        listed = {
-            claim.id: [key for key in by_stage[-1][1].run.sources(claim.id, k) if key in papers]
-            for claim in claims
-        }
+        found = self._search(claims, k, where)
+        judged = self._judge(claims, found.results)
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, results, listed, sentences, papers, vectors)
-        verdicts, measured = self._verdicts(present)
-        if self._matching.bm25 != self.engine.manifest.bm25:
-            self._matching = MatchingWords(self.engine.manifest.bm25)
-        of = IndexState(
-            self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
-        )
+        nearest = self._nearest(claims, found)
+        state = self._state(where)
         answers = []
         for post, claim in zip(posts, claims, strict=True):
-            own = [(name, result.run.scored(claim.id)) for name, result in by_stage]
-            last = own[-1][1]
-            words = self._matching.of(claim, [papers[source] for source in listed[claim.id]])
-            matches = tuple(
-                Match(
-                    rank,
-                    papers[source],
-                    last[source],
-                    {name: scored[source] for name, scored in own if source in scored},
-                    *nearest.get((claim.id, source), ("", "")),
-                    words[rank - 1],
-                )
-                for rank, source in enumerate(listed[claim.id], 1)
-            )
-            answers.append(
-                Answer(
-                    post,
-                    claim.lang,
-                    matches,
-                    verdicts.get(claim.id) == "not here",
-                    present.get(claim.id),
-                    _verifier_notes(by_stage, claim),
-                    verdicts.get(claim.id, ""),
-                    of,
-                    measured.get(verdicts.get(claim.id, "")),
-                    tuple(self._warnings(claim)),
-                )
-            )
+            matches = self._matches(claim, found, nearest)
+            answers.append(self._answer(post, claim, matches, found, judged, state))
         return answers
+
+    def _search(self, claims: Sequence[Claim], k: int, where: Where) -> _Found:
+        """Search the index, read the papers, and apply the stages."""
+        sentences: dict[str, list[str]] = {}
+        for claim in claims:
+            if self.sentences:
+                sentences[claim.id] = _several_sentences(claim)
+        depth = DEEPEST if self._system is None else max(DEEPEST, self._system.depth)
+        texts = [text for lines in sentences.values() for text in lines]
+        results = self.engine.find(claims, max(k, depth), where, texts)
+        papers, vectors = self.engine.fetch_with_sentences(self._ranked_ids(claims, results, k))
+        stages = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
+        if self._system is not None:
+            sources = [paper.source for paper in papers.values()]
+            stages = self._system.apply(claims, results, sources, self.on_part)
+        last = stages[-1][1].run
+        listed = {}
+        for claim in claims:
+            # Another process may have removed a paper meanwhile.
+            listed[claim.id] = [key for key in last.sources(claim.id, k) if key in papers]
+        return _Found(results, stages, papers, listed, sentences, vectors)
+
+    def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
+        """List the papers to read: those of the answers, or all that stages may rank."""
+        ids: dict[str, None] = {}
+        if self._system is None:
+            ranked = [(results.fused.run, k)]
+        else:
+            parts = (results.lexical, results.dense, results.fused)
+            ranked = [(part.run, None) for part in parts]
+        for run, limit in ranked:
+            for claim in claims:
+                ids.update(dict.fromkeys(run.sources(claim.id, limit)))
+        return list(ids)
+
+    def _judge(self, claims: Sequence[Claim], results: SearchResults) -> _Judged:
+        present = self._presence(claims, results)
+        verdicts, measured = self._verdicts(present)
+        return _Judged(present, verdicts, measured)
+
+    def _state(self, where: Where) -> IndexState:
+        manifest = self.engine.manifest
+        return IndexState(self.engine.version, manifest.model_hash, self._answer_settings(where))
+
+    def _matches(
+        self, claim: Claim, found: _Found, nearest: Mapping[tuple[str, str], tuple[str, str]]
+    ) -> tuple[Match, ...]:
+        if self._matching.bm25 != self.engine.manifest.bm25:
+            self._matching = MatchingWords(self.engine.manifest.bm25)
+        listed = found.listed[claim.id]
+        words = self._matching.match(claim, [found.papers[source] for source in listed])
+        scored = {name: result.run.scored(claim.id) for name, result in found.stages}
+        last = scored[found.stages[-1][0]]
+        matches = []
+        for rank, source in enumerate(listed, 1):
+            parts = {name: scores[source] for name, scores in scored.items() if source in scores}
+            sentence, post_sentence = nearest.get((claim.id, source), ("", ""))
+            paper = found.papers[source]
+            own_words = words[rank - 1]
+            match = Match(rank, paper, last[source], parts, sentence, post_sentence, own_words)
+            matches.append(match)
+        return tuple(matches)
+
+    def _answer(
+        self,
+        post: Post,
+        claim: Claim,
+        matches: tuple[Match, ...],
+        found: _Found,
+        judged: _Judged,
+        state: IndexState,
+    ) -> Answer:
+        verdict = judged.verdicts.get(claim.id, "")
+        return Answer(
+            post,
+            claim.lang,
+            matches,
+            abstained=verdict == "not here",
+            present=judged.present.get(claim.id),
+            reasoning=_verifier_notes(found.stages, claim),
+            verdict=verdict,
+            of=state,
+            measured=judged.measured.get(verdict),
+            warnings=tuple(self._warnings(claim)),
+        )
 
     def _presence(self, claims: Sequence[Claim], results: SearchResults) -> dict[str, float]:
         if self.abstain is None:
@@ -326,13 +394,7 @@ class Finder:
         }
 
     def _nearest(
-        self,
-        claims: Sequence[Claim],
-        results: SearchResults,
-        listed: Mapping[str, Sequence[str]],
-        sentences: Mapping[str, Sequence[str]],
-        papers: Mapping[str, Paper],
-        sentence_vectors: Mapping[str, np.ndarray],
+        self, claims: Sequence[Claim], found: _Found
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
@@ -341,20 +403,25 @@ class Finder:
         """
         if not self.sentences:
             return {}
-        ids = dict.fromkeys(key for paper_ids in listed.values() for key in paper_ids)
-        findings = self._findings({key: papers[key] for key in ids}, sentence_vectors)
-        nearest = {}
+        papers: dict[str, Paper] = {}
+        for ids in found.listed.values():
+            papers.update({key: found.papers[key] for key in ids})
+        findings = self._findings(papers, found.vectors)
+        nearest: dict[tuple[str, str], tuple[str, str]] = {}
         for claim in claims:
-            own = np.array([results.texts[text] for text in sentences[claim.id]])
-            for key in listed[claim.id]:
+            sentences = found.sentences[claim.id]
+            own = np.array([found.results.texts[text] for text in sentences])
+            for key in found.listed[claim.id]:
                 texts, vectors = findings[key]
-                if texts:
-                    positions = keep_numbers(claim.text, texts, range(len(texts)))
-                    scores = vectors[positions] @ results.vectors[claim.id]
-                    best = positions[int(np.argmax(scores))]
-                    row = int(np.argmax(own @ vectors[best])) if len(own) else None
-                    sentence = "" if row is None else sentences[claim.id][row]
-                    nearest[claim.id, key] = texts[best], sentence
+                if not texts:
+                    continue
+                positions = keep_numbers(claim.text, texts, range(len(texts)))
+                scores = vectors[positions] @ found.results.vectors[claim.id]
+                best = positions[int(np.argmax(scores))]
+                sentence = ""
+                if len(own):
+                    sentence = sentences[int(np.argmax(own @ vectors[best]))]
+                nearest[claim.id, key] = texts[best], sentence
         return nearest
 
     def _findings(
@@ -393,59 +460,71 @@ def _verifier_notes(by_stage: Sequence[tuple[str, Result]], claim: Claim) -> str
     return "; ".join(filter(None, (result.notes.get(claim.id, "") for result in results)))
 
 
-class MatchingWords:
-    """Match words of posts and papers; each word is analysed once while its terms are held."""
+@dataclass(frozen=True, kw_only=True)
+class FinderOptions(ModelOptions):
+    """Set the index that is searched, and the stages that follow it.
 
-    def __init__(self, bm25: BM25Config) -> None:
-        self.bm25, self._analyser = bm25, Analyser(bm25)
-        self._terms: dict[str, list[str]] = {}
+    Args:
+        index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.
+        pipeline: YAML file of a system whose stages follow the index, which is its first stage.
+        system: which system of that file; none: the one that has stages.
+        threshold: probability that the paper is there below which it is none of these; none: as
+            it was fitted to the index.
+        model: the model that made the index, if it lies elsewhere now.
+        store: folder of the store, in which stages keep what they gave; none: the program's.
+        device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
+    """
 
-    def of(self, claim: Claim, papers: Sequence[Paper]) -> list[Words]:
-        """List the words of a claim and of each paper that match, each once in text order."""
-        texts = [claim.text, claim.translation or ""]
-        words, *of_papers = (
-            list(dict.fromkeys(word for text in parts for word in WORD.findall(text)))
-            for parts in (
-                texts,
-                *((p.source.title, p.source.abstract) for p in papers),
-            )
+    index: str | None = None
+    pipeline: Path | None = None
+    system: str | None = None
+    threshold: Share | None = None
+    model: str | None = None
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+
+    def check(self) -> None:
+        require(self.index is not None, "index", None, f"a folder, or {INDEX}")
+        good = self.system is None or self.pipeline is not None
+        require(good, "system", self.system, "none without --pipeline")
+
+    def open_finder(
+        self,
+        engine: Engine,
+        store: Store | None,
+        *,
+        progress: bool = False,
+        sentences: bool = True,
+        one_post: bool = False,
+    ) -> Finder:
+        """Make a finder of an opened index. Raises `UserError` if something does not fit.
+
+        For `one_post` the model runs in NumPy if it can: PyTorch takes longer to import.
+        """
+        pipeline = None
+        if self.pipeline is not None:
+            from claim2source.systems.read import read_staged
+
+            pipeline = read_staged(self.pipeline, self.system)
+        engine.device = NUMPY if one_post and self.device is None else self.device
+        if self.model is not None:
+            # Its settings are the index's.
+            own = engine.manifest.model or ModelConfig()
+            engine.load(ModelChanges(name=self.model).over(own))
+        return Finder(
+            engine,
+            pipeline,
+            threshold=self.threshold,
+            store=store,
+            device=self.device,
+            progress=progress and pipeline is not None,
+            sentences=sentences,
         )
-        terms = self._matched_terms([words, *of_papers])
-        sought, possible = set(self._analyser.claim(claim)), {*name_terms(claim.text)}
-        own = [sought & {*terms[word]} for word in words]
-        matches = []
-        for paper, words_of_paper in zip(papers, of_papers, strict=True):
-            source = paper.source
-            theirs = [word for word in words_of_paper if not sought.isdisjoint(terms[word])]
-            shared = {term for word in theirs for term in terms[word]}
-            names = possible & {*paper_names(source)}
-            name_words = [
-                word for text in (*source.authors, source.venue) for word in WORD.findall(text)
-            ]
-            theirs += [word for word in name_words if _holds(word, names) and word not in theirs]
-            mine = [
-                word
-                for word, terms_of_word in zip(words, own, strict=True)
-                if terms_of_word & shared or _holds(word, names)
-            ]
-            matches.append((_distinct_words(mine), _distinct_words(theirs)))
-        return matches
-
-    def _matched_terms(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
-        if len(self._terms) > _MOST_WORDS:
-            self._terms.clear()
-        new = list({word for words in texts for word in words} - self._terms.keys())
-        self._terms.update(zip(new, self._analyser.texts(new), strict=True))
-        return self._terms
 
 
-def _holds(word: str, names: set[str]) -> bool:
-    return bool(names) and not names.isdisjoint(plain_words(word))
-
-
-def _distinct_words(words: list[str]) -> tuple[str, ...]:
-    """Drop words that differ from an earlier one in capitals alone."""
-    first: dict[str, str] = {}
-    for word in words:
-        first.setdefault(word.casefold(), word)
-    return tuple(first.values())
+def with_index(words: Sequence[str]) -> list[str]:
+    """Name the index of the environment if the words name none."""
+    options = list(words)
+    if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
+        options += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
+    return options

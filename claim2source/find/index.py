@@ -30,7 +30,7 @@ from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, is_engine, open_index
 from claim2source.search.files import open_files, require_free
@@ -88,7 +88,7 @@ class IndexProgramConfig(StoreOptions):
     source: str | None = None
     model: ModelChanges | ModelConfig | None = None
     sources: SourceForm | None = None
-    bm25: BM25Config | None = None
+    bm25: BM25 | None = None
     format: Format | None = None
     columns: list[str] = list_field(
         [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"

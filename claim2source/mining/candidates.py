@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from claim2source.core.records import Claim, Source
-from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.terms import Terms
 from claim2source.search.topk import (
     SourceIds,
@@ -87,7 +87,7 @@ class Candidates:
         vectors: np.ndarray,
         alpha: float,
         depth: int,
-        bm25: BM25Config,
+        bm25: BM25,
     ) -> None:
         self.sources = SourceIds([source.id for source in sources])
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)

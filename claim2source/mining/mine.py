@@ -26,7 +26,7 @@ from claim2source.data.store import Store
 from claim2source.mining.baseline import RandomBaseline, random_baseline
 from claim2source.mining.candidates import Candidates, Window
 from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.text import ClaimForm, Rendering
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ SHORT = 0.1
 
 @dataclass(frozen=True)
 class MiningBM25(Settings):
-    """Set BM25 for mining; the rest is as in `BM25Config`.
+    """Set BM25 for mining; the rest is as in `BM25`.
 
     Args:
         analysis: `terms` (NFKC, lower case, stop words out, stemmed), or `whitespace`.
@@ -67,8 +67,8 @@ class MiningBM25(Settings):
     claims: ClaimForm = "original"
 
     @property
-    def settings(self) -> BM25Config:
-        return BM25Config(**vars(self))
+    def settings(self) -> BM25:
+        return BM25(**vars(self))
 
 
 @dataclass(frozen=True)

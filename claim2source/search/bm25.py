@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import InitVar, asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, Settings, Share
 from claim2source.core.machine import peak_memory, reset_peak_memory
+from claim2source.core.progress import track
 from claim2source.core.provenance import version
-from claim2source.core.records import Claim, Source, nfkc
+from claim2source.core.records import Claim, Dataset, Source, nfkc
+from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
@@ -33,6 +35,9 @@ from claim2source.text.clean import (
 )
 from claim2source.text.views import claim_parts
 
+if TYPE_CHECKING:
+    from claim2source.search.choose import Grid
+
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr", "ar"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
@@ -42,14 +47,29 @@ _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 SPELLERS = {"ar": normalise_arabic}
 # Of each analysis; counted up when the same settings and texts would give another run.
 FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
+BM25_GRID: Grid = (
+    ("title_weight", (1, 2, 3)),
+    ("k1", (1.2, 0.9, 1.5, 2.0, 0.6)),
+    ("b", (0.75, 0.5, 0.9, 0.3)),
+)
 NO_TERM = "no term in common with any source"
 # Scores held at a time (8 MiB): they stay in the processor's cache.
 _CELLS = 2**21
 
 
 @dataclass(frozen=True)
-class BM25Config(Settings):
-    """BM25's settings.
+class BM25(Settings):
+    """Rank sources by the terms they share with a claim.
+
+    With a `store` the runs are kept: the same claims and sources are not searched again. It is no
+    setting: equal settings are equal with any store.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> index = c2s.BM25(k1=1.5, title_weight=2).index(dev.sources)
+        >>> len(index.search(dev.claims, k=10).sources(dev.claims[0].id))
+        10
 
     Args:
         analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
@@ -86,6 +106,13 @@ class BM25Config(Settings):
     stemmer: bool = True
     clean: bool = False
     pipeline: str = SPACY_MODEL
+    store: InitVar[Any] = field(default=None, kw_only=True)
+
+    def __post_init__(self, store: Store | None) -> None:
+        require_kind(store, (Store, type(None)), "store", "a Store, or None")
+        # `replace` reads it here.
+        vars(self)["store"] = store
+        super().__post_init__()
 
     @property
     def format(self) -> int:
@@ -98,35 +125,42 @@ class BM25Config(Settings):
             return "metadata"
         return "title_abstract" if self.abstracts else "title"
 
+    def fit(
+        self, val: Dataset, grid: Grid = BM25_GRID, rule: Rule = "one_se"
+    ) -> tuple[BM25, Choice]:
+        """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
 
-class BM25:
-    """Rank sources by the terms they share with a claim.
+        Texts are analysed once for each analysis and title weight.
+        """
+        # What chooses is not imported to search.
+        from claim2source.search.choose import (
+            DEPTH,
+            by_analysis,
+            choose_from_grid,
+            grid_settings,
+            settle,
+            weigh,
+        )
 
-    Settings are those of `BM25Config`: `BM25(k1=1.5)`. With a `store` the runs are kept: the
-    same claims and sources are not searched again.
-
-    Example:
-        >>> import claim2source as c2s
-        >>> dev = c2s.load("demo", "dev")
-        >>> index = c2s.BM25(k1=1.5, title_weight=2).index(dev.sources)
-        >>> len(index.search(dev.claims, k=10).sources(dev.claims[0].id))
-        10
-    """
-
-    def __init__(
-        self, config: BM25Config | None = None, *, store: Store | None = None, **settings: Any
-    ) -> None:
-        config = BM25Config() if config is None else config
-        require_kind(config, BM25Config, "config", "a BM25Config, or settings by name")
-        self.config = replace(config, **settings)
-        self.store = store
-
-    def __repr__(self) -> str:
-        return one_line(self, config=self.config)
+        weighing, settings = weigh(val), grid_settings(self, grid)
+        claims = [claim for claim in val.claims if claim.golds]
+        candidates: dict[BM25, np.ndarray] = {}
+        analyses = by_analysis(settings, "k1", "b")
+        for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
+            index = BM25Index(val.sources, analysis)
+            terms = index.terms(claims)
+            for cell in cells:
+                run = index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
+                candidates[cell] = weighing.of(run)
+        parts = []
+        for _, cells in by_analysis(settings, "k1", "b", "title_weight"):
+            tried = {cell: candidates[cell] for cell in cells}
+            parts.append(choose_from_grid("bm25", tried, grid, weighing, rule))
+        return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
 
     def index(self, sources: Sequence[Source]) -> BM25Index:
         """Return the index of these sources; its first search analyses their texts."""
-        return BM25Index(sources, self.config, self.store)
+        return BM25Index(sources, self, vars(self)["store"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +176,10 @@ class BM25Index:
     def __init__(
         self,
         sources: Sequence[Source],
-        config: BM25Config | None = None,
+        config: BM25 | None = None,
         store: Store | None = None,
     ) -> None:
-        self.config, sources = config or BM25Config(), as_sources(sources)
+        self.config, sources = config or BM25(), as_sources(sources)
         self.source_ids = [source.id for source in sources]
         if len(set(self.source_ids)) != len(self.source_ids):
             raise ValueError("a source id repeats")
@@ -293,13 +327,13 @@ def _top(
     return take_top_rows(scores, matches, depth, ids.order)
 
 
-def library_versions(config: BM25Config) -> dict[str, str]:
+def library_versions(config: BM25) -> dict[str, str]:
     """Name the versions of the libraries that make a term of a text."""
     versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
     return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
 
 
-def make_analysis(config: BM25Config, language: str | None = None) -> Analysis:
+def make_analysis(config: BM25, language: str | None = None) -> Analysis:
     """Make the analysis of sources, or of claims in a language: its stop words are left out too.
 
     What it reads is `prepared`.
@@ -312,7 +346,7 @@ def make_analysis(config: BM25Config, language: str | None = None) -> Analysis:
     return Analysis(False, stop_words, make_stemmer(config), SPELLERS.get(config.language))
 
 
-def make_stemmer(config: BM25Config) -> Any | None:
+def make_stemmer(config: BM25) -> Any | None:
     """Make PyStemmer's stemmer of the sources' language; None if words are compared whole."""
     import Stemmer
 
@@ -320,14 +354,14 @@ def make_stemmer(config: BM25Config) -> Any | None:
     return Stemmer.Stemmer(_STEMMERS[config.language], 0) if config.stemmer else None
 
 
-def prepared(texts: list[str], config: BM25Config) -> list[str]:
+def prepared(texts: list[str], config: BM25) -> list[str]:
     """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them."""
     if config.analysis == "lemmas":
         return lemma_texts(texts, config.pipeline)
     return list(map(nfkc, texts)) if config.analysis == "terms" else texts
 
 
-def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
+def prepared_claims(texts: list[str], config: BM25) -> list[str]:
     """Prepare texts of claims, which may be cleaned first."""
     if config.clean:
         # In NFKC first: a handle or a hashtag ends where an accent stands apart.
@@ -335,7 +369,7 @@ def prepared_claims(texts: list[str], config: BM25Config) -> list[str]:
     return prepared(texts, config)
 
 
-def get_stop_words(config: BM25Config, language: str) -> set[str]:
+def get_stop_words(config: BM25, language: str) -> set[str]:
     """List the stop words of a language; none if it has no list."""
     if config.analysis != "terms" or not config.stop_words:
         return set()
@@ -346,7 +380,7 @@ def get_stop_words(config: BM25Config, language: str) -> set[str]:
     return set(getattr(import_bm25s().stopwords, _STOP_WORDS[language]))
 
 
-def source_text(source: Source, config: BM25Config) -> str:
+def source_text(source: Source, config: BM25) -> str:
     """Render a source as the text that is indexed."""
     parts = [source.title] * config.title_weight
     if config.abstracts:
@@ -361,7 +395,7 @@ def source_text(source: Source, config: BM25Config) -> str:
 class Analyser:
     """Turn sources and claims into the terms that `BM25Index` counts, for an engine's own index."""
 
-    def __init__(self, config: BM25Config) -> None:
+    def __init__(self, config: BM25) -> None:
         self.config = config
 
     @property

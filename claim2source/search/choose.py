@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.progress import track
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Run
@@ -26,42 +24,12 @@ from claim2source.metrics.metrics import (
     macro,
 )
 from claim2source.metrics.significance import standard_errors
-from claim2source.search.bm25 import BM25Config, BM25Index
-from claim2source.search.fuse import Fusion, FusionConfig
 
 # As deep as the metrics that settings are chosen by.
 DEPTH = 5
 # Setting -> values to try, the default first. What an index need not be made anew for comes last.
 Grid = tuple[tuple[str, tuple[Any, ...]], ...]
-BM25_GRID: Grid = (
-    ("title_weight", (1, 2, 3)),
-    ("k1", (1.2, 0.9, 1.5, 2.0, 0.6)),
-    ("b", (0.75, 0.5, 0.9, 0.3)),
-)
-FUSION_DEPTHS = (100, 1000)
-ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
-# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
-UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 Setting = TypeVar("Setting")
-
-
-@cache
-def fusion_grid() -> tuple[FusionConfig, ...]:
-    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
-    grid = [
-        replace(fusion, depth=depth)
-        for depth in FUSION_DEPTHS
-        for fusion in (
-            FusionConfig("linear"),
-            FusionConfig("linear", scale="z-score"),
-            FusionConfig("linear", scale="none"),
-            FusionConfig("rrf", rrf_k=60),
-            FusionConfig("rrf", rrf_k=10),
-        )
-    ]
-    linear = [fusion for fusion in grid if fusion.method == "linear"]
-    # The same with the other system's own score for what a list lacks.
-    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
 
 
 SEEN, UNSEEN = "seen", "unseen"
@@ -149,21 +117,9 @@ def weigh(
     )
 
 
-def choose(
-    name: str,
-    candidates: Mapping[Setting, np.ndarray],
-    weighing: Weighing,
-    *,
-    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
-    distance: Callable[[Setting], float] | None = None,
-    rule: Rule = "one_se",
-    floor: Setting | None = None,
-    group: Callable[[Setting], Any] | None = None,
-    tables: Mapping[Setting, Table] | None = None,
-    trials: bool = False,
-    note: str = "",
-) -> tuple[Setting, Choice]:
-    """Choose a setting by its values on val, [claims] each, and record the choice.
+@dataclass(frozen=True)
+class Preference:
+    """Which of several settings is chosen by their scores.
 
     `one_se`: of the settings that are not worse than the best by more than one standard error of
     the difference (paired, by gold paper), the one nearest to the default, by `distance`; without
@@ -171,8 +127,30 @@ def choose(
     best score; of equal ones the first, or with `group` the middle one of the first group
     that has the best score (settings of a group differ in a single weight).
 
-    A setting below `floor` on val is never taken. `trials` records every setting's scores, with
-    its own table if there are `tables`.
+    A setting below `floor` on val is never taken.
+    """
+
+    rule: Rule = "one_se"
+    distance: Callable[[Any], float] | None = None
+    floor: Any = None
+    group: Callable[[Any], object] | None = None
+
+
+def choose(
+    name: str,
+    candidates: Mapping[Setting, np.ndarray],
+    weighing: Weighing,
+    *,
+    settings: Callable[[Setting], Settings] = lambda setting: asdict(setting),  # type: ignore[call-overload]
+    by: Preference = Preference(),
+    tables: Mapping[Setting, Table] | None = None,
+    trials: bool = False,
+    note: str = "",
+) -> tuple[Setting, Choice]:
+    """Choose a setting by its values on val, [claims] each, and record the choice.
+
+    `by` says which one is preferred. `trials` records every setting's scores, with its own table
+    if there are `tables`.
     """
     if not candidates:
         raise ValueError(f"{name}: no settings to choose from")
@@ -181,15 +159,15 @@ def choose(
     best = [setting for setting, score in scores.items() if score == top]
     error = dict.fromkeys(candidates, 0.0)
     first = best[0]
-    if rule == "best":
-        if group is not None:
-            first = _middle_of_group(best, group)
+    if by.rule == "best":
+        if by.group is not None:
+            first = _middle_of_group(best, by.group)
         selected = first
     else:
         error = _errors_from_best(candidates, first, weighing)
-        floor_score = -np.inf if floor is None else scores[floor]
-        near = _near_best(scores, error, top, floor_score)
-        selected = _nearest_to_default(near, scores, distance)
+        floor = -np.inf if by.floor is None else scores[by.floor]
+        near = _near_best(scores, error, top, floor)
+        selected = _nearest_to_default(near, scores, by.distance)
         if scores[selected] == top:
             first = selected
     reason = ""
@@ -209,7 +187,7 @@ def choose(
         metric=weighing.metric,
         note=note,
         tried=tuple(tried),
-        rule=rule,
+        rule=by.rule,
         seen_share=weighing.seen_share,
         best=settings(first),
         best_score=scores[first],
@@ -291,36 +269,11 @@ def choice_score(table: Table) -> float:
     return round(float(table[MACRO][MAIN_METRIC]), 12)
 
 
-def choose_bm25(
-    data: Dataset, base: BM25Config, grid: Grid = BM25_GRID, rule: Rule = "one_se"
-) -> tuple[BM25Config, Choice]:
-    """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
-
-    Texts are analysed once for each analysis and title weight.
-    """
-    weighing, settings = weigh(data), grid_settings(base, grid)
-    claims = [claim for claim in data.claims if claim.golds]
-    candidates: dict[BM25Config, np.ndarray] = {}
-    analyses = by_analysis(settings, "k1", "b")
-    for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
-        index = BM25Index(data.sources, analysis)
-        terms = index.terms(claims)
-        for cell in cells:
-            candidates[cell] = weighing.of(
-                index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
-            )
-    parts = [
-        choose_from_grid("bm25", {cell: candidates[cell] for cell in cells}, grid, weighing, rule)
-        for _, cells in by_analysis(settings, "k1", "b", "title_weight")
-    ]
-    return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
-
-
 def settle(
-    parts: Sequence[tuple[BM25Config, Choice]],
-    candidates: Mapping[BM25Config, np.ndarray],
+    parts: Sequence[tuple[Setting, Choice]],
+    candidates: Mapping[Setting, np.ndarray],
     weighing: Weighing,
-) -> tuple[BM25Config, Choice]:
+) -> tuple[Setting, Choice]:
     """Choose among analyses, each with its chosen settings.
 
     The first stays unless others are better by the paired test by gold paper, after Holm; then
@@ -366,7 +319,8 @@ def choose_from_grid(
             for name, values in steps.items()
         )
 
-    setting, choice = choose(name, candidates, weighing, distance=distance, rule=rule, trials=True)
+    by = Preference(rule, distance)
+    setting, choice = choose(name, candidates, weighing, by=by, trials=True)
     trials = (
         replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
         for trial in choice.tried
@@ -389,55 +343,3 @@ def by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Settin
         values = {k: v for k, v in asdict(setting).items() if k not in weights}  # type: ignore[call-overload]
         groups.setdefault(repr(values), []).append(setting)
     return [(group[0], group) for group in groups.values()]
-
-
-def choose_fusion(
-    sparse: Run,
-    dense: Run,
-    data: Dataset,
-    grid: Sequence[FusionConfig] | None = None,
-    note: str = "",
-    scored: tuple[Run, Run] | None = None,
-    weighing: Weighing | None = None,
-    rule: Rule = "one_se",
-) -> tuple[FusionConfig, Choice]:
-    """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
-
-    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
-    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
-    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
-    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
-    fusions that need them are left out.
-    """
-    weighing = weigh(data) if weighing is None else weighing
-    grid = fusion_grid() if grid is None else grid
-    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
-    candidates: dict[FusionConfig, np.ndarray] = {}
-    for config in grid:
-        if scored is None and config.missing == "scored":
-            continue
-        fusion = Fusion(sparse, dense, config, scored)
-        for alpha in _alphas(config):
-            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
-    return choose(
-        "fusion",
-        candidates,
-        weighing,
-        distance=_fusion_distance,
-        rule=rule,
-        group=lambda config: replace(config, alpha=0.5),
-        note=note,
-    )
-
-
-def _alphas(config: FusionConfig) -> tuple[float, ...]:
-    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
-
-
-def _fusion_distance(config: FusionConfig) -> float:
-    """Measure how far a fusion is from the default: other settings first, then its alpha."""
-    alphas, default = _alphas(config), FusionConfig()
-    middle = alphas.index(config.alpha) - len(alphas) // 2
-    changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))
-    changed -= config.alpha != default.alpha
-    return changed + abs(middle) / len(alphas)

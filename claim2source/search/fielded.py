@@ -23,7 +23,7 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.metrics.metrics import evaluate
-from claim2source.search.bm25 import NO_TERM, SPELLERS, BM25Config, BM25Index, Language
+from claim2source.search.bm25 import BM25, NO_TERM, SPELLERS, BM25Index, Language
 from claim2source.search.choose import (
     DEPTH,
     Grid,
@@ -92,8 +92,8 @@ class Fielded(Settings):
         """Return the index of these tweets; a search indexes each claim's candidates."""
         return FieldedIndex(sources, self)
 
-    def to_bm25_config(self, language: Language) -> BM25Config:
-        return BM25Config(
+    def to_bm25_config(self, language: Language) -> BM25:
+        return BM25(
             k1=self.k1,
             b=self.b,
             language=language,

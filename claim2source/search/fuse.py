@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
 from claim2source.core.arguments import whole_number
 from claim2source.core.config import Between, Settings, Share, require
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims
 
+if TYPE_CHECKING:
+    from claim2source.search.choose import Weighing
+
 # Names of a hybrid's two parts.
 PARTS = ("first", "second")
+FUSION_DEPTHS = (100, 1000)
+ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
+# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
+UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 Ranking = TypeVar("Ranking", Run, Result)
 
 
@@ -83,25 +92,42 @@ def fuse(
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
         config = replace(config, depth=max(config.depth, whole_number(k, "k")))
-    runs = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
-    lacked = (runs[0], runs[1]) if runs else None
     if isinstance(first, Run) and isinstance(second, Run):
-        return Fusion(first, second, config, lacked).run(config.alpha, k, alphas)
+        return Fusion(first, second, config, _runs(scored)).run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
         raise TypeError("fuse takes two runs or two results")
+    fusion = Fusion(first.run, second.run, config, _runs(scored))
+    return _fused_result((first, second), scored, fusion.run(config.alpha, k, alphas))
+
+
+def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] | None:
+    """Return what `score_missing` gave for both parts as runs."""
+    if scored is None:
+        return None
+    first, second = scored
+    return (
+        first.run if isinstance(first, Result) else first,
+        second.run if isinstance(second, Result) else second,
+    )
+
+
+def _fused_result(
+    parts: tuple[Result, Result], scored: tuple[Run | Result, Run | Result] | None, run: Run
+) -> Result:
+    """Join the costs and failures of two results, and of what was scored for them."""
+    first, second = parts
     # A claim that one part could not rank is ranked by the other: only both failing fails.
     failed = {failure.claim_id for failure in second.failures}
-    results: list[Result] = [first, second]
-    results += (ranking for ranking in scored or () if isinstance(ranking, Result))
+    failures = tuple(failure for failure in first.failures if failure.claim_id in failed)
+    results = [*parts]
+    for ranking in scored or ():
+        if isinstance(ranking, Result):
+            results.append(ranking)
     cost = first.cost
     for result in results[1:]:
         cost = cost.over_same(result.cost)
-    return Result(
-        Fusion(first.run, second.run, config, lacked).run(config.alpha, k, alphas),
-        failures=tuple(f for f in first.failures if f.claim_id in failed),
-        cost=cost,
-        stored=all(result.stored for result in results),
-    )
+    stored = all(result.stored for result in results)
+    return Result(run, failures=failures, cost=cost, stored=stored)
 
 
 def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> Result:
@@ -331,3 +357,70 @@ class HybridIndex:
             scored = self.score_missing(claims, first.top(deep), second.top(deep))
         fused = fuse(first, second, fusion, k=limit, scored=scored).top(k)
         return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
+
+
+@cache
+def fusion_grid() -> tuple[FusionConfig, ...]:
+    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
+    grid = [
+        replace(fusion, depth=depth)
+        for depth in FUSION_DEPTHS
+        for fusion in (
+            FusionConfig("linear"),
+            FusionConfig("linear", scale="z-score"),
+            FusionConfig("linear", scale="none"),
+            FusionConfig("rrf", rrf_k=60),
+            FusionConfig("rrf", rrf_k=10),
+        )
+    ]
+    linear = [fusion for fusion in grid if fusion.method == "linear"]
+    # The same with the other system's own score for what a list lacks.
+    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
+
+
+def choose_fusion(
+    sparse: Run,
+    dense: Run,
+    data: Dataset,
+    grid: Sequence[FusionConfig] | None = None,
+    note: str = "",
+    scored: tuple[Run, Run] | None = None,
+    weighing: Weighing | None = None,
+    rule: Rule = "one_se",
+) -> tuple[FusionConfig, Choice]:
+    """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
+
+    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
+    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
+    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
+    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
+    fusions that need them are left out.
+    """
+    # What chooses is not imported to search.
+    from claim2source.search.choose import DEPTH, Preference, choose, weigh
+
+    weighing = weigh(data) if weighing is None else weighing
+    grid = fusion_grid() if grid is None else grid
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    candidates: dict[FusionConfig, np.ndarray] = {}
+    for config in grid:
+        if scored is None and config.missing == "scored":
+            continue
+        fusion = Fusion(sparse, dense, config, scored)
+        for alpha in _alphas(config):
+            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
+    by = Preference(rule, _fusion_distance, group=lambda config: replace(config, alpha=0.5))
+    return choose("fusion", candidates, weighing, by=by, note=note)
+
+
+def _alphas(config: FusionConfig) -> tuple[float, ...]:
+    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
+
+
+def _fusion_distance(config: FusionConfig) -> float:
+    """Measure how far a fusion is from the default: other settings first, then its alpha."""
+    alphas, default = _alphas(config), FusionConfig()
+    middle = alphas.index(config.alpha) - len(alphas) // 2
+    changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))
+    changed -= config.alpha != default.alpha
+    return changed + abs(middle) / len(alphas)

@@ -17,7 +17,7 @@ from claim2source.core.records import Source
 from claim2source.data.papers import Paper, add_notice, worst
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense, Model, TextEncoder
 from claim2source.search.engine import Engine, is_engine, open_index
 from claim2source.search.files import IndexFiles
@@ -255,7 +255,7 @@ def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = 
 
 
 def open_for_writing(
-    location: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
+    location: str | Path, dense: Dense, bm25: BM25 | None = None, sentences: bool = True
 ) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
 

@@ -14,7 +14,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.validate import parsed_json, validated
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense, TextEncoder, encoder_keys, of_model
 from claim2source.search.files import IndexFiles
 from claim2source.search.rows import SPLIT
@@ -31,7 +31,7 @@ _MOST_PARTITIONS = 2**24
 _TABLE = re.compile(r"[a-z0-9-]{1,64}")
 
 
-def check_bm25(bm25: BM25Config) -> None:
+def check_bm25(bm25: BM25) -> None:
     """Raise `ConfigError` for settings that LanceDB's BM25 has not."""
     require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
     require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: LanceDB has no other")
@@ -56,7 +56,7 @@ class IndexManifest:
     encoders: Mapping[str, object]
     model: ModelConfig | None
     rendering: Rendering
-    bm25: BM25Config
+    bm25: BM25
     analyser: Mapping[str, str]
     dimensions: int
     papers: int = 0
@@ -87,7 +87,7 @@ class IndexManifest:
             raise ValueError("table must be a name of small letters, digits and -")
 
     @classmethod
-    def of(cls, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True) -> Self:
+    def of(cls, dense: Dense, bm25: BM25 | None = None, sentences: bool = True) -> Self:
         """Describe a new index whose sources `dense` encodes.
 
         Raises `UserError` while weights change: nothing could say later whose vectors these are.
@@ -96,7 +96,7 @@ class IndexManifest:
         if keys is None:
             raise UserError("weights in training have no name: no index can be made by them")
         model = dense.model if isinstance(dense.model, ModelConfig) else None
-        bm25 = bm25 or BM25Config()
+        bm25 = bm25 or BM25()
         source: Any = dense.encoder.source_encoder or dense.encoder
         return cls(
             json.loads(json.dumps(keys)),
@@ -156,7 +156,7 @@ class IndexManifest:
         if content_hash(encoder_keys(encoder)) != content_hash(self.encoders):
             log.warning("%s: other versions of the model's libraries made this index", location)
 
-    def check_analyser(self, bm25: BM25Config, location: str) -> None:
+    def check_analyser(self, bm25: BM25, location: str) -> None:
         """Raise `UserError` if terms were made by other settings, or by another analysis."""
         own = asdict(self.bm25)
         for key, value in asdict(bm25).items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")
 _OWNER = re.compile(r"['’]s?$")
@@ -71,7 +71,7 @@ def name_terms(post: str) -> list[str]:
 
 def names_weight(
     papers: Sequence[Paper],
-    bm25: BM25Config,
+    bm25: BM25,
     search: Callable[[Sequence[str], Sequence[str], float], Sequence[str]],
 ) -> float:
     """Choose how much names weigh, on posts that are made of some of the index's own papers.

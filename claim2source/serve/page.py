@@ -30,7 +30,8 @@ from claim2source.find.answers import (
     notes,
     retraction,
 )
-from claim2source.find.finder import SEARCH, SENTENCES, WORD, Answer, Finder, Match
+from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
+from claim2source.find.matching import WORD
 from claim2source.search.bm25 import Analyser
 from claim2source.serve.access import COOKIE, AccessSettings, is_foreign, same_secret, token_cookie
 from claim2source.serve.batcher import NoAnswer, OnPart

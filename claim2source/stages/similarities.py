@@ -17,7 +17,7 @@ from claim2source.data.papers import first_day
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
-from claim2source.search.bm25 import SPELLERS, BM25Config, BM25Index, get_stop_words, make_stemmer
+from claim2source.search.bm25 import BM25, SPELLERS, BM25Index, get_stop_words, make_stemmer
 from claim2source.search.dense import encoder_keys, of_model, unit_vectors
 from claim2source.search.terms import import_bm25s
 from claim2source.stages.pairs import Runtime
@@ -53,7 +53,7 @@ class ViewConfig(Settings):
     score: Kind = "bm25"
     part: PartOfSource = "all"
     terms: TermKind = "words"
-    bm25: BM25Config = field(default_factory=BM25Config)
+    bm25: BM25 = field(default_factory=BM25)
     model: ModelChanges | ModelConfig | None = None
     claims: ClaimForm = "bilingual"
     sources: SourceForm = "title_abstract"

@@ -11,7 +11,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run
 from claim2source.metrics.verdicts import MACRO_F1, macro_f1
-from claim2source.search.choose import choose, weigh
+from claim2source.search.choose import Preference, choose, weigh
 from claim2source.stages.stance import HIGHEST, MEAN, Stance, to_verdict
 from claim2source.systems.conditions import MARGIN, WhenConfig
 
@@ -51,7 +51,7 @@ def choose_margin(
         is_asked = np.array([reason is None for reason in reasons])
         candidates[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
     margin_chosen, choice = choose(
-        MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, rule=rule
+        MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, by=Preference(rule)
     )
     asked_share = f"asks about {shares[margin_chosen]:.1%} of these claims"
     everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"

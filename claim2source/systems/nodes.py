@@ -19,18 +19,11 @@ from claim2source.core.stage import Claims, Index, Retriever, as_claims
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
-from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.search.choose import (
-    DEPTH,
-    FUSION_DEPTHS,
-    Grid,
-    choose,
-    choose_bm25,
-    choose_fusion,
-)
+from claim2source.search.bm25 import BM25
+from claim2source.search.choose import DEPTH, Grid, Preference, choose
 from claim2source.search.dense import Dense
 from claim2source.search.fielded import Fielded
-from claim2source.search.fuse import FusionConfig, HybridIndex
+from claim2source.search.fuse import FUSION_DEPTHS, FusionConfig, HybridIndex, choose_fusion
 from claim2source.search.saved import Saved
 from claim2source.systems.heldout import Fitting, one_val
 from claim2source.systems.own import OwnIndex, fit_own, fits_itself, own_models
@@ -147,7 +140,7 @@ class GridNode(Node, ABC):
 class BM25Node(GridNode):
     """Rank by BM25."""
 
-    bm25: BM25Config = field(default_factory=BM25Config)
+    bm25: BM25 = field(default_factory=BM25)
 
     kind = "bm25"
 
@@ -156,7 +149,7 @@ class BM25Node(GridNode):
         base = replace(self.bm25, claims=form)
         bm25, choice = replace(fitting, form=form).get_or_make(
             (base, self.grid, fitting.train_split),
-            lambda: choose_bm25(fitting.train(), base, self.grid, fitting.rule),
+            lambda: base.fit(fitting.train(), self.grid, fitting.rule),
         )
         return replace(self, bm25=bm25), choice
 
@@ -164,7 +157,7 @@ class BM25Node(GridNode):
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         form = self.choose_form(form, runtime)
-        return BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
+        return replace(self.bm25, claims=form, store=runtime.store).index(sources)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         return self.bm25.sources
@@ -586,7 +579,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
             "system": parts[number].display_name,
             **({} if (model := models[number]) is None else {"model": model.name}),
         },
-        rule=fitting.rule,
+        by=Preference(fitting.rule),
         trials=True,
         note=selection.note,
     )

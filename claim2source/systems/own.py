@@ -20,7 +20,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.stage import Claims, Index, Retriever, as_claims, as_sources
 from claim2source.models.manifest import read_any_manifest
 from claim2source.search.cache import read_or_search, request_key
-from claim2source.search.choose import DEPTH, Grid, choose, weigh
+from claim2source.search.choose import DEPTH, Grid, Preference, choose, weigh
 from claim2source.search.topk import candidate_pool
 from claim2source.systems.heldout import Fitting
 from claim2source.systems.runtime import SystemRuntime
@@ -238,8 +238,7 @@ def choose_own(
         candidates,
         weighing,
         settings=lambda cell: settings_by_cell[cell],
-        distance=distance,
-        rule=rule,
+        by=Preference(rule, distance),
         trials=True,
     )
     trials = tuple(replace(trial, scores={}) for trial in choice.tried)

@@ -26,8 +26,8 @@ from claim2source.core.imports import import_dataclass
 from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Retriever, Stage
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25Config
-from claim2source.search.choose import BM25_GRID, Grid
+from claim2source.search.bm25 import BM25, BM25_GRID
+from claim2source.search.choose import Grid
 from claim2source.search.fielded import FIELDED_GRID, Fielded
 from claim2source.search.fuse import FusionConfig
 from claim2source.search.saved import ALL, Saved
@@ -437,7 +437,7 @@ def _leaf_node(kind: str, value: Any, key: str) -> AnyNode:
     if "." in kind:
         return _own(kind, value, key)
     if kind == "bm25":
-        bm25, grid = _read_grid(BM25Config, value, key, BM25_GRID)
+        bm25, grid = _read_grid(BM25, value, key, BM25_GRID)
         return BM25Node(bm25=bm25, grid=grid)
     if kind == "fielded":
         fielded, grid = _read_grid(Fielded, value, key, FIELDED_GRID)

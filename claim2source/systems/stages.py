@@ -21,7 +21,7 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
 from claim2source.llm.work import is_unanswered
 from claim2source.search.cache import read_or_search, request_key
-from claim2source.search.choose import choose
+from claim2source.search.choose import Preference, choose
 from claim2source.stages.learned import Learned
 from claim2source.systems.choose import MIXES, WEIGHTS, choose_margin, choose_threshold
 from claim2source.systems.conditions import MARGIN, WhenConfig
@@ -323,8 +323,7 @@ def fit_stages(
                     tried,
                     weighing,
                     settings=lambda value, name=name: {name: value},  # type: ignore[misc]
-                    distance=float,
-                    rule=rule,
+                    by=Preference(rule, float),
                     trials=True,
                     note=selection.note,
                 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Choice, Epoch, SystemReport
-from claim2source.search.choose import SEEN, UNSEEN, Weighing, choose
+from claim2source.search.choose import SEEN, UNSEEN, Preference, Weighing, choose
 from claim2source.training.run_folder import RunFolder
 
 # Below these the interval of a mean over val is wider than what training gains.
@@ -80,9 +80,11 @@ def choose_epoch(
         },
         weighing,
         settings=lambda epoch: {"epoch": epoch},
-        distance=lambda epoch: 1 - epoch / max(last, 1),
-        rule=run.config.rule,
-        floor=0 if 0 in entries else None,
+        by=Preference(
+            run.config.rule,
+            distance=lambda epoch: 1 - epoch / max(last, 1),
+            floor=0 if 0 in entries else None,
+        ),
         tables={epoch: entry.val for epoch, entry in entries.items()},
         trials=True,
     )

@@ -15,7 +15,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
-from claim2source.search.choose import Weighing, choose, weigh
+from claim2source.search.choose import Preference, Weighing, choose, weigh
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView, filled
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -329,10 +329,12 @@ class Fitting:
                 "penalty": recipe.penalty,
             },
             # Fewer views are nearer to the base; a penalty is less than a view.
-            distance=lambda recipe: (
-                len(recipe.views) + PENALTIES.index(recipe.penalty) / len(PENALTIES)
+            by=Preference(
+                self.rule,
+                distance=lambda recipe: (
+                    len(recipe.views) + PENALTIES.index(recipe.penalty) / len(PENALTIES)
+                ),
             ),
-            rule=self.rule,
             tables=none,
             trials=True,
             note="; ".join(filter(None, ("on held-out papers", self.note))),

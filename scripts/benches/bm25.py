@@ -17,11 +17,11 @@ from claim2source.core.config import Number
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.search.bm25 import BM25Config, BM25Index
+from claim2source.search.bm25 import BM25, BM25Index
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
 DEPTH, SAMPLE = 100, 20
-WHITESPACE = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
+WHITESPACE = BM25(analysis="whitespace", k1=1.5, b=0.75)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run(config: Config) -> Measured:
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
     watch, sample = Watch(config.clock), claims[:SAMPLE]
 
-    def ours(side: str, analysis: BM25Config) -> Run:
+    def ours(side: str, analysis: BM25) -> Run:
         with watch(f"{side} index"):
             index = BM25Index(sources, analysis)
             index.build()
@@ -67,7 +67,7 @@ def run(config: Config) -> Measured:
     for _ in range(config.repeats):
         ours("ours", WHITESPACE)
         peer()
-        ours("terms", BM25Config())
+        ours("terms", BM25())
     return {
         **watch.ratio("peer"),
         **watch.ratio("peer", "terms", "terms_"),

@@ -39,7 +39,7 @@ from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.growing import open_for_writing
@@ -83,7 +83,7 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
         distinct.update(split_sentences(source.abstract))
     sentences = sorted(distinct)
     encoded = dense.encoder.encode(sentences, "source", store=None, progress=None)[0]
-    words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
+    words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25())
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
         own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]

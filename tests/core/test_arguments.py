@@ -11,7 +11,6 @@ import pytest
 
 import claim2source as c2s
 from claim2source.core.errors import ConfigError, InputError, UserError
-from claim2source.search.bm25 import BM25Config
 from claim2source.search.fielded import FieldedIndex
 from claim2source.search.fuse import FusionConfig
 from claim2source.search.saved import SavedIndex
@@ -89,7 +88,7 @@ def test_draws_and_seeds_are_whole_numbers(value: Any) -> None:
         lambda: FusionConfig(depth=2.0),  # type: ignore[arg-type]
         lambda: FusionConfig(depth="5"),  # type: ignore[arg-type]
         lambda: FusionConfig(alpha="0.5"),  # type: ignore[arg-type]
-        lambda: BM25Config(k1=True),
+        lambda: c2s.BM25(k1=True),
     ],
 )
 def test_settings_take_numbers_alone_for_numbers(make: Callable[[], object]) -> None:
@@ -121,7 +120,7 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
     "posts": ("posts", lambda: c2s.load(papers=["a"], posts=5)),  # type: ignore[call-overload]
     "retriever": ("first", lambda: c2s.Hybrid(BM25, c2s.BM25())),  # type: ignore[arg-type]
     "model": ("model", lambda: c2s.Dense(3)),  # type: ignore[arg-type]
-    "settings": ("config", lambda: c2s.BM25(FRAME)),  # type: ignore[arg-type]
+    "store": ("store", lambda: c2s.BM25(store="folder")),
     "run": ("run", lambda: c2s.Run.from_pandas(FRAME)),
 }
 

@@ -11,7 +11,7 @@ from claim2source.core.config import read_config
 from claim2source.core.report import Report
 from claim2source.data.loading import load
 from claim2source.evaluation.evaluate import evaluate as evaluate_result
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.choose import choice_score
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
@@ -26,7 +26,7 @@ def test_bm25_does_not_solve_it_and_finds_the_golds(claims: Any) -> None:
     least = 0.15 if claims == "original" else 0.65
     for split, limit in (("dev", 0.92), ("test", 0.80)):
         data = load("demo", split)
-        result = BM25(BM25Config(claims=claims)).index(data.sources).search(data.claims, 10)
+        result = BM25(claims=claims).index(data.sources).search(data.claims, 10)
         table = evaluate_result(result, data, ["mrr@5"], repeats=0).table
         assert all(least <= row["mrr@5"] <= limit for row in table.values()), (split, table)
 

@@ -19,7 +19,7 @@ from claim2source.data.trec import read_run
 from claim2source.evaluation.rows import failed_form
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems.read import make_system, read_systems
@@ -80,7 +80,7 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     # A hybrid is what both parts give alone.
     dev, encoder = load(data, "dev"), resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
     dense = Dense(encoder, rendering=Rendering("bilingual", "metadata")).index(dev.sources)
-    sparse = BM25(BM25Config(k1=1.2, claims="bilingual")).index(dev.sources)
+    sparse = BM25(k1=1.2, claims="bilingual").index(dev.sources)
     parts = [index.search(dev.claims).run for index in (sparse, dense)]
     fused = fuse(*parts, FusionConfig("linear", alpha=0.5, scale="min-max"))
     for name, expected in (("epoch-2", parts[1]), ("epoch-2+H", fused)):

@@ -22,10 +22,9 @@ from claim2source.evaluation.reports import read_reports
 from claim2source.metrics.metrics import evaluate, judged_claims
 from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
-from claim2source.search.bm25 import BM25, BM25Config
-from claim2source.search.choose import choose_bm25, choose_fusion
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
-from claim2source.search.fuse import FusionConfig, fuse, score_missing
+from claim2source.search.fuse import FusionConfig, choose_fusion, fuse, score_missing
 from claim2source.systems import runtime
 from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
@@ -107,7 +106,7 @@ def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
 def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     for form in FORMS:
-        bm25 = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
+        bm25 = BM25("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
         sparse = BM25(bm25).index(split.sources).search(split.claims)
         rendering = Rendering(form, "title_abstract")  # type: ignore[arg-type]
         dense = Dense(encoder, rendering=rendering).index(split.sources).search(split.claims)
@@ -139,11 +138,10 @@ def both_scored(indexes: Any, claims: Any, runs: Any) -> tuple[Run, Run]:
 def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
-    bm25, first = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"))
+    bm25, first = BM25(k1=1.2, claims="bilingual").fit(train)
     rendering = Rendering("bilingual", "title_abstract")
     indexes = [
-        retriever.index(train.sources)
-        for retriever in (BM25(bm25), Dense(encoder, rendering=rendering))
+        retriever.index(train.sources) for retriever in (bm25, Dense(encoder, rendering=rendering))
     ]
     parts = [index.search(train.claims, 1000).run for index in indexes]
     scored = both_scored(indexes, train.claims, parts)

@@ -27,8 +27,7 @@ from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.abstention import AbstainModel, Design, Tenth
 from claim2source.find.answers import as_text
-from claim2source.find.finder import Finder
-from claim2source.find.options import INDEX
+from claim2source.find.finder import INDEX, Finder
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
@@ -372,7 +371,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     pool = [source for source in sources if source.id in ids]
     (others,) = Scorer(pool).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(others - scores).max() > 0.01
-    monkeypatch.setattr("claim2source.find.pipeline._POOL", 12)
+    monkeypatch.setattr("claim2source.systems.opened._POOL", 12)
     with pytest.raises(
         UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
     ):

@@ -20,7 +20,7 @@ from claim2source.data.loading import load
 from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate as evaluate_result
 from claim2source.metrics.metrics import evaluate
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from tests.report_files import write_report
 
 FORMS = ("original", "translated", "bilingual")
@@ -34,7 +34,7 @@ def dev() -> Dataset:
 @pytest.fixture(scope="module")
 def runs(dev: Dataset) -> dict[str, Run]:
     return {
-        form: BM25(BM25Config(claims=form)).index(dev.sources).search(dev.claims, 100).run  # type: ignore[arg-type]
+        form: BM25(claims=form).index(dev.sources).search(dev.claims, 100).run  # type: ignore[arg-type]
         for form in FORMS
     }
 

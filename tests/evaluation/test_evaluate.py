@@ -24,7 +24,7 @@ from claim2source.evaluation.evaluate import (
 )
 from claim2source.metrics import families
 from claim2source.metrics.families import Family
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from tests.shared_data import shared
 
 
@@ -128,5 +128,5 @@ def test_a_ranking_that_lacks_claims_says_how_many(tmp_path: Path) -> None:
 
 def test_the_known_score_of_bm25() -> None:
     data = load(shared("ct25"), "dev")
-    result = BM25(BM25Config()).index(data.sources).search(data.claims, 5)
+    result = BM25().index(data.sources).search(data.claims, 5)
     assert evaluate(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(0.6207, abs=5e-5)

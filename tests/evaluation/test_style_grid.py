@@ -23,7 +23,7 @@ from claim2source.evaluation.style_tables import StyleGrid, grid_tables, mean_sc
 from claim2source.evaluation.table import scored_rows
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
@@ -35,7 +35,7 @@ CLAIMS = {"a": "apple", "b": "pear", "c": "fig", "h": "moss", "d": "Birne"}
 C1 = {"a": "plum", "b": "pear kiwi", "c": "fig", "h": "moss", "d": "pear kiwi"}
 SOURCES = {"pa": "apple", "pb": "pear", "pc": "fig", "ph": "fern"}
 S1 = {"pa": "plum", "pb": "kiwi", "pc": "fig", "ph": "moss"}
-WORDS = BM25Node(name="BM25", bm25=BM25Config(stop_words=False, stemmer=False), label="bm25")
+WORDS = BM25Node(name="BM25", bm25=BM25(stop_words=False, stemmer=False), label="bm25")
 BM25 = System("BM25", WORDS)
 Versions = Sequence[Mapping[str, str]]
 

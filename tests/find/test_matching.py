@@ -6,9 +6,9 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
-from claim2source.find import finder as module
-from claim2source.find.finder import MatchingWords
-from claim2source.search.bm25 import BM25Config
+from claim2source.find import matching as module
+from claim2source.find.matching import MatchingWords
+from claim2source.search.bm25 import BM25
 
 
 @pytest.mark.parametrize("size", [200_000, 0])
@@ -26,7 +26,7 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
     claim = Claim("0", "Masks stop outbreaks at school, says Zola in Nature: outbreak!")
     of_a = ("Masks", "school", "Zola", "Nature"), ("Masking", "schools", "masked", "Zola", "Nature")
     of_b = ("outbreaks", "outbreak"), ("Outbreaks",)
-    matching = MatchingWords(BM25Config())
+    matching = MatchingWords(BM25())
     analysed: list[str] = []
     texts = matching._analyser.texts
 
@@ -35,10 +35,10 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
         return texts(words)
 
     monkeypatch.setattr(matching._analyser, "texts", note)
-    assert matching.of(claim, papers) == [of_a, of_b, ((), ())]
+    assert matching.match(claim, papers) == [of_a, of_b, ((), ())]
     count = len(analysed)
     assert count == len(set(analysed))
-    assert matching.of(claim, [papers[1], papers[0]]) == [of_b, of_a]
+    assert matching.match(claim, [papers[1], papers[0]]) == [of_b, of_a]
     # Where more words are held than fit, they are analysed again.
     assert (len(analysed) == count) is (size > 0)
-    assert matching.of(claim, []) == []
+    assert matching.match(claim, []) == []

@@ -13,7 +13,7 @@ import numpy as np
 
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper, first_day
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.lance import Hits
 from claim2source.search.manifest import IndexManifest
 from claim2source.search.rows import SPLIT, Rows, Where, half, paper_stamp, venue_key
@@ -29,9 +29,9 @@ _WORDS = {
 
 
 def read_any_manifest(
-    bm25: BM25Config | None = None, width: int = WIDTH, sentences: int = SPLIT
+    bm25: BM25 | None = None, width: int = WIDTH, sentences: int = SPLIT
 ) -> IndexManifest:
-    bm25 = bm25 or BM25Config()
+    bm25 = bm25 or BM25()
     keys = {"encoders": {"claim": {"weights": "w"}, "source": {"weights": "w"}}}
     versions = Analyser(bm25).versions
     index_manifest = IndexManifest(keys, None, Rendering(), bm25, versions, width)
@@ -50,7 +50,7 @@ class Corpus:
 
     papers: tuple[Paper, ...]
     vectors: np.ndarray
-    bm25: BM25Config
+    bm25: BM25
 
     @classmethod
     def drawn(cls, n: int, language: str = "en", seed: int = 0) -> Corpus:
@@ -72,7 +72,7 @@ class Corpus:
             paper = Paper(source, f"10.1000/{i}", f"https://x.org/{i}", ("en", "de")[i % 7 == 0])
             papers.append(paper)
         vectors = half(rng.normal(size=(n, WIDTH)) / 5)
-        return cls(tuple(papers), vectors, BM25Config(language=language))  # type: ignore[arg-type]
+        return cls(tuple(papers), vectors, BM25(language=language))  # type: ignore[arg-type]
 
     def rows(self, rows: Sequence[int] | range | None = None) -> Rows:
         """What an index is given of the papers at these places."""

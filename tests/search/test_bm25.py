@@ -26,7 +26,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.store import Store
 from claim2source.search import bm25
 from claim2source.search import terms as terms_module
-from claim2source.search.bm25 import BM25, NO_TERM, Analyser, BM25Config, BM25Index
+from claim2source.search.bm25 import BM25, NO_TERM, Analyser, BM25Index
 from claim2source.search.terms import Analysis
 from tests.text.small_pipeline import write_pipeline
 
@@ -39,7 +39,7 @@ def ranked(
     texts: Sequence[Source], claim: str | Claim, k: int = 100, **settings: object
 ) -> dict[str, float]:
     record = Claim("c", claim) if isinstance(claim, str) else claim
-    return BM25Index(texts, BM25Config(**settings)).rank([record], k).scored(record.id)  # type: ignore[arg-type]
+    return BM25Index(texts, BM25(**settings)).rank([record], k).scored(record.id)  # type: ignore[arg-type]
 
 
 def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
@@ -214,7 +214,7 @@ SERA = Claim("fr", "Les sera\nde mon son", "fr", "the sera\nof a son")
 def test_each_part_of_a_claim_has_its_own_stop_words(claim: Claim, form: Any, terms: str) -> None:
     """`die` and `war` are German stop words, `sera` and `son` French ones."""
     sources = [Source("s", abstract="people die war sera son krieg viele man nie sah")]
-    index = BM25Index(sources, BM25Config(claims=form))
+    index = BM25Index(sources, BM25(claims=form))
     # Not alone: the parts of other claims stand before and after in the analysis.
     batch = [replace(SERA, id="a"), claim, replace(WAR, id="b"), Claim("e", "war")]
     ids = index.terms(batch).split()[1]
@@ -293,7 +293,7 @@ def test_blocks_of_claims_are_claims_searched_alone(
         candidates = tuple(str(s) for s in choice) if draw.random() < 0.4 else None
         text = " ".join(draw.choice([*vocabulary, "unknown"], draw.integers(0, 4)))
         claims.append(Claim(f"c{i}", text, candidates=candidates))
-    index = BM25Index(sources, BM25Config(analysis=analysis))
+    index = BM25Index(sources, BM25(analysis=analysis))
     one_by_one = [index.rank([claim], k).scored(claim.id) for claim in claims]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "_CELLS", cells)
@@ -312,7 +312,7 @@ def test_blocks_of_claims_are_claims_searched_alone(
 def test_nothing_to_index(analysis: str) -> None:
     claims = [Claim("c", "masks")]
     for sources in ([], sources_of("", " ")):
-        run = BM25Index(sources, BM25Config(analysis=analysis)).rank(claims, 5)  # type: ignore[arg-type]
+        run = BM25Index(sources, BM25(analysis=analysis)).rank(claims, 5)  # type: ignore[arg-type]
         assert run.claim_ids == ("c",)
         assert len(run) == 0
     assert BM25Index(sources_of("masks")).rank([], 5).claim_ids == ()
@@ -334,12 +334,12 @@ def test_claims_without_a_known_term_are_counted_failures() -> None:
 @pytest.mark.parametrize("analysis", ["terms", "whitespace"])
 def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     claims = [Claim("a", "masks adults the vaccine"), Claim("b", "sleep sleep")]
-    config = BM25Config(analysis=analysis, k1=1.2, b=0.75, title_weight=2)  # type: ignore[arg-type]
+    config = BM25(analysis=analysis, k1=1.2, b=0.75, title_weight=2)  # type: ignore[arg-type]
     index = BM25Index(PAPERS, config)
     terms = index.terms(claims)
     before = list(index.rank(claims, 9))
     reweighted = index.reweighted(0.4, 0.2)
-    fresh = BM25Index(PAPERS, BM25Config(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
+    fresh = BM25Index(PAPERS, BM25(analysis=analysis, k1=0.4, b=0.2, title_weight=2))  # type: ignore[arg-type]
     assert list(reweighted.rank(claims, 9, terms)) == list(fresh.rank(claims, 9))
     assert reweighted.config == fresh.config
     assert list(index.rank(claims, 9)) == before
@@ -370,9 +370,9 @@ def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
     # Another pipeline is another run in the store.
     store = Store(tmp_path / "store")
     for folder in (pipeline, write_pipeline(tmp_path / "other")):
-        settings = BM25Config("lemmas", pipeline=folder)
-        assert not BM25(settings, store=store).index(sources).search("tea").stored
-        assert BM25(settings, store=store).index(sources).search("tea").stored
+        settings = BM25("lemmas", pipeline=folder)
+        assert not replace(settings, store=store).index(sources).search("tea").stored
+        assert replace(settings, store=store).index(sources).search("tea").stored
 
 
 def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> None:
@@ -380,9 +380,9 @@ def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> 
     sources = [Source("a", "The masks, worked", "tea"), Source("b", "who quarantine")]
     claims = [Claim("c", "#quarantine masks @who worked \U0001f637")]
     for config in (
-        BM25Config(clean=True, abstracts=False),
-        BM25Config("lemmas", pipeline=pipeline),
-        BM25Config("lemmas", clean=True, pipeline=pipeline),
+        BM25(clean=True, abstracts=False),
+        BM25("lemmas", pipeline=pipeline),
+        BM25("lemmas", clean=True, pipeline=pipeline),
     ):
         index, analyser = BM25Index(sources, config), Analyser(config)
         names = {term for terms in analyser.sources(sources) for term in terms}
@@ -401,8 +401,8 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
         "def top_k(*values):\n    raise RuntimeError('no memory')\n"
     )
     code = (
-        "from claim2source.search.bm25 import BM25Config, get_stop_words\n"
-        "assert 'the' in get_stop_words(BM25Config(), 'en')\n"
+        "from claim2source.search.bm25 import BM25, get_stop_words\n"
+        "assert 'the' in get_stop_words(BM25(), 'en')\n"
         "import jax.lax"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])

@@ -17,7 +17,7 @@ from claim2source.core.run import Cost, Result
 from claim2source.data.store import Store
 from claim2source.models import EncoderSettings, Template
 from claim2source.search import bm25
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.terms import Analysis
 from claim2source.text import Rendering
@@ -58,15 +58,15 @@ class Counted:
         monkeypatch.setattr(Analysis, "counted_sources", sources)
 
 
-def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Result:
+def sparse(root: Path, config: BM25 | None = None, **changes: Any) -> Result:
     args: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
-    index = BM25(config, store=Store(root)).index(args["sources"])
+    index = replace(config or BM25(), store=Store(root)).index(args["sources"])
     return index.search(args["claims"], args["k"])
 
 
 def test_the_same_text_cut_elsewhere_is_another_claim(tmp_path: Path) -> None:
     """Both are rendered as "Kaffee\\ndie\\nmasks"; `die` is a stop word in German only."""
-    config, sources = BM25Config(claims="bilingual"), [*POOL, Source("d", "Dice", "A die.")]
+    config, sources = BM25(claims="bilingual"), [*POOL, Source("d", "Dice", "A die.")]
     posted = Claim("x", "Kaffee\ndie", "de", "masks")
     translated = Claim("x", "Kaffee", "de", "die\nmasks")
     first, second = (
@@ -111,11 +111,11 @@ SETTINGS: dict[str, Any] = {
     "pipeline": "another",
 }
 # What is changed, in a run with which settings.
-BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25Config]] = {
-    **{name: (made(), BM25Config()) for name, made in DATA.items()},
-    "claim's language": ({"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]}, BM25Config()),
-    "venue": (VENUE, BM25Config(metadata=True)),
-    **{f"setting {name}": ({}, BM25Config(**{name: value})) for name, value in SETTINGS.items()},
+BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25]] = {
+    **{name: (made(), BM25()) for name, made in DATA.items()},
+    "claim's language": ({"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]}, BM25()),
+    "venue": (VENUE, BM25(metadata=True)),
+    **{f"setting {name}": ({}, BM25(**{name: value})) for name, value in SETTINGS.items()},
 }
 
 
@@ -123,16 +123,16 @@ BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25Config]] = {
 def test_one_changed_input_of_bm25_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set(SETTINGS) == {field.name for field in fields(BM25Config)}
+    assert set(SETTINGS) == {field.name for field in fields(BM25)}
     counter, real = Counted(monkeypatch), bm25.version
-    data, config = BM25_CHANGES.get(key, ({}, BM25Config()))
+    data, config = BM25_CHANGES.get(key, ({}, BM25()))
     sparse(tmp_path, None if key.startswith("setting") else config)
     if key not in BM25_CHANGES:  # another version of a library
         monkeypatch.setattr(bm25, "version", lambda name: "9" if name == key else real(name))
     result = sparse(tmp_path, config, **data)
     assert counter.built == 2 == len(list((tmp_path / "runs").iterdir()))
     args = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
-    uncached = BM25(config).index(args["sources"]).search(args["claims"], args["k"])
+    uncached = (config or BM25()).index(args["sources"]).search(args["claims"], args["k"])
     assert list(result.run) == list(uncached.run)
 
 

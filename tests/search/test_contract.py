@@ -17,7 +17,7 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.engine import EXACT, Engine, is_engine, open_index
 from claim2source.search.files import open_files
 from claim2source.search.lance import connection
@@ -320,13 +320,13 @@ def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
     engine = Engine.create(tmp_path / "index", read_any_manifest())
     with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):
-        engine.manifest.check_analyser(BM25Config(stemmer=False), "idx")
-    engine.manifest.check_analyser(BM25Config(claims="bilingual"), "idx")
+        engine.manifest.check_analyser(BM25(stemmer=False), "idx")
+    engine.manifest.check_analyser(BM25(claims="bilingual"), "idx")
     manifest = replace(engine.manifest, analyser={**engine.manifest.analyser, "analysis": "2"})
     with pytest.raises(UserError, match="index again"):
         manifest.check_analyser(manifest.bm25, "idx")
     engine.close()
-    for bm25 in (BM25Config(k1=1.5), BM25Config("whitespace")):
+    for bm25 in (BM25(k1=1.5), BM25("whitespace")):
         with pytest.raises(ConfigError, match="bm25"):
             Engine.create(tmp_path / "other", read_any_manifest(bm25))
     (tmp_path / "mine").mkdir()

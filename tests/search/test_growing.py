@@ -17,7 +17,7 @@ from claim2source.data.papers import Paper
 from claim2source.data.store import Store
 from claim2source.models import Encoder, ModelConfig
 from claim2source.models.query_only import LateEncoder, source_model
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import open_index
 from claim2source.search.fuse import FusionConfig, Hybrid, fuse
@@ -140,7 +140,7 @@ def test_another_model_or_analysis_is_refused(
     with pytest.raises(UserError, match="another model made this index"):
         grow_engine(tmp_path / "idx", SOURCES, other.encoder)
     with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
-        open_for_writing(tmp_path / "idx", dense, BM25Config(language="de"))
+        open_for_writing(tmp_path / "idx", dense, BM25(language="de"))
     with pytest.raises(UserError, match="give it its model"):
         engine.search("a")
     engine.use(dense.encoder)

@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result
 from claim2source.models import EncoderSettings, Template
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.search.terms import Analysis
@@ -126,4 +126,3 @@ def test_plain_strings_are_claims() -> None:
     assert list(result.scored("1")) == ["b"]
     assert Dense(Words()).index(sources).search("otters", 1).sources("0") == ["b"]
     assert index.search([]).run.claim_ids == ()
-    assert BM25(BM25Config(b=0.2), k1=0.5).config == BM25Config(b=0.2, k1=0.5)

@@ -17,7 +17,7 @@ from claim2source.data.store import Store
 from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.mining.candidates import Candidates
-from claim2source.search.bm25 import BM25, BM25Config, BM25Index
+from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.faiss_index import VectorIndex
 from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.search.saved import Saved
@@ -75,7 +75,7 @@ def test_loading_says_how_many_and_changes_no_hash(data: Dataset) -> None:
 @pytest.mark.parametrize("k", [1, 3, 20, 100])
 def test_bm25_and_dense_rank_k_others(data: Dataset, k: int) -> None:
     filled = min(k, 20)
-    sparse = BM25Index(data.sources, BM25Config(stop_words=False))
+    sparse = BM25Index(data.sources, BM25(stop_words=False))
     run = sparse.search(data.claims, k).run
     assert_without(run, filled, filled=k <= 3)
     # What is left is what stood there before, in its order and with its scores.
@@ -160,7 +160,7 @@ def test_no_claim_is_a_negative_of_itself(data: Dataset) -> None:
     row_of = {source.id: row for row, source in enumerate(data.sources)}
     own = vectors[[row_of[claim.id] for claim in data.claims]]
     for alpha in (0.0, 0.5, 1.0):
-        candidates = Candidates(data.sources, vectors, alpha, 20, BM25Config())
+        candidates = Candidates(data.sources, vectors, alpha, 20, BM25())
         for claims, window in candidates.windows(data.claims, own):
             for claim, row in zip(claims, window.positions, strict=True):
                 listed = {candidates.sources.ids[position] for position in row if position >= 0}

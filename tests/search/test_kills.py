@@ -19,7 +19,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import BM25, Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.engine import Engine
 from claim2source.search.rows import Rows, half, paper_stamp
 from tests.search.engines import WIDTH, read_any_manifest
@@ -76,7 +76,7 @@ def to_paper(paper_number: int, version: int) -> Paper:
 
 def read_rows(step: Step) -> Rows:
     papers = [to_paper(number, step.number) for number in step.ids]
-    terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
+    terms = Analyser(BM25()).sources([paper.source for paper in papers])
     vectors = np.stack(
         [np.random.default_rng([number, step.number]).normal(size=WIDTH) for number in step.ids]
     )
@@ -173,7 +173,7 @@ def compare(folder: Path, papers: int) -> None:
     for number in range(20):
         claim = Claim("c", to_paper(number, -1).source.abstract)
         expected = list(fresh.search([claim], 50).scored("c").values())
-        hits = engine.lexical(Analyser(BM25Config()).claim(claim), 50)
+        hits = engine.lexical(Analyser(BM25()).claim(claim), 50)
         np.testing.assert_allclose([score for _, score in hits], expected, atol=1e-3)
     engine.close()
 

@@ -11,7 +11,7 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.data.loading import load
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import Analyser, BM25Config
+from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.engine import Engine
 from claim2source.search.names import name_terms, paper_names
 from claim2source.search.rows import Rows, half, paper_stamp
@@ -22,7 +22,7 @@ POST = "@lundgren's Lancet study on sleep and dementia"
 
 
 def rows(papers: list[Paper]) -> Rows:
-    terms = Analyser(BM25Config()).sources([paper.source for paper in papers])
+    terms = Analyser(BM25()).sources([paper.source for paper in papers])
     vectors = half(np.ones((len(papers), WIDTH)))
     texts, stamps = [" ".join(term) for term in terms], [*map(paper_stamp, papers)]
     return Rows(papers, texts, vectors, stamps)
@@ -64,7 +64,7 @@ def test_a_paper_is_found_by_its_author_and_venue_where_words_do_not_tell(tmp_pa
     ]
     engine = built(tmp_path / "named", papers)
     assert engine.manifest.names > 0
-    terms = Analyser(BM25Config()).claim(Claim("0", POST))
+    terms = Analyser(BM25()).claim(Claim("0", POST))
     hits_by_words = engine.lexical(terms, 100)
     hits = engine.lexical(terms, 100, names=name_terms(POST))
     assert hits[0][0] == "sleep Lundgren" and hits[0][1] > 2 * hits[-1][1]
@@ -78,7 +78,7 @@ def test_a_paper_is_found_by_its_author_and_venue_where_words_do_not_tell(tmp_pa
 def test_posts_without_names_are_found_as_well_as_before(tmp_path: Path, name: str) -> None:
     data = load(str(shared(name)), "dev")
     engine = built(tmp_path / name, [Paper(source) for source in data.sources])
-    analyser, ranks = Analyser(BM25Config()), np.zeros((2, len(data.claims)))
+    analyser, ranks = Analyser(BM25()), np.zeros((2, len(data.claims)))
     for column, claim in enumerate(data.claims):
         terms, names = analyser.claim(claim), name_terms(claim.text)
         for row, names_of_post in enumerate(((), names)):

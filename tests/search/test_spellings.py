@@ -14,7 +14,7 @@ from claim2source.data.grouping import golds_by_text
 from claim2source.data.news import names_one
 from claim2source.data.store import Store
 from claim2source.search import bm25
-from claim2source.search.bm25 import BM25, Analyser, BM25Config, BM25Index
+from claim2source.search.bm25 import BM25, Analyser, BM25Index
 from claim2source.search.fielded import Fielded, Timeline
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -38,29 +38,29 @@ def test_either_side_may_be_written_either_way(one: str, other: str, field: str)
     for source, claim in ((one, one), (one, other), (other, one), (other, other)):
         # A second source keeps lengths apart from what matches.
         pool = [replace(Source("p"), **{field: source}), Source("q", abstract="other things here")]
-        index = BM25Index(pool, BM25Config(metadata=True))
+        index = BM25Index(pool, BM25(metadata=True))
         scores_of_post = index.rank([Claim("c", f"they say {claim}!")], 5).scored("c")
         assert list(scores_of_post) == ["p"], (source, claim)
         scores.add(scores_of_post["p"])
     assert len(scores) == 1
     for language in ("de", "fr"):
         claims = [Claim("c", claim, language) for claim in (one, other)]
-        index = BM25Index([Source("p", abstract=other)], BM25Config(language=language))
+        index = BM25Index([Source("p", abstract=other)], BM25(language=language))
         first, second = index.terms(claims).split()
         assert list(first) == list(second) and len(first)
 
 
 def test_the_papers_white_space_is_left_as_it_is() -> None:
-    index = BM25Index([Source("p", abstract="ﬁbrosis"), Source("q")], BM25Config("whitespace"))
+    index = BM25Index([Source("p", abstract="ﬁbrosis"), Source("q")], BM25("whitespace"))
     assert [
         len(terms) for terms in index.terms([Claim("a", "fibrosis"), Claim("b", "ﬁbrosis")]).split()
     ] == [0, 1]
-    assert BM25Config("whitespace").format == 3 < BM25Config().format
+    assert BM25("whitespace").format == 3 < BM25().format
 
 
 def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
     source = Source("p", abstract="José studied vaccine safety, as the vaccine trial says")
-    index = BM25Index([source], BM25Config(clean=True, stop_words=False, stemmer=False))
+    index = BM25Index([source], BM25(clean=True, stop_words=False, stemmer=False))
     cleaned = index.terms([Claim("c", "@José vaccine #vaccine")]).split()[0]
     assert len(cleaned) == 2  # the handle is gone
     for post in (
@@ -104,10 +104,10 @@ def test_another_analysis_is_not_read_from_the_store(
     with monkeypatch.context() as old:
         old.setattr(bm25, "FORMATS", {**own, "terms": 3})
         BM25(store=store).index(sources).search(claims)
-        before = Analyser(BM25Config()).versions
+        before = Analyser(BM25()).versions
     result = BM25(store=store).index(sources).search(claims)
     assert result.run.sources("c") == ["p"] and not result.stored
-    assert before != Analyser(BM25Config()).versions
+    assert before != Analyser(BM25()).versions
 
 
 def test_other_comparisons_of_words_know_the_spellings_too() -> None:

@@ -15,7 +15,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.stages.pairs import Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig, decimal_year
 from tests.counting import loads
@@ -33,8 +33,8 @@ def scores(view: ViewConfig, text: str, ids: list[str], pool: list[Source] = SOU
 
 
 def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
-    config = BM25Config(k1=1.5, title_weight=2)
-    own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
+    config = BM25(k1=1.5, title_weight=2)
+    own = config.index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
     values = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
     assert values == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
     # A claim's own candidates do not hide what is asked.
@@ -55,7 +55,7 @@ def test_parts_of_sources_are_read_alone() -> None:
     assert hits("abstract", "worn counted") == [True, True, False]
     assert hits("all", "lovelace nature") == [False, False, False]
     assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
-    with_names = ViewConfig(bm25=BM25Config(metadata=True))
+    with_names = ViewConfig(bm25=BM25(metadata=True))
     assert [s > 0 for s in scores(with_names, "lovelace", ids)] == [True, False, False]
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> N
         ({"terms": "bigrams", "part": "metadata"}, "part"),
         ({"score": "year", "model": ModelConfig()}, "model"),
         ({"model": ModelConfig()}, "model"),
-        ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
+        ({"bm25": BM25("whitespace")}, "bm25.analysis"),
     ],
 )
 def test_a_view_that_means_nothing_is_refused(settings: dict[str, object], key: str) -> None:

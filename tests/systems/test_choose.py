@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.search.choose import Weighing, choose, choose_fusion, weigh
-from claim2source.search.fuse import FusionConfig
+from claim2source.search.choose import Preference, Weighing, choose, weigh
+from claim2source.search.fuse import FusionConfig, choose_fusion
 from claim2source.systems.choose import choose_margin
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.heldout import SelectionData
@@ -48,6 +48,9 @@ def away(alpha: float) -> float:
     return abs(alpha - 0.5)
 
 
+NEAR, BEST = Preference(distance=away), Preference("best")
+
+
 def by_alpha(seed: int, effect: float = 0) -> dict[float, np.ndarray]:
     """Reciprocal ranks of 150 claims by alpha, as a fusion's: each changes once, or never.
 
@@ -67,8 +70,8 @@ def test_noise_moves_the_best_to_an_end_and_one_standard_error_stays_near_the_de
     best, kept_near = [], []
     for seed in range(30):
         values_of = by_alpha(seed)
-        best.append(away(choose("a", values_of, weighing, rule="best", **PLAIN)[0]))
-        alpha, choice = choose("a", values_of, weighing, distance=away, **PLAIN)
+        best.append(away(choose("a", values_of, weighing, by=BEST, **PLAIN)[0]))
+        alpha, choice = choose("a", values_of, weighing, by=NEAR, **PLAIN)
         kept_near.append(away(alpha))
         assert choice.best_score is not None and choice.error is not None
         assert choice.best_score - choice.score <= choice.error + 1e-12
@@ -78,13 +81,13 @@ def test_noise_moves_the_best_to_an_end_and_one_standard_error_stays_near_the_de
 
 def test_a_strong_effect_is_taken_and_the_reason_is_recorded() -> None:
     weighing = papers(150)
-    alpha, choice = choose("fusion", by_alpha(1, 0.2), weighing, distance=away, **PLAIN)
+    alpha, choice = choose("fusion", by_alpha(1, 0.2), weighing, by=NEAR, **PLAIN)
     assert alpha == choice.settings["alpha"] >= 0.85 and choice.rule == "one_se"
     only = {0.5: np.full(150, 0.5), 0.85: np.full(150, 0.6)}
-    choice = choose("fusion", only, weighing, distance=away, **PLAIN)[1]
+    choice = choose("fusion", only, weighing, by=NEAR, **PLAIN)[1]
     assert choice.settings == choice.best == {"alpha": 0.85}
     assert (choice.why, choice.error) == ("", 0.0)
-    alpha, choice = choose("fusion", by_alpha(1), weighing, distance=away, **PLAIN)
+    alpha, choice = choose("fusion", by_alpha(1), weighing, by=NEAR, **PLAIN)
     assert alpha != choice.best["alpha"]
     assert choice.why.startswith(f"alpha {choice.best['alpha']:g} is best with ")
     assert f"within one standard error ({choice.error:.4f})" in choice.why
@@ -111,7 +114,7 @@ def test_the_declared_mix_decides_between_what_seen_and_unseen_papers_prefer() -
     a, b = np.where(of_seen, 1.0, 0.5), np.where(of_seen, 0.5, 1.0)
     for share, expected in ((0.9, "a"), (0.1, "b")):
         weighing = weigh(data, seen, share)
-        best, choice = choose("x", {"b": b, "a": a}, weighing, rule="best", settings=lambda s: {})
+        best, choice = choose("x", {"b": b, "a": a}, weighing, by=BEST, settings=lambda s: {})
         assert (best, choice.seen_share) == (expected, share)
         assert choice.score == pytest.approx(0.95)
     # Without a declared mix all claims weigh the same, and unseen ones are more.
@@ -136,16 +139,17 @@ def test_what_is_below_the_floor_is_never_taken() -> None:
     last, best = base + first - first.mean() - 0.001, base + second - second.mean() + 0.005
     values_of, weighing = {"last": last, "best": best, "base": base}, papers(50)
     assert choose("x", values_of, weighing, settings=lambda s: {})[0] == "last"
-    chosen = choose("x", values_of, weighing, floor="base", settings=lambda s: {})[0]
+    chosen = choose("x", values_of, weighing, by=Preference(floor="base"), settings=lambda s: {})[0]
     assert weighing.score(values_of[chosen]) >= weighing.score(base)
 
 
 def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_the_best() -> None:
     weighing = papers(2)
     values_of = {a: np.full(2, 0.5 if a == 0.1 else 0.7) for a in (0.1, 0.2, 0.3, 0.4, 5.0)}
-    best: Any = {"rule": "best", **PLAIN}
+    best: Any = {"by": BEST, **PLAIN}
+    grouped: Any = {"by": Preference("best", group=lambda value: value < 1), **PLAIN}
     assert choose("scale", values_of, weighing, **best)[0] == 0.2
-    assert choose("scale", values_of, weighing, group=lambda value: value < 1, **best)[0] == 0.3
+    assert choose("scale", values_of, weighing, **grouped)[0] == 0.3
     # Averages of the same ranks in another order differ in their last digits.
     near = {1.0: np.full(2, 0.1 + 0.2), 0.5: np.full(2, 0.3)}
     assert choose("scale", near, weighing, **best)[0] == 1.0
@@ -177,7 +181,7 @@ def test_what_is_chosen_is_within_its_standard_error_of_the_best_and_nothing_nea
     assert weighing.weights.sum() == pytest.approx(1) and (weighing.weights >= 0).all()
     rng = np.random.default_rng(seed)
     values_of = {i: rng.choice([0, 0.2, 0.25, 0.5, 1], len(rows)) for i in range(5)}
-    best, choice = choose("x", values_of, weighing, floor=3, **PLAIN)
+    best, choice = choose("x", values_of, weighing, by=Preference(floor=3), **PLAIN)
     scores = {i: weighing.score(values) for i, values in values_of.items()}
     assert scores[best] >= scores[3]
     assert choice.best_score == max(scores.values())

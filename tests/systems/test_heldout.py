@@ -33,10 +33,10 @@ from claim2source.models import (
 )
 from claim2source.models.manifest import DataRecord
 from claim2source.models.trained_on import TrainedOn
-from claim2source.search.bm25 import BM25Config, BM25Index
-from claim2source.search.choose import Grid, choose_bm25, choose_fusion
+from claim2source.search.bm25 import BM25, BM25Index
+from claim2source.search.choose import Grid
 from claim2source.search.fielded import FIELDED_GRID, Fielded
-from claim2source.search.fuse import FusionConfig, fuse
+from claim2source.search.fuse import FusionConfig, choose_fusion, fuse
 from claim2source.systems import heldout, nodes
 from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all
 from claim2source.systems.nodes import BM25Node, DenseNode, FieldedNode, HybridNode, RouteNode
@@ -73,17 +73,17 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     values = (0.1, 2.0), (0.0, 1.0), (1, 3)
     grid = tuple(zip(("k1", "b", "title_weight"), values, strict=True))
     # Metadata, of which these sources have none: what is not chosen stays as it was.
-    config, choice = choose_bm25(data, BM25Config(metadata=True), grid, "best")
+    config, choice = BM25(metadata=True).fit(data, grid, "best")
     table = {}
     for k1, b, weight in product(*values):
-        run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
+        run = BM25Index(sources, BM25(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
         values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4
     assert choice.score == pytest.approx(max(table.values()))
     best = {"k1": config.k1, "b": config.b, "title_weight": config.title_weight}
     assert table[*best.values()] == max(table.values()) and config.title_weight == 3
-    assert config == BM25Config(metadata=True, **best)
+    assert config == BM25(metadata=True, **best)
     assert best.items() <= choice.settings.items()
     assert (choice.what, choice.split, choice.claims) == ("bm25", "train", 40)
 
@@ -98,7 +98,7 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
     grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
-    config, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
+    config, choice = BM25().fit(one_word_each(12, 50), grid)
     assert config.stop_words and choice.compared == 4
     assert [trial.verdict for trial in choice.tried] == ["given", "too few papers differ"]
     assert choice.tried[1].score > choice.score + 0.5
@@ -110,7 +110,7 @@ def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
     claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
     data = data_of(claims, [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)])
     for values, verdict in (((False, True), "better"), ((True, False), "worse")):
-        config, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
+        config, choice = BM25().fit(data, (("stemmer", values),), rule)
         assert config.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
 
 
@@ -467,7 +467,7 @@ def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Pat
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
     entry = {"retrieve": {"bm25": {"k1": "fit", "b": 0.5, "stemmer": [False, True]}}}
     node = make_system("A", entry).first
-    assert isinstance(node, BM25Node) and node.bm25 == BM25Config(stemmer=False)
+    assert isinstance(node, BM25Node) and node.bm25 == BM25(stemmer=False)
     assert [name for name, _ in node.grid] == ["stemmer", "title_weight", "k1", "b"]
     for grid, key in (
         ({"k1": [1.2, -1]}, "retrieve.bm25.k1: -1"),

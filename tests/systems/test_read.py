@@ -11,7 +11,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rows import by_model
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.fuse import FusionConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.read import (
@@ -100,7 +100,7 @@ def test_the_papers_settings() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
     bm25, dense = systems["BM25"].first, {name: systems[name].first for name in DENSE_2025}
     assert isinstance(bm25, BM25Node)
-    assert bm25.bm25 == BM25Config("whitespace", k1=1.2, b=1.0)
+    assert bm25.bm25 == BM25("whitespace", k1=1.2, b=1.0)
     models = {name: node.model for name, node in dense.items() if isinstance(node, DenseNode)}
     e5, grit, specter = (models[name] for name in ("E5-Large", "GritLM-7B", "Specter"))
     assert (e5.template.claim, e5.template.source) == ("query: ", "passage: ")
@@ -263,7 +263,7 @@ def test_a_whole_system_reads_as_it_stands(tmp_path: Path) -> None:
     (default,), (german,) = system.first.routes["default"], system.first.routes["de"]
     assert isinstance(default, HybridNode) and isinstance(german, DenseNode)
     assert isinstance(default.sparse, BM25Node) and isinstance(default.dense, DenseNode)
-    assert default.sparse.bm25 == BM25Config(metadata=True) and not default.sparse.is_fit
+    assert default.sparse.bm25 == BM25(metadata=True) and not default.sparse.is_fit
     assert default.fits and default.dense.model.name == "checkpoints/demo"
     assert german.model.name == "checkpoints/german"
     assert [stage.name for stage in system.stages] == ["rerank yes_no", "verify select"]
@@ -290,7 +290,7 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     assert (shared.claims, shared.label, shared.advice) == ("bilingual", "d", "go")
     assert e.reason_not_to_run == "no" and e.first.dense.claims == "translated"
     assert e.first.fusion == FusionConfig(alpha=0.3, scale="z-score")
-    assert f.first.sparse == BM25Node(bm25=BM25Config(k1=1.0), claims="bilingual")
+    assert f.first.sparse == BM25Node(bm25=BM25(k1=1.0), claims="bilingual")
 
 
 def models(system: System) -> dict[str, list[str | None]]:

@@ -20,7 +20,7 @@ from claim2source.evaluation.evaluate import Scoring, evaluate, score_system
 from claim2source.evaluation.table import evaluate_systems
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.search.fuse import FusionConfig, fuse
 from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
@@ -208,7 +208,7 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
 
 
 def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
-    config, grid = BM25Config(**settings), GRID if fits else ()
+    config, grid = BM25(**settings), GRID if fits else ()
     return BM25Node(name=name, bm25=config, claims=claims, grid=grid)
 
 
@@ -295,14 +295,14 @@ def test_equal_systems_under_two_names_are_fitted_once(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also within a tree, and if only what is said of a part differs."""
-    fitted: list[BM25Config] = []
-    choose_bm25 = nodes.choose_bm25
+    fitted: list[BM25] = []
+    fit = BM25.fit
 
-    def count_choices(data: Any, base: BM25Config, *options: Any) -> Any:
+    def count_choices(base: BM25, *options: Any) -> Any:
         fitted.append(base)
-        return choose_bm25(data, base, *options)
+        return fit(base, *options)
 
-    monkeypatch.setattr(nodes, "choose_bm25", count_choices)
+    monkeypatch.setattr(BM25, "fit", count_choices)
     node, second_node = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
     first, second = (runner.run(of(node), "original") for node in (node, second_node))
@@ -399,9 +399,9 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     assert report.systems["a+own.original"].parts == ("a.original", "own.translated")
     assert report.systems["own.translated"].macro == report.systems["a.translated"].macro
     assert [(row.system, row.reason) for row in report.not_run] == [("absent", "not here")] * 2
-    translated = BM25Config(claims="translated")
+    translated = BM25(claims="translated")
     parts = [
-        BM25(config).index(dev.sources).search(dev.claims)
+        config.index(dev.sources).search(dev.claims)
         for config in (translated, replace(translated, b=1.0, k1=2.0))
     ]
     expected = evaluate(fuse(*parts, k=100), dev, repeats=0)

@@ -19,7 +19,7 @@ from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.data.trec import read_run
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
-from claim2source.search.bm25 import BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import ChoosingOn
@@ -154,7 +154,7 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
         views = read_views(folder / file, "checkpoints/a")
         assert {name: view.model for name, view in views.items() if view.encodes} == expected
         assert list(views)[:2] == ["bm25", "cosine"]
-        assert len({replace(view, bm25=BM25Config()) for view in views.values()}) == len(views)
+        assert len({replace(view, bm25=BM25()) for view in views.values()}) == len(views)
 
 
 @pytest.mark.parametrize(

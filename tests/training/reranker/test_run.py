@@ -20,7 +20,7 @@ from claim2source.data.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import RerankerManifest
-from claim2source.search.bm25 import BM25, BM25Config
+from claim2source.search.bm25 import BM25
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker
@@ -50,7 +50,7 @@ def pipeline(tiny: dict[str, Path], stage: Reranker, part: str) -> float:
     data = load(str(tiny["data"]), "train" if part == "val" else part)
     if part == "val":
         _, data = carve_val(data, 0.4, 13)
-    first = BM25(BM25Config()).index(data.sources).search(data.claims)
+    first = BM25().index(data.sources).search(data.claims)
     ranked = stage.with_runtime(None, "cpu").apply(data.claims, data.sources, first.run)
     by_lang = []
     for lang in {claim.lang for claim in data.claims}:
@@ -273,7 +273,7 @@ def test_a_first_stage_of_a_run_and_a_teacher(tiny: dict[str, Path], tmp_path: P
     run, systems = tmp_path / "bm25.trec", tmp_path / "systems.yaml"
     splits = [load(str(tiny["data"]), split) for split in ("train", "dev")]
     claims = [claim for data in splits for claim in data.claims]
-    write_trec_run(BM25(BM25Config()).index(splits[0].sources).search(claims, 20).run, run)
+    write_trec_run(BM25().index(splits[0].sources).search(claims, 20).run, run)
     systems.write_text(f"R: {{retrieve: {{run: {run}}}}}\n")
     teacher = Path(shutil.copy(run, tmp_path / "teacher.trec"))
     extra: dict[str, Any] = {"optimisation__epochs": 1}

@@ -1,15 +1,13 @@
-"""Apply the stages of a system to what an index finds; the index stands for its first stage."""
+"""Run a system on an opened index of papers, which stands for its first stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
-from claim2source.data.papers import Paper
-from claim2source.data.store import Store
 from claim2source.search.engine import Engine
 from claim2source.search.table import SearchResults
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
@@ -17,35 +15,28 @@ from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stages
 from claim2source.systems.system import System
 
-# What `on_part` is called with before the whole index is read.
+# The part of the work before the whole index is read.
 COUNTING = "reading the index"
 # Papers that a stage which counts terms over the whole index holds in memory, at most.
 _POOL = 50_000
 
 
-class PipelineStages:
-    """Apply a system's stages; each loads its model when it is first applied, and keeps it.
+class OpenedSystem:
+    """Apply a system's stages to what an index finds; each loads its model once and keeps it.
 
     The engine takes over the system's fusion. Raises `UserError` if the system's first stage
     is not the index's: another BM25, model or kind.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        system: System,
-        store: Store | None,
-        device: str | None,
-        progress: bool,
-    ) -> None:
+    def __init__(self, engine: Engine, system: System, runtime: SystemRuntime) -> None:
         self.engine, self.system = engine, system
-        self._check()
-        self._runtime = SystemRuntime(store, device=device, progress=progress)
-        self._stages = [stage.with_runtime(self._runtime) for stage in system.stages]
+        self._adopt()
+        self._runtime = runtime
+        self._stages = [stage.with_runtime(runtime) for stage in system.stages]
         self._pool: dict[str, Source] = {}
 
     @property
-    def names(self) -> list[str]:
+    def stage_names(self) -> list[str]:
         return [stage.name for stage in self._stages]
 
     @property
@@ -53,7 +44,8 @@ class PipelineStages:
         """Count the papers of each list that the stages read."""
         return self.system.first_depth(0)
 
-    def _check(self) -> None:
+    def _adopt(self) -> None:
+        """Give the index the system's fusion and model, if the index can stand for the rest."""
         engine, system, first = self.engine, self.system, self.system.first
         if isinstance(first, HybridNode):
             engine.fusion = first.fusion
@@ -71,23 +63,31 @@ class PipelineStages:
     def apply(
         self,
         claims: Sequence[Claim],
-        results: SearchResults,
-        papers: Mapping[str, Paper],
+        found: SearchResults,
+        sources: Sequence[Source],
         on_part: Callable[[str], None],
     ) -> list[tuple[str, Result]]:
-        """Return the results of the first stage's parts and of the stages, named, in order."""
-        first, stage_results = self.system.first, [(RETRIEVE, results.dense)]
-        if isinstance(first, HybridNode):
-            parts = [first.sparse.display_name, first.dense.display_name, FUSE]
-            ranked = (results.lexical, results.dense, results.fused)
-            stage_results = list(zip(parts, ranked, strict=True))
-        elif isinstance(first, BM25Node):
-            stage_results = [(RETRIEVE, results.lexical)]
-        sources = [paper.source for paper in papers.values()]
+        """Return the results of the first stage's parts and of the stages, named, in order.
+
+        `sources` are those of what the index found; `on_part` is called with the name of each part
+        of the work before it begins.
+        """
+        first = self._first_results(found)
         self._count_over(sources, on_part)
-        return stage_results + apply_stages(
-            self._stages, stage_results, claims, sources, self._runtime, on_part
-        )
+        stages = self._stages
+        return first + apply_stages(stages, first, claims, sources, self._runtime, on_part)
+
+    def _first_results(self, found: SearchResults) -> list[tuple[str, Result]]:
+        first = self.system.first
+        if isinstance(first, HybridNode):
+            return [
+                (first.sparse.display_name, found.lexical),
+                (first.dense.display_name, found.dense),
+                (FUSE, found.fused),
+            ]
+        if isinstance(first, BM25Node):
+            return [(RETRIEVE, found.lexical)]
+        return [(RETRIEVE, found.dense)]
 
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
         """Have stages count terms over all papers; `UserError` if these are too many."""
@@ -100,7 +100,9 @@ class PipelineStages:
                 f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
             )
         on_part(COUNTING)
-        stored_sources = (paper.source for rows in self.engine.rows() for paper in rows.papers)
-        self._pool = {source.id: source for source in (*stored_sources, *sources)}
+        self._pool = {}
+        for rows in self.engine.rows():
+            self._pool.update({paper.source.id: paper.source for paper in rows.papers})
+        self._pool.update({source.id: source for source in sources})
         pool = list(self._pool.values())
         self._stages = [stage.with_corpus_stats(pool) for stage in self._stages]
