@@ -23,7 +23,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     original claims, or against its own form if it has one. Simulated stages, and what follows
     them, are in no test.
     """
-    rows = [row for row in rows if row.stages[row.name].report.macro]
+    rows = [row for row in rows if row.whole.report.macro]
     pairs: dict[str, list[tuple[str, str]]] = {}
     untested: list[str] = []
     for row in rows:
@@ -131,7 +131,7 @@ def _row_with_name(rows: Sequence[Row], system: str | None) -> str | None:
 
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
     """Find the first BM25 over like sources, plain before fitted; failing that, any."""
-    reads_metadata = row.stages[row.name].report.sources != "title_abstract"
+    reads_metadata = row.whole.report.sources != "title_abstract"
     candidates = []
     for number, peer in enumerate(rows):
         first = peer.plan.system.first

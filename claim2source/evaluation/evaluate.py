@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A trained model of several: a checkpoint's epoch, or the scale of its weights.
+Model = TypeVar("Model", int, float)
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
 
 
@@ -170,17 +172,25 @@ def score_result(
         return ScoredSystem(report, result.run)
     claims = judged_claims(dataset.qrels)
     scores = scoring.evaluate(result.run, dataset.qrels, settings.metrics, claims)
+    report = replace(report, twins=scoring.twins_in(result.run, dataset))
+    scored = with_scores(ScoredSystem(report, result.run), scores, dataset, settings)
+    if settings.seen_golds is None:
+        return scored
+    return scored.with_report(slices=_slices(scores, dataset, settings.seen_golds))
+
+
+def with_scores(
+    scored: ScoredSystem, scores: Scores, dataset: Dataset, settings: Scoring
+) -> ScoredSystem:
+    """Give a row its scores by claim: their means by language, with intervals."""
     languages = language_table(scores, dataset.claims)
-    twins = scoring.twins_in(result.run, dataset)
-    report = replace(report, languages=languages, macro=macro(languages), twins=twins)
+    scored = replace(scored, scores=scores)
+    scored = scored.with_report(languages=languages, macro=macro(languages))
     bounded = [metric for metric in settings.bounded if metric in settings.metrics]
-    if settings.repeats and bounded:
-        bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
-        report = replace(report, intervals=bounds)
-    if settings.seen_golds is not None:
-        slices = _slices(scores, dataset, settings.seen_golds)
-        report = replace(report, slices=slices)
-    return ScoredSystem(report, result.run, scores)
+    if not settings.repeats or not bounded:
+        return scored
+    bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
+    return scored.with_report(intervals=bounds)
 
 
 def _slices(scores: Scores, dataset: Dataset, seen_golds: frozenset[str]) -> dict[str, Table]:
@@ -240,7 +250,21 @@ def score_encoder(
     """Retrieve with an encoder, and score by language and by claim."""
     dense = Dense(encoder, rendering=rendering, store=store, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
-    return score_result("system", result, dataset, settings)
+    scored = score_result("system", result, dataset, settings)
+    return scored.with_report(claims=rendering.claims, sources=rendering.sources)
+
+
+def score_named(
+    models: Mapping[str, Model], score: Callable[[Model], ScoredSystem]
+) -> dict[str, ScoredSystem]:
+    """Score the models of rows by name, in order of the models; one of several names only once."""
+    scored: dict[Model, ScoredSystem] = {}
+    for model in sorted(set(models.values())):
+        scored[model] = score(model)
+    rows: dict[str, ScoredSystem] = {}
+    for name, model in models.items():
+        rows[name] = scored[model].with_report(name=name)
+    return rows
 
 
 def make_report(

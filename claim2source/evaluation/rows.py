@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
+from claim2source.core.progress import track
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.run import Result, Run
@@ -32,7 +33,7 @@ from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.plan import RowPlan, row_name
 from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.views import report_parts, write_markdown
+from claim2source.evaluation.views import report_parts, write_report
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.models.trained_on import TrainedOn
@@ -66,20 +67,24 @@ _ADVICE = "remedy the reason and run the same command again; finished rows are k
 class Row:
     """System's scores over one claim form: a scored system for each stage, by row name.
 
-    The last one is the whole system and has the row's name; the others add the stage's. `notes`
-    say what stages did; `parts` tabulate it, of a row that was read from its folder none.
+    The last one is the whole system and has the row's name; the others, if any, add the stage's.
+    `notes` say what stages did; `parts` tabulate it, of a row that was read from its folder none.
     """
 
     plan: RowPlan
     form: ClaimForm
-    stages: Mapping[str, ScoredSystem]
+    stages: dict[str, ScoredSystem]
     notes: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
     def name(self) -> str:
         """Name the whole system over this claim form."""
-        return row_name(self.plan.system.name, self.form)
+        return next(reversed(self.stages))
+
+    @property
+    def whole(self) -> ScoredSystem:
+        return self.stages[self.name]
 
     @property
     def tested(self) -> list[str]:
@@ -87,10 +92,41 @@ class Row:
         return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
+# A row, of rumours with verdicts.
+Made = TypeVar("Made", bound=Row)
+
+
 def by_model(plans: Sequence[RowPlan]) -> list[int]:
     """Order systems so that those of one dense model are together: it is loaded once."""
     models = [repr(plan.system.first.main_model or plan.system.name) for plan in plans]
     return sorted(range(len(plans)), key=lambda number: models.index(models[number]))
+
+
+def run_rows(
+    plans: Sequence[RowPlan],
+    run: Callable[[RowPlan], Made],
+    runtime: SystemRuntime,
+    *,
+    raise_errors: bool = False,
+) -> tuple[list[Made], list[NotRun]]:
+    """Make the rows of planned systems by `run`; list those that fail as not run.
+
+    Rows are in the order of the plans. The first failure is raised instead if `raise_errors`.
+    """
+    rows: dict[int, Made] = {}
+    failed: dict[int, NotRun] = {}
+    for number in track(by_model(plans), "systems", len(plans)):
+        plan = plans[number]
+        try:
+            rows[number] = run(plan)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+            if raise_errors:
+                raise
+            form = failed_form(plan.system, runtime, plan.form)
+            failed[number] = not_run_row(plan.system, form, error)
+    made = [rows[number] for number in sorted(rows)]
+    return made, [failed[number] for number in sorted(failed)]
 
 
 def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
@@ -278,7 +314,7 @@ def read_or_run(
     row = _read_row(plan, form, folder, key, runner.reported.languages)
     if row is not None:
         # An older version may have written them otherwise.
-        write_submissions(row.stages[row.name].run, runner.reported, folder)
+        write_submissions(row.whole.run, runner.reported, folder)
     else:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
@@ -301,16 +337,24 @@ def _write_row(
 
     Beside the runs stands what the system was trained on.
     """
-    for scored in row.stages.values():
-        write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
-    write_submissions(row.stages[row.name].run, dataset, folder)
-    runs = {stage: scored.run for stage, scored in row.stages.items()}
+    runs = write_row_runs(row, dataset, folder, trained_on)
+    write_submissions(row.whole.run, dataset, folder)
     trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")
     report = make_report(dataset, row.stages, row.name, name=name, program=program)
-    report = with_missing_notes(report, {row.name: row.stages[row.name]}, dataset)
+    report = with_missing_notes(report, {row.name: row.whole}, dataset)
     report = replace(report, notes=(*report.notes, *row.notes))
-    write_markdown(folder, row.name, [*report_parts(report), *row.parts])
-    report.write(folder)
+    write_report(report, folder, row.name, [*report_parts(report), *row.parts])
+
+
+def write_row_runs(
+    row: Row, dataset: Dataset, folder: Path, trained_on: TrainedOn
+) -> dict[str, Run]:
+    """Write the run of each stage, beside what the system was trained on; return the runs."""
+    runs: dict[str, Run] = {}
+    for name, scored in row.stages.items():
+        write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
+        runs[name] = scored.run
+    return runs
 
 
 def _read_row(

@@ -13,7 +13,13 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
-from claim2source.evaluation.evaluate import ScoredSystem, Scoring, run_tests, score_system
+from claim2source.evaluation.evaluate import (
+    ScoredSystem,
+    Scoring,
+    run_tests,
+    score_system,
+    with_scores,
+)
 from claim2source.evaluation.files import write_runs, write_submissions
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rows import Row, not_run_row
@@ -29,8 +35,8 @@ from claim2source.evaluation.style_tables import (
 )
 from claim2source.evaluation.views import write_markdown
 from claim2source.metrics import metrics as scoring
-from claim2source.metrics.families import Family, score_intervals, tests_parts
-from claim2source.metrics.metrics import Scores, language_table, macro
+from claim2source.metrics.families import Family, tests_parts
+from claim2source.metrics.metrics import Scores
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.system import SystemResult, SystemRunner
@@ -291,7 +297,7 @@ def _cell(
     # Of several versions there is no one run; without golds it is the first one's.
     has_run = len(results) == 1 or scored.scores is None
     scored = scored.with_report(
-        model=row.stages[row.name].report.model,
+        model=row.whole.report.model,
         style=style,
         cost=_joint_cost(results),
         failures=failures,
@@ -325,10 +331,4 @@ def _with_mean(
         run = other.result.run
         versions.append(scoring.evaluate(run, dataset.qrels, settings.metrics, first.claim_ids))
     scores = mean_scores(versions)
-    languages = language_table(scores, dataset.claims)
-    scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
-    if not settings.repeats:
-        return scored
-    repeats, seed = settings.repeats, settings.seed
-    bounds = score_intervals(scores, dataset, settings.bounded, repeats, seed)
-    return scored.with_report(intervals=bounds)
+    return with_scores(scored, scores, dataset, settings)

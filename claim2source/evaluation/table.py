@@ -11,7 +11,6 @@ from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
-from claim2source.core.progress import track
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import Part, render
@@ -32,17 +31,10 @@ from claim2source.evaluation.evaluate import (
 from claim2source.evaluation.files import require_submittable, submit
 from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
 from claim2source.evaluation.plan import RowPlan, list_checkpoints, over_forms, plan_rows
-from claim2source.evaluation.rows import (
-    Row,
-    by_model,
-    failed_form,
-    not_run_row,
-    read_or_run,
-    run_row,
-)
+from claim2source.evaluation.rows import Row, read_or_run, run_row, run_rows
 from claim2source.evaluation.style_grid import StyleOptions, add_styles
 from claim2source.evaluation.summary import summary_parts
-from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.views import report_parts, report_tables, write_report
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
@@ -206,7 +198,11 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         rewrites_file=str(config.rewrites) if config.rewrites else None,
     )
     runner = SystemRunner(dataset, settings)
-    rows, not_run = _run_rows(planned.plans, runner, scoring, config.out)
+    rows, not_run = run_rows(
+        planned.plans,
+        lambda plan: read_or_run(config.out, plan, runner, scoring, PROGRAM),
+        runner.runtime,
+    )
     report = _make_report(rows, not_run, runner, planned.notes, config.dataset, PROGRAM)
     report = replace(report, training=planned.training)
     if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
@@ -274,12 +270,9 @@ def _write(
         details += style_parts
         tables |= grids
     if rows:
-        whole = rows[0].stages[rows[0].name]
-        details += submit(config.submit, whole.run, runner.reported)
+        details += submit(config.submit, rows[0].whole.run, runner.reported)
     title = f"{report.dataset}, {report.split}"
-    write_markdown(config.out, title, parts + details)
-    # Last: when it lies there, all that it names does too.
-    report.write(config.out)
+    write_report(report, config.out, title, parts + details)
     program, values = Path(PROGRAM).stem, as_plain(config)
     log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
     return report, details
@@ -303,29 +296,6 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return None  # it has not ended, or an older version wrote it
 
 
-def _run_rows(
-    plans: Sequence[RowPlan], runner: SystemRunner, scoring: Scoring, out: Path | None = None
-) -> tuple[list[Row], list[NotRun]]:
-    """Run and score planned systems on one split; list those that fail as not run.
-
-    With `out` each row is written to a folder of it, and read from there if it was made alike.
-    """
-    rows: dict[int, Row] = {}
-    failed: dict[int, NotRun] = {}
-    for number in track(by_model(plans), "systems", len(plans)):
-        plan = plans[number]
-        try:
-            if out is None:
-                rows[number] = run_row(plan, runner, scoring)
-            else:
-                rows[number] = read_or_run(out, plan, runner, scoring, PROGRAM)
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = failed_form(plan.system, runner.runtime, plan.form)
-            failed[number] = not_run_row(plan.system, form, error)
-    return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
-
-
 def _make_report(
     rows: Sequence[Row],
     not_run: Sequence[NotRun],
@@ -339,7 +309,7 @@ def _make_report(
     on_chosen = [row for row in rows if row.plan.is_chosen]
     main = _main_row(rows, on_chosen, not_run)
     report = make_report(dataset, scored_rows(rows), main, name=name, program=program)
-    whole = {row.name: row.stages[row.name] for row in rows}
+    whole = {row.name: row.whole for row in rows}
     report = with_shared_note(report, [*whole])
     report = with_missing_notes(report, whole, dataset)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
@@ -400,8 +370,13 @@ def evaluate_systems(
     distinct, notes = distinct_forms(forms, dataset.claims)
     plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings or RunSettings())
-    rows = _run_rows(over_forms(plans, distinct), runner, Scoring(repeats=repeats, seed=seed))
-    return _make_report(*rows, runner, notes)
+    scoring = Scoring(repeats=repeats, seed=seed)
+    rows, not_run = run_rows(
+        over_forms(plans, distinct),
+        lambda plan: run_row(plan, runner, scoring),
+        runner.runtime,
+    )
+    return _make_report(rows, not_run, runner, notes)
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:

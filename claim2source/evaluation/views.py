@@ -176,6 +176,12 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if table is not None}
 
 
+def write_report(report: Report, folder: Path, heading: str, parts: Sequence[Part]) -> None:
+    """Write `report.md` of the parts, then `report.json`: all that it names lies there then."""
+    write_markdown(folder, heading, parts)
+    report.write(folder)
+
+
 def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:
     """Write `report.md`."""
     title = markdown_text(printable_line(heading))
