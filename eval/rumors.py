@@ -5,7 +5,7 @@ CheckThat! 2024 Task 5: up to five tweets of authorities as evidence, and a verd
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,16 +17,13 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.records import Claim
-from claim2source.core.report import MACRO, Choice, NotRun, Report, Rule, SystemReport
+from claim2source.core.report import MACRO, Choice, Report, Rule
 from claim2source.core.run import Cost, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.rumors import (
-    LABELS,
     MAX_TWEETS,
-    Label,
     Rumors,
-    Verdicts,
     load_rumors,
     read_evidence,
     read_verification,
@@ -35,20 +32,15 @@ from claim2source.data.rumors import (
 )
 from claim2source.data.store import Store
 from claim2source.data.submissions import require_zip, zip_submission
-from claim2source.evaluation.evaluate import ScoredSystem, make_report, with_whole
+from claim2source.evaluation.evaluate import Scoring, make_report
 from claim2source.evaluation.files import require_one_row
+from claim2source.evaluation.plan import RowPlan, plan_rows
 from claim2source.evaluation.published.scores import with_published
-from claim2source.evaluation.rows import not_run_row
-from claim2source.evaluation.rumors import (
-    DEFINITIONS,
-    HEADLINE,
-    RumorScores,
-    anova_parts,
-    score_rumors,
-    two_way_anova,
-)
-from claim2source.evaluation.table import nothing_ran
-from claim2source.evaluation.views import remaining_parts, write_markdown
+from claim2source.evaluation.rows import run_rows
+from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorRow, score_row
+from claim2source.evaluation.table import nothing_ran, scored_rows
+from claim2source.evaluation.views import remaining_parts, write_report
+from claim2source.metrics.anova import anova_parts, two_way_anova
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import read_systems
@@ -98,19 +90,6 @@ class RumorsConfig(ModelOptions):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Verified:
-    """System that found evidence and gave verdicts, with their scores; None without labels."""
-
-    system: ScoredSystem
-    verdicts: Verdicts
-    scores: RumorScores | None = None
-
-    @property
-    def name(self) -> str:
-        return self.system.report.name
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the systems, read given outputs, score all, write the folder, print the tables."""
     say(verify_rumors(read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__)))
@@ -124,14 +103,21 @@ def verify_rumors(config: RumorsConfig) -> str:
     """
     # Refuse what cannot be done before anything is run.
     require_output(config.out)
-    systems = _read_systems(config)
-    _require_outputs(config, [*systems])
+    plans = _plan(config)
+    _require_outputs(config, [plan.name for plan in plans])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)
-    _require_runnable(config, systems.values(), rumors, validation)
+    _require_runnable(config, [plan.system for plan in plans], rumors, validation)
 
     # Run and score.
-    rows, not_run = _run(config, systems, rumors, validation)
+    runtime = SystemRuntime(Store(config.store), config.device)
+    scoring = Scoring(repeats=config.repeats, seed=config.seed)
+
+    def run(plan: RowPlan) -> RumorRow:
+        result = _run_system(plan.system, config, rumors, validation, runtime)
+        return score_row(plan, result, rumors, scoring)
+
+    rows, not_run = run_rows(plans, run, runtime, raise_errors=len(plans) == 1)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
@@ -142,19 +128,17 @@ def verify_rumors(config: RumorsConfig) -> str:
     return render(parts)
 
 
-def _read_systems(config: RumorsConfig) -> dict[str, System]:
-    """Read the systems to run, by name. Raises `ConfigError` for one that is not there."""
+def _plan(config: RumorsConfig) -> list[RowPlan]:
+    """List the systems to run, those of `only` in its order. Raises `ConfigError`."""
     require(bool(config.systems), "systems", config.systems, "one or more files")
     systems = read_systems(config.systems)
-    if not config.only:
-        return dict(systems)
-    for name in config.only:
-        require(name in systems, "only", name, ", ".join(systems))
-    return {name: systems[name] for name in config.only}
+    only = config.only or []
+    ordered = {name: systems[name] for name in only if name in systems}
+    return plan_rows({**ordered, **systems}, {}, [], only=only)
 
 
 def _write(
-    config: RumorsConfig, report: Report, rows: Sequence[Verified], rumors: Rumors
+    config: RumorsConfig, report: Report, rows: Sequence[RumorRow], rumors: Rumors
 ) -> list[Part]:
     """Write the systems' files and the report; return its tables."""
     parts: list[Part] = [f"{config.dataset}, {report.split}"]
@@ -166,14 +150,13 @@ def _write(
     chosen_on = "all rumours" if is_cross_validated else "rumours that nothing is reported on"
     parts += remaining_parts(report, chosen_on)
     for row in rows:
-        folder, run = config.out / row.name, row.system.run
+        folder, run = config.out / row.name, row.whole.run
         write_evidence(run, folder / EVIDENCE, row.name.replace(" ", "_"))
         write_verification(rumors, run, row.verdicts, folder / VERIFICATION)
         if config.submit is not None:
             parts += _submit(config.submit, folder, rumors)
     parts += _compare_precision(rows, config.out / ANOVA)
-    write_markdown(config.out, "Rumours", parts)
-    report.write(config.out)
+    write_report(report, config.out, "Rumours", parts)
     return parts
 
 
@@ -192,26 +175,6 @@ def _require_runnable(
     count = len(rumors.rumors)
     is_enough = validation is not None or config.folds <= count
     require(is_enough, "folds", config.folds, f"at most the {count} rumours")
-
-
-def _run(
-    config: RumorsConfig,
-    systems: Mapping[str, System],
-    rumors: Rumors,
-    validation: Rumors | None,
-) -> tuple[list[Verified], list[NotRun]]:
-    """Run and score systems; list those that fail as not run, but for one alone."""
-    runtime = SystemRuntime(Store(config.store), config.device)
-    rows, not_run = [], []
-    for system in systems.values():
-        try:
-            result = _run_system(system, config, rumors, validation, runtime)
-            rows.append(_make_row(system, result, rumors, config))
-        except (UserError, MemoryError, RuntimeError) as error:
-            if len(systems) == 1:
-                raise
-            not_run.append(not_run_row(system, "original", error))
-    return rows, not_run
 
 
 def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
@@ -297,42 +260,9 @@ def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _make_row(
-    system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig
-) -> Verified:
-    """Describe and score a system's result; a verdict is the last stage's note."""
-    failures: dict[str, int] = {}
-    for stage in result.stages:
-        for reason, count in stage.result.failure_counts().items():
-            failures[f"{stage.name}: {reason}"] = count
-    report = SystemReport(
-        system.name,
-        system.full_label(),
-        system.name,
-        failures=failures,
-        runs=system.name,
-        simulated=system.is_simulated,
-    )
-    report = with_whole(report, result, rumors.dataset)
-    scored = ScoredSystem(report, result.result.run)
-    verdicts: dict[str, Label | None] = {}
-    for claim, note in result.result.notes.items():
-        for label in LABELS:
-            if note == label:
-                verdicts[claim] = label
-    if not rumors.is_labelled:
-        return Verified(scored, verdicts)
-    scores = score_rumors(rumors, scored.run, verdicts, config.repeats, config.seed)
-    row = {**scores.defined, "queries": len(rumors.rumors)}
-    scored = scored.with_report(
-        languages={rumors.language: row}, macro=row, intervals=scores.intervals
-    )
-    return Verified(scored, verdicts, scores)
-
-
-def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Verified]) -> Report:
+def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[RumorRow]) -> Report:
     """Make the report of the rows; the first one's scores are at its top."""
-    systems = {row.name: row.system for row in rows}
+    systems = scored_rows(rows)
     main = rows[0].name if rows else None
     name = str(config.dataset)
     report = make_report(rumors.dataset, systems, main, name=name, program=PROGRAM)
@@ -349,22 +279,22 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Verified])
     return with_published(report, real)
 
 
-def _score_table(rows: Sequence[Verified]) -> TextTable:
+def _score_table(rows: Sequence[RumorRow]) -> TextTable:
     """Tabulate scores, and mark systems in which a made-up server has a part."""
     cells: list[list[Cell]] = []
     for row in rows:
-        report = row.system.report
+        report = row.whole.report
         name = f"{report.name} (simulated)" if report.simulated else report.name
         scores = [report.macro.get(metric) for metric in HEADLINE]
         cells.append([name, *scores, report.bounds(MACRO, HEADLINE[0])])
     return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
 
 
-def _stage_table(rows: Sequence[Verified]) -> TextTable:
+def _stage_table(rows: Sequence[RumorRow]) -> TextTable:
     """Tabulate the costs and failures of each system's stages."""
     cells: list[list[Cell]] = []
     for row in rows:
-        for stage in row.system.report.stages:
+        for stage in row.whole.report.stages:
             prefix = ">" if stage.cost.reused else ""
             failures = [f"{reason} ({count})" for reason, count in stage.failures.items()]
             cells.append(
@@ -380,11 +310,11 @@ def _stage_table(rows: Sequence[Verified]) -> TextTable:
     return TextTable(columns, cells, numeric=[False, False, True, True, False])
 
 
-def _compare_precision(rows: Sequence[Verified], file: Path) -> list[Part]:
+def _compare_precision(rows: Sequence[RumorRow], file: Path) -> list[Part]:
     """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
     values: dict[str, np.ndarray] = {}
     for row in rows:
-        if row.scores is not None and not row.system.report.simulated:
+        if row.scores is not None and not row.whole.report.simulated:
             values[row.name] = np.array(list(row.scores.average_precision.values()))
     if len(values) < 2:
         return []

@@ -80,7 +80,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredRuns:
-    """Runs of several systems over one data set, scored on the same claims."""
+    """Several systems over one data set, scored on the same claims.
+
+    Without `runs` there are neither ranks nor notes: scores need not be those of one run.
+    """
 
     dataset: Dataset
     metric: str
@@ -157,7 +160,7 @@ class ScoredRuns:
             ).tolist()
             bounds[part] = {
                 name: Interval(mean, *ends)
-                for name, mean, ends in zip(self.runs, means, limits, strict=True)
+                for name, mean, ends in zip(self.scores, means, limits, strict=True)
             }
         return bounds
 
@@ -180,7 +183,7 @@ class ScoredRuns:
         self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0
     ) -> list[FamilyResult]:
         """Test all others against the baseline, as `compare_families` does; none for one system."""
-        systems = [name for name in self.runs if name != self.baseline]
+        systems = [name for name in self.scores if name != self.baseline]
         if not systems:
             return []
         return compare_families(

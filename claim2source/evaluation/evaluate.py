@@ -160,23 +160,29 @@ def score_result(
     A source of a claim's own id is left out, unless it is a gold of it.
     """
     result = Result(result) if isinstance(result, Run) else result
-    result = replace(result, run=result.run.without_themselves(dataset.qrels)[0])
+    run = result.run.without_themselves(dataset.qrels)[0]
+    row = unscored(name, replace(result, run=run))
+    if not dataset.golds:
+        return row
+    claims = judged_claims(dataset.qrels)
+    scores = scoring.evaluate(run, dataset.qrels, settings.metrics, claims)
+    row = row.with_report(twins=scoring.twins_in(run, dataset))
+    row = with_scores(row, scores, dataset, settings)
+    if settings.seen_golds is None:
+        return row
+    return row.with_report(slices=_slices(scores, dataset, settings.seen_golds))
+
+
+def unscored(name: str, result: Result) -> ScoredSystem:
+    """Describe a result without scores: its cost and its failures."""
     report = SystemReport(
         name,
-        name,
-        name,
+        model=name,
+        system=name,
         cost=known_cost(result.cost, result.stored),
         failures=result.failure_counts(),
     )
-    if not dataset.golds:
-        return ScoredSystem(report, result.run)
-    claims = judged_claims(dataset.qrels)
-    scores = scoring.evaluate(result.run, dataset.qrels, settings.metrics, claims)
-    report = replace(report, twins=scoring.twins_in(result.run, dataset))
-    scored = with_scores(ScoredSystem(report, result.run), scores, dataset, settings)
-    if settings.seen_golds is None:
-        return scored
-    return scored.with_report(slices=_slices(scores, dataset, settings.seen_golds))
+    return ScoredSystem(report, result.run)
 
 
 def with_scores(

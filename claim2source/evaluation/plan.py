@@ -162,7 +162,7 @@ def plan_rows(
     systems: Systems,
     staged: Systems,
     checkpoints: Sequence[Checkpoint],
-    read_as: DenseNode,
+    read_as: DenseNode | None = None,
     *,
     routes: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
