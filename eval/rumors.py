@@ -133,12 +133,18 @@ def _plan(config: RumorsConfig) -> list[RowPlan]:
     require(bool(config.systems), "systems", config.systems, "one or more files")
     systems = read_systems(config.systems)
     only = config.only or []
-    ordered = {name: systems[name] for name in only if name in systems}
+    ordered = {}
+    for name in only:
+        if name in systems:
+            ordered[name] = systems[name]
     return plan_rows({**ordered, **systems}, {}, [], only=only)
 
 
 def _write(
-    config: RumorsConfig, report: Report, rows: Sequence[RumorRow], rumors: Rumors
+    config: RumorsConfig,
+    report: Report,
+    rows: Sequence[RumorRow],
+    rumors: Rumors,
 ) -> list[Part]:
     """Write the systems' files and the report; return its tables."""
     parts: list[Part] = [f"{config.dataset}, {report.split}"]
@@ -150,7 +156,8 @@ def _write(
     chosen_on = "all rumours" if is_cross_validated else "rumours that nothing is reported on"
     parts += remaining_parts(report, chosen_on)
     for row in rows:
-        folder, run = config.out / row.name, row.whole.run
+        folder = config.out / row.name
+        run = row.whole.run
         write_evidence(run, folder / EVIDENCE, row.name.replace(" ", "_"))
         write_verification(rumors, run, row.verdicts, folder / VERIFICATION)
         if config.submit is not None:
@@ -161,12 +168,18 @@ def _write(
 
 
 def _require_runnable(
-    config: RumorsConfig, systems: Iterable[System], rumors: Rumors, validation: Rumors | None
+    config: RumorsConfig,
+    systems: Iterable[System],
+    rumors: Rumors,
+    validation: Rumors | None,
 ) -> None:
     simulated = any(system.is_simulated for system in systems)
     allowed = "none of a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
-    fit = [system.name for system in systems if system.is_fit]
+    fit = []
+    for system in systems:
+        if system.is_fit:
+            fit.append(system.name)
     if not fit:
         return
     labelled = rumors if validation is None else validation
@@ -211,7 +224,8 @@ def _run_system(
     runtime: SystemRuntime,
 ) -> SystemResult:
     """Choose open settings on other rumours or on the other folds, and run the system."""
-    data, on = rumors.dataset, rumors if validation is None else validation
+    data = rumors.dataset
+    on = rumors if validation is None else validation
     choosing = ChoosingOn(rule=config.rule)
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
     fitted_system = system.fit(runtime, held_out, data.languages)
@@ -221,7 +235,10 @@ def _run_system(
     parts = []
     for fold in folds:
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
-        claims = [claim for claim in data.claims if claim.id in fold]
+        claims = []
+        for claim in data.claims:
+            if claim.id in fold:
+                claims.append(claim)
         parts.append(fitted.index(data.sources).search(claims, MAX_TWEETS))
     choices = _cross_validated(fitted_system.choices, parts)
     return _join_folds(parts, data.claims, choices)
@@ -241,7 +258,9 @@ def _cross_validated(choices: Sequence[Choice], parts: Sequence[SystemResult]) -
 
 
 def _join_folds(
-    parts: Sequence[SystemResult], claims: Sequence[Claim], choices: Sequence[Choice]
+    parts: Sequence[SystemResult],
+    claims: Sequence[Claim],
+    choices: Sequence[Choice],
 ) -> SystemResult:
     """Join the results of the folds, stage by stage."""
     stages = []
@@ -255,7 +274,9 @@ def _join_folds(
 def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     """Part rumours at random in folds of alike labels."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
-    shuffled = [rumors.rumors[number] for number in order]
+    shuffled = []
+    for number in order:
+        shuffled.append(rumors.rumors[number])
     by_label = sorted(shuffled, key=lambda rumor: str(rumor.label))
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
@@ -268,14 +289,21 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[RumorRow])
     report = make_report(rumors.dataset, systems, main, name=name, program=PROGRAM)
     headline: dict[str, float | None] = dict.fromkeys(HEADLINE)
     if rows and rows[0].scores is not None:
-        headline = {metric: rows[0].scores.values[metric] for metric in HEADLINE}
+        headline = {}
+        for metric in HEADLINE:
+            headline[metric] = rows[0].scores.values[metric]
     metrics: dict[str, None] = {}
     for row in rows:
         if row.scores is not None:
             metrics |= dict.fromkeys(row.scores.defined)
-    definitions = [f"{metric}: {DEFINITIONS[metric]}." for metric in metrics]
+    definitions = []
+    for metric in metrics:
+        definitions.append(f"{metric}: {DEFINITIONS[metric]}.")
     report = replace(report, headline=headline, notes=(*report.notes, *definitions))
-    real = [system.report for system in systems.values() if not system.report.simulated]
+    real = []
+    for system in systems.values():
+        if not system.report.simulated:
+            real.append(system.report)
     return with_published(report, real)
 
 
@@ -285,7 +313,9 @@ def _score_table(rows: Sequence[RumorRow]) -> TextTable:
     for row in rows:
         report = row.whole.report
         name = f"{report.name} (simulated)" if report.simulated else report.name
-        scores = [report.macro.get(metric) for metric in HEADLINE]
+        scores = []
+        for metric in HEADLINE:
+            scores.append(report.macro.get(metric))
         cells.append([name, *scores, report.bounds(MACRO, HEADLINE[0])])
     return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
 
@@ -296,7 +326,9 @@ def _stage_table(rows: Sequence[RumorRow]) -> TextTable:
     for row in rows:
         for stage in row.whole.report.stages:
             prefix = ">" if stage.cost.reused else ""
-            failures = [f"{reason} ({count})" for reason, count in stage.failures.items()]
+            failures = []
+            for reason, count in stage.failures.items():
+                failures.append(f"{reason} ({count})")
             cells.append(
                 [
                     row.name,

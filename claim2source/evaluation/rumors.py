@@ -16,7 +16,7 @@ from claim2source.core.run import Run
 from claim2source.data.rumors import LABELS, MAX_TWEETS, UNVERIFIABLE, Label, Rumors, Verdicts
 from claim2source.evaluation.evaluate import Scoring, unscored, with_whole
 from claim2source.evaluation.plan import RowPlan
-from claim2source.evaluation.rows import Row
+from claim2source.evaluation.rows import SystemRow
 from claim2source.metrics.metrics import evaluate
 from claim2source.metrics.significance import draw_groups
 from claim2source.metrics.verdicts import MACRO_F1, weighted_macro_f1
@@ -64,7 +64,7 @@ class RumorScores:
 
 
 @dataclass(frozen=True, eq=False)
-class RumorRow(Row):
+class RumorRow(SystemRow):
     """Row of a system that gave verdicts on rumours, with their scores; None without labels."""
 
     verdicts: Verdicts = field(default_factory=dict)
@@ -143,13 +143,21 @@ def score_rumors(
 
 def _ranking_scores(rumors: Rumors, top: Run) -> dict[str, np.ndarray]:
     """Score the tweets of every rumour: measure -> [rumours]; NaN if it is not in the mean."""
-    ids = [rumor.id for rumor in rumors.rumors]
+    ids = []
+    for rumor in rumors.rumors:
+        ids.append(rumor.id)
     qrels = rumors.dataset.qrels
-    precision, recall = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
-    judged = [claim for claim in ids if qrels.golds(claim)]
+    precision = np.full(len(ids), np.nan)
+    recall = np.full(len(ids), np.nan)
+    judged = []
+    for claim in ids:
+        if qrels.golds(claim):
+            judged.append(claim)
     if judged:
         scores = evaluate(top, qrels, [MAP, RECALL], judged)
-        at = [ids.index(claim) for claim in judged]
+        at = []
+        for claim in judged:
+            at.append(ids.index(claim))
         precision[at], recall[at] = scores[MAP], scores[RECALL]
     nothing = np.array([float(not top.sources(claim, 1)) for claim in ids])
     task = np.where(np.isnan(precision), nothing, precision)
@@ -158,7 +166,9 @@ def _ranking_scores(rumors: Rumors, top: Run) -> dict[str, np.ndarray]:
 
 def _verdict_measures(rumors: Rumors, top: Run, verdicts: Verdicts) -> dict[str, _Measure]:
     """Return the measures of verdicts: macro F1, and the one that asks for evidence too."""
-    actual, labels, evidenced = [], [], []
+    actual = []
+    labels = []
+    evidenced = []
     for rumor in rumors.rumors:
         actual.append(str(rumor.label))
         labels.append(str(verdicts.get(rumor.id)))
@@ -191,7 +201,10 @@ def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _intervals(
-    measures: Mapping[str, _Measure], rumors: Rumors, repeats: int, seed: int
+    measures: Mapping[str, _Measure],
+    rumors: Rumors,
+    repeats: int,
+    seed: int,
 ) -> Intervals:
     """Draw rumours with replacement; a draw without a value of a measure is left out of it."""
     count = len(rumors.rumors)

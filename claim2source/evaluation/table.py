@@ -31,7 +31,7 @@ from claim2source.evaluation.evaluate import (
 from claim2source.evaluation.files import require_submittable, submit
 from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
 from claim2source.evaluation.plan import RowPlan, list_checkpoints, over_forms, plan_rows
-from claim2source.evaluation.rows import Row, read_or_run, run_row, run_rows
+from claim2source.evaluation.rows import SystemRow, read_or_run, run_row, run_rows
 from claim2source.evaluation.style_grid import StyleOptions, add_styles
 from claim2source.evaluation.summary import summary_parts
 from claim2source.evaluation.views import report_parts, report_tables, write_report
@@ -130,7 +130,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
                 require(is_unset, f"model.{spec.name}", value, allowed)
         has_both = self.styles is not None and self.rewrites is not None
         require(
-            not has_both, "rewrites", str(self.rewrites), "none with styles, which are other texts"
+            not has_both,
+            "rewrites",
+            str(self.rewrites),
+            "none with styles, which are other texts",
         )
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
@@ -142,9 +145,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     @property
     def scoring(self) -> Scoring:
         """Return the scoring: with intervals of MRR@5, or of all metrics that the user named."""
-        scored = [
-            metric for metric in self.metrics if (cutoff(metric) or self.deepest) <= self.deepest
-        ]
+        scored = []
+        for metric in self.metrics:
+            if (cutoff(metric) or self.deepest) <= self.deepest:
+                scored.append(metric)
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
@@ -169,13 +173,22 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
 @dataclass(frozen=True)
 class _Planned:
-    """Everything that is known before anything runs; `training` is that of the one run's folder."""
+    """Everything that is known before anything runs: what the rows are made and scored by.
 
-    dataset: Dataset
+    `training` is that of the one run's folder.
+    """
+
     plans: list[RowPlan]
+    runner: SystemRunner
+    scoring: Scoring
     training: TrainingReport | None
     notes: list[str]
-    rewrites: Mapping[str, str]
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there are tests: of MRR@5, on claims with a gold."""
+        has_golds = bool(self.runner.reported.golds)
+        return has_golds and self.scoring.repeats > 0 and MAIN_METRIC in self.scoring.metrics
 
 
 @with_local_models
@@ -186,18 +199,9 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     top `report.json` holds all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
-    planned = _plan(config)
-    dataset, scoring = planned.dataset, config.scoring
-    settings = RunSettings(
-        config.dataset,
-        ChoosingOn(train_split, config.val, config.lenient, config.rule),
-        planned.rewrites,
-        Store(config.store),
-        config.device,
-        config.deepest,
-        rewrites_file=str(config.rewrites) if config.rewrites else None,
-    )
-    runner = SystemRunner(dataset, settings)
+    planned = _plan(config, train_split)
+    runner = planned.runner
+    scoring = planned.scoring
     rows, not_run = run_rows(
         planned.plans,
         lambda plan: read_or_run(config.out, plan, runner, scoring, PROGRAM),
@@ -205,12 +209,18 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     )
     report = _make_report(rows, not_run, runner, planned.notes, config.dataset, PROGRAM)
     report = replace(report, training=planned.training)
-    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+    if planned.is_tested:
         families, untested = declared_families(rows)
-        scored = scored_rows(rows)
-        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+        report = add_tests(
+            report,
+            scored_rows(rows),
+            families,
+            runner.reported,
+            scoring.repeats,
+            scoring.seed,
+        )
         report = replace(report, notes=(*report.notes, *untested))
-    report, details = _write(config, report, rows, runner)
+    report, details = _write(config, report, rows, planned)
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {planned.plans[0].name} did not run: {report.not_run[0].reason}")
     if not rows:
@@ -219,9 +229,10 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     return f"{report.dataset}, {report.split}\n{summary}"
 
 
-def _plan(config: EvaluateConfig) -> _Planned:
+def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
     """Plan the rows; refuse what cannot be done before anything is run."""
-    training, plans = _training(config.checkpoint), config.plans()
+    training = _training(config.checkpoint)
+    plans = config.plans()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
     if config.styles is not None:
@@ -237,11 +248,20 @@ def _plan(config: EvaluateConfig) -> _Planned:
     if config.submit and any(plan.system.is_simulated for plan in plans):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
-    scored = config.scoring.metrics
-    deeper = [metric for metric in config.metrics if metric not in scored]
+    scoring = config.scoring
+    deeper = [metric for metric in config.metrics if metric not in scoring.metrics]
     if deeper:
         notes.append(f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}.")
-    return _Planned(dataset, plans, training, notes, rewrites)
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(train_split, config.val, config.lenient, config.rule),
+        rewrites,
+        Store(config.store),
+        config.device,
+        config.deepest,
+        rewrites_file=str(config.rewrites) if config.rewrites else None,
+    )
+    return _Planned(plans, SystemRunner(dataset, settings), scoring, training, notes)
 
 
 def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str]:
@@ -255,25 +275,35 @@ def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str
 
 
 def _write(
-    config: EvaluateConfig, report: Report, rows: Sequence[Row], runner: SystemRunner
+    config: EvaluateConfig,
+    report: Report,
+    rows: Sequence[SystemRow],
+    planned: _Planned,
 ) -> tuple[Report, list[Part]]:
     """Write the report, with the grid of styles if it is wanted; return it and its details.
 
     Details are the parts that one row, the grid and a submission add to the report's own.
     """
-    parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
+    parts = report_parts(report, wide=True)
+    tables = report_tables(report, wide=True)
     details = list(rows[0].parts) if len(rows) == 1 else []
     if config.styles is not None:
         report, style_parts, grids = add_styles(
-            report, rows, runner, config.styles, config.scoring, config.out
+            report,
+            rows,
+            planned.runner,
+            config.styles,
+            planned.scoring,
+            config.out,
         )
         details += style_parts
         tables |= grids
     if rows:
-        details += submit(config.submit, rows[0].whole.run, runner.reported)
+        details += submit(config.submit, rows[0].whole.run, planned.runner.reported)
     title = f"{report.dataset}, {report.split}"
     write_report(report, config.out, title, parts + details)
-    program, values = Path(PROGRAM).stem, as_plain(config)
+    program = Path(PROGRAM).stem
+    values = as_plain(config)
     log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
     return report, details
 
@@ -297,7 +327,7 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
 
 
 def _make_report(
-    rows: Sequence[Row],
+    rows: Sequence[SystemRow],
     not_run: Sequence[NotRun],
     runner: SystemRunner,
     notes: Sequence[str],
@@ -317,9 +347,14 @@ def _make_report(
     report = with_depth_notes(report, with_stages, dataset)
     details = []
     for row in rows:
-        details += [f"{row.name}: {note}" for note in row.notes if note not in report.notes]
+        for note in row.notes:
+            if note not in report.notes:
+                details.append(f"{row.name}: {note}")
     checkpoints = {row.plan.checkpoint for row in on_chosen}
-    chosen_names = {checkpoint.name for checkpoint in checkpoints if checkpoint is not None}
+    chosen_names = set()
+    for checkpoint in checkpoints:
+        if checkpoint is not None:
+            chosen_names.add(checkpoint.name)
     return replace(
         report,
         chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
@@ -329,12 +364,17 @@ def _make_report(
 
 
 def _main_row(
-    rows: Sequence[Row], on_chosen: Sequence[Row], not_run: Sequence[NotRun]
+    rows: Sequence[SystemRow],
+    on_chosen: Sequence[SystemRow],
+    not_run: Sequence[NotRun],
 ) -> str | None:
     """Name the only row, or the chosen checkpoint's own; None if there is none, or several."""
     if len(rows) == 1 and not not_run:
         return rows[0].name
-    own = [row.name for row in on_chosen if not row.plan.suffix]
+    own = []
+    for row in on_chosen:
+        if not row.plan.suffix:
+            own.append(row.name)
     return own[0] if len(own) == 1 else None
 
 
@@ -360,10 +400,14 @@ def evaluate_systems(
         ['BM25.original', 'BM25-b1.original']
     """
     require_kind(
-        systems, (Mapping, str, Path), "systems", "a mapping of names to Systems, or a file"
+        systems,
+        (Mapping, str, Path),
+        "systems",
+        "a mapping of names to Systems, or a file",
     )
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-    repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+    repeats = whole_number(repeats, "repeats", 0)
+    seed = whole_number(seed, "seed", 0)
     for name, system in systems.items() if isinstance(systems, Mapping) else ():
         require_kind(system, System, f"systems.{name}", "a System, such as make_system makes")
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
@@ -379,7 +423,7 @@ def evaluate_systems(
     return _make_report(rows, not_run, runner, notes)
 
 
-def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
+def scored_rows(rows: Sequence[SystemRow]) -> dict[str, ScoredSystem]:
     """Map the name of every stage of rows to it."""
     scored: dict[str, ScoredSystem] = {}
     for row in rows:
