@@ -5,7 +5,7 @@ CheckThat! 2024 Task 5: up to five tweets of authorities as evidence, and a verd
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,16 +17,13 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.records import Claim
-from claim2source.core.report import MACRO, Choice, NotRun, Report, Rule, SystemReport
+from claim2source.core.report import MACRO, Choice, Report, Rule
 from claim2source.core.run import Cost, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.rumors import (
-    LABELS,
     MAX_TWEETS,
-    Label,
     Rumors,
-    Verdicts,
     load_rumors,
     read_evidence,
     read_verification,
@@ -35,20 +32,15 @@ from claim2source.data.rumors import (
 )
 from claim2source.data.store import Store
 from claim2source.data.submissions import require_zip, zip_submission
-from claim2source.evaluation.evaluate import ScoredSystem, make_report, with_whole
+from claim2source.evaluation.evaluate import Scoring, make_report
 from claim2source.evaluation.files import require_one_row
+from claim2source.evaluation.plan import RowPlan, plan_rows
 from claim2source.evaluation.published.scores import with_published
-from claim2source.evaluation.rows import not_run_row
-from claim2source.evaluation.rumors import (
-    DEFINITIONS,
-    HEADLINE,
-    RumorScores,
-    anova_parts,
-    score_rumors,
-    two_way_anova,
-)
-from claim2source.evaluation.table import nothing_ran
-from claim2source.evaluation.views import remaining_parts, write_markdown
+from claim2source.evaluation.rows import run_rows
+from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorRow, score_row
+from claim2source.evaluation.table import nothing_ran, scored_rows
+from claim2source.evaluation.views import remaining_parts, write_report
+from claim2source.metrics.anova import anova_parts, two_way_anova
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import read_systems
@@ -98,19 +90,6 @@ class RumorsConfig(ModelOptions):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Verified:
-    """System that found evidence and gave verdicts, with their scores; None without labels."""
-
-    system: ScoredSystem
-    verdicts: Verdicts
-    scores: RumorScores | None = None
-
-    @property
-    def name(self) -> str:
-        return self.system.report.name
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the systems, read given outputs, score all, write the folder, print the tables."""
     say(verify_rumors(read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__)))
@@ -124,14 +103,21 @@ def verify_rumors(config: RumorsConfig) -> str:
     """
     # Refuse what cannot be done before anything is run.
     require_output(config.out)
-    systems = _read_systems(config)
-    _require_outputs(config, [*systems])
+    plans = _plan(config)
+    _require_outputs(config, [plan.name for plan in plans])
     rumors = load_rumors(config.dataset, config.split)
     validation = None if config.choose_on is None else load_rumors(config.choose_on)
-    _require_runnable(config, systems.values(), rumors, validation)
+    _require_runnable(config, [plan.system for plan in plans], rumors, validation)
 
     # Run and score.
-    rows, not_run = _run(config, systems, rumors, validation)
+    runtime = SystemRuntime(Store(config.store), config.device)
+    scoring = Scoring(repeats=config.repeats, seed=config.seed)
+
+    def run(plan: RowPlan) -> RumorRow:
+        result = _run_system(plan.system, config, rumors, validation, runtime)
+        return score_row(plan, result, rumors, scoring)
+
+    rows, not_run = run_rows(plans, run, runtime, raise_errors=len(plans) == 1)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
@@ -142,19 +128,23 @@ def verify_rumors(config: RumorsConfig) -> str:
     return render(parts)
 
 
-def _read_systems(config: RumorsConfig) -> dict[str, System]:
-    """Read the systems to run, by name. Raises `ConfigError` for one that is not there."""
+def _plan(config: RumorsConfig) -> list[RowPlan]:
+    """List the systems to run, those of `only` in its order. Raises `ConfigError`."""
     require(bool(config.systems), "systems", config.systems, "one or more files")
     systems = read_systems(config.systems)
-    if not config.only:
-        return dict(systems)
-    for name in config.only:
-        require(name in systems, "only", name, ", ".join(systems))
-    return {name: systems[name] for name in config.only}
+    only = config.only or []
+    ordered = {}
+    for name in only:
+        if name in systems:
+            ordered[name] = systems[name]
+    return plan_rows({**ordered, **systems}, {}, [], only=only)
 
 
 def _write(
-    config: RumorsConfig, report: Report, rows: Sequence[Verified], rumors: Rumors
+    config: RumorsConfig,
+    report: Report,
+    rows: Sequence[RumorRow],
+    rumors: Rumors,
 ) -> list[Part]:
     """Write the systems' files and the report; return its tables."""
     parts: list[Part] = [f"{config.dataset}, {report.split}"]
@@ -166,24 +156,30 @@ def _write(
     chosen_on = "all rumours" if is_cross_validated else "rumours that nothing is reported on"
     parts += remaining_parts(report, chosen_on)
     for row in rows:
-        folder, run = config.out / row.name, row.system.run
+        folder = config.out / row.name
+        run = row.whole.run
         write_evidence(run, folder / EVIDENCE, row.name.replace(" ", "_"))
         write_verification(rumors, run, row.verdicts, folder / VERIFICATION)
         if config.submit is not None:
             parts += _submit(config.submit, folder, rumors)
     parts += _compare_precision(rows, config.out / ANOVA)
-    write_markdown(config.out, "Rumours", parts)
-    report.write(config.out)
+    write_report(report, config.out, "Rumours", parts)
     return parts
 
 
 def _require_runnable(
-    config: RumorsConfig, systems: Iterable[System], rumors: Rumors, validation: Rumors | None
+    config: RumorsConfig,
+    systems: Iterable[System],
+    rumors: Rumors,
+    validation: Rumors | None,
 ) -> None:
     simulated = any(system.is_simulated for system in systems)
     allowed = "none of a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
-    fit = [system.name for system in systems if system.is_fit]
+    fit = []
+    for system in systems:
+        if system.is_fit:
+            fit.append(system.name)
     if not fit:
         return
     labelled = rumors if validation is None else validation
@@ -192,26 +188,6 @@ def _require_runnable(
     count = len(rumors.rumors)
     is_enough = validation is not None or config.folds <= count
     require(is_enough, "folds", config.folds, f"at most the {count} rumours")
-
-
-def _run(
-    config: RumorsConfig,
-    systems: Mapping[str, System],
-    rumors: Rumors,
-    validation: Rumors | None,
-) -> tuple[list[Verified], list[NotRun]]:
-    """Run and score systems; list those that fail as not run, but for one alone."""
-    runtime = SystemRuntime(Store(config.store), config.device)
-    rows, not_run = [], []
-    for system in systems.values():
-        try:
-            result = _run_system(system, config, rumors, validation, runtime)
-            rows.append(_make_row(system, result, rumors, config))
-        except (UserError, MemoryError, RuntimeError) as error:
-            if len(systems) == 1:
-                raise
-            not_run.append(not_run_row(system, "original", error))
-    return rows, not_run
 
 
 def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
@@ -248,7 +224,8 @@ def _run_system(
     runtime: SystemRuntime,
 ) -> SystemResult:
     """Choose open settings on other rumours or on the other folds, and run the system."""
-    data, on = rumors.dataset, rumors if validation is None else validation
+    data = rumors.dataset
+    on = rumors if validation is None else validation
     choosing = ChoosingOn(rule=config.rule)
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
     fitted_system = system.fit(runtime, held_out, data.languages)
@@ -258,7 +235,10 @@ def _run_system(
     parts = []
     for fold in folds:
         fitted = system.fit(runtime, held_out.without(fold), data.languages)
-        claims = [claim for claim in data.claims if claim.id in fold]
+        claims = []
+        for claim in data.claims:
+            if claim.id in fold:
+                claims.append(claim)
         parts.append(fitted.index(data.sources).search(claims, MAX_TWEETS))
     choices = _cross_validated(fitted_system.choices, parts)
     return _join_folds(parts, data.claims, choices)
@@ -278,7 +258,9 @@ def _cross_validated(choices: Sequence[Choice], parts: Sequence[SystemResult]) -
 
 
 def _join_folds(
-    parts: Sequence[SystemResult], claims: Sequence[Claim], choices: Sequence[Choice]
+    parts: Sequence[SystemResult],
+    claims: Sequence[Claim],
+    choices: Sequence[Choice],
 ) -> SystemResult:
     """Join the results of the folds, stage by stage."""
     stages = []
@@ -292,81 +274,61 @@ def _join_folds(
 def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     """Part rumours at random in folds of alike labels."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
-    shuffled = [rumors.rumors[number] for number in order]
+    shuffled = []
+    for number in order:
+        shuffled.append(rumors.rumors[number])
     by_label = sorted(shuffled, key=lambda rumor: str(rumor.label))
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _make_row(
-    system: System, result: SystemResult, rumors: Rumors, config: RumorsConfig
-) -> Verified:
-    """Describe and score a system's result; a verdict is the last stage's note."""
-    failures: dict[str, int] = {}
-    for stage in result.stages:
-        for reason, count in stage.result.failure_counts().items():
-            failures[f"{stage.name}: {reason}"] = count
-    report = SystemReport(
-        system.name,
-        system.full_label(),
-        system.name,
-        failures=failures,
-        runs=system.name,
-        simulated=system.is_simulated,
-    )
-    report = with_whole(report, result, rumors.dataset)
-    scored = ScoredSystem(report, result.result.run)
-    verdicts: dict[str, Label | None] = {}
-    for claim, note in result.result.notes.items():
-        for label in LABELS:
-            if note == label:
-                verdicts[claim] = label
-    if not rumors.is_labelled:
-        return Verified(scored, verdicts)
-    scores = score_rumors(rumors, scored.run, verdicts, config.repeats, config.seed)
-    row = {**scores.defined, "queries": len(rumors.rumors)}
-    scored = scored.with_report(
-        languages={rumors.language: row}, macro=row, intervals=scores.intervals
-    )
-    return Verified(scored, verdicts, scores)
-
-
-def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Verified]) -> Report:
+def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[RumorRow]) -> Report:
     """Make the report of the rows; the first one's scores are at its top."""
-    systems = {row.name: row.system for row in rows}
+    systems = scored_rows(rows)
     main = rows[0].name if rows else None
     name = str(config.dataset)
     report = make_report(rumors.dataset, systems, main, name=name, program=PROGRAM)
     headline: dict[str, float | None] = dict.fromkeys(HEADLINE)
     if rows and rows[0].scores is not None:
-        headline = {metric: rows[0].scores.values[metric] for metric in HEADLINE}
+        headline = {}
+        for metric in HEADLINE:
+            headline[metric] = rows[0].scores.values[metric]
     metrics: dict[str, None] = {}
     for row in rows:
         if row.scores is not None:
             metrics |= dict.fromkeys(row.scores.defined)
-    definitions = [f"{metric}: {DEFINITIONS[metric]}." for metric in metrics]
+    definitions = []
+    for metric in metrics:
+        definitions.append(f"{metric}: {DEFINITIONS[metric]}.")
     report = replace(report, headline=headline, notes=(*report.notes, *definitions))
-    real = [system.report for system in systems.values() if not system.report.simulated]
+    real = []
+    for system in systems.values():
+        if not system.report.simulated:
+            real.append(system.report)
     return with_published(report, real)
 
 
-def _score_table(rows: Sequence[Verified]) -> TextTable:
+def _score_table(rows: Sequence[RumorRow]) -> TextTable:
     """Tabulate scores, and mark systems in which a made-up server has a part."""
     cells: list[list[Cell]] = []
     for row in rows:
-        report = row.system.report
+        report = row.whole.report
         name = f"{report.name} (simulated)" if report.simulated else report.name
-        scores = [report.macro.get(metric) for metric in HEADLINE]
+        scores = []
+        for metric in HEADLINE:
+            scores.append(report.macro.get(metric))
         cells.append([name, *scores, report.bounds(MACRO, HEADLINE[0])])
     return TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
 
 
-def _stage_table(rows: Sequence[Verified]) -> TextTable:
+def _stage_table(rows: Sequence[RumorRow]) -> TextTable:
     """Tabulate the costs and failures of each system's stages."""
     cells: list[list[Cell]] = []
     for row in rows:
-        for stage in row.system.report.stages:
+        for stage in row.whole.report.stages:
             prefix = ">" if stage.cost.reused else ""
-            failures = [f"{reason} ({count})" for reason, count in stage.failures.items()]
+            failures = []
+            for reason, count in stage.failures.items():
+                failures.append(f"{reason} ({count})")
             cells.append(
                 [
                     row.name,
@@ -380,11 +342,11 @@ def _stage_table(rows: Sequence[Verified]) -> TextTable:
     return TextTable(columns, cells, numeric=[False, False, True, True, False])
 
 
-def _compare_precision(rows: Sequence[Verified], file: Path) -> list[Part]:
+def _compare_precision(rows: Sequence[RumorRow], file: Path) -> list[Part]:
     """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
     values: dict[str, np.ndarray] = {}
     for row in rows:
-        if row.scores is not None and not row.system.report.simulated:
+        if row.scores is not None and not row.whole.report.simulated:
             values[row.name] = np.array(list(row.scores.average_precision.values()))
     if len(values) < 2:
         return []

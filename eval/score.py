@@ -84,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     qrels = read_qrels(config.qrels)
     runs: dict[str, RunScores] = {}
     left_out: list[str] = []
-    golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
+    golds = {}
+    for claim in qrels.claim_ids:
+        golds[claim] = qrels.golds(claim)
     selections = None if config.selections is None else read_selections(config.selections)
     for name, path in zip(run_names(config.run), config.run, strict=True):
         file = named_as(read_run(path, config.ranked_by, keep_places=True), golds)
@@ -107,7 +109,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         groups = gold_groups(qrels, first.claim_ids)
         for metric in first.values:
             tests[metric] = paired_randomisation(
-                first[metric], second[metric], groups, config.repeats, config.seed
+                first[metric],
+                second[metric],
+                groups,
+                config.repeats,
+                config.seed,
             )
     lists = {name: scored.run for name, scored in runs.items()}
     notes = [*depth_notes(lists, config.metrics), *left_out]
@@ -122,7 +128,9 @@ def _repeat_note(name: str, repeated: int) -> str:
 
 
 def _as_json(
-    runs: Mapping[str, RunScores], tests: Mapping[str, PairedTest], notes: Sequence[str]
+    runs: Mapping[str, RunScores],
+    tests: Mapping[str, PairedTest],
+    notes: Sequence[str],
 ) -> str:
     report: dict[str, object] = {
         "runs": {name: run.scores.means() for name, run in runs.items()},
@@ -133,22 +141,27 @@ def _as_json(
         "notes": list(notes),
     }
     if tests:
-        metrics = {metric: asdict(test) for metric, test in tests.items()}
+        metrics = {}
+        for metric, test in tests.items():
+            metrics[metric] = asdict(test)
         report["paired_test"] = {"runs": list(runs), "metrics": metrics}
     # JSON escapes every control character but DEL.
     return json.dumps(report, indent=2).replace("\x7f", "\\u007f")
 
 
 def _as_text(
-    runs: Mapping[str, RunScores], tests: Mapping[str, PairedTest], notes: Sequence[str]
+    runs: Mapping[str, RunScores],
+    tests: Mapping[str, PairedTest],
+    notes: Sequence[str],
 ) -> str:
     first = next(iter(runs.values()))
     columns = ["run", *first.scores.values, "missing", "repeated", "ignored"]
-    rows: list[list[Cell]] = [
-        [name, *run.scores.means().values(), met.missing, run.repeated, met.ignored]
-        for name, run in runs.items()
-        for met in [run.coverage]
-    ]
+    rows: list[list[Cell]] = []
+    for name, run in runs.items():
+        for met in [run.coverage]:
+            rows.append(
+                [name, *run.scores.means().values(), met.missing, run.repeated, met.ignored]
+            )
     legend = (
         f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
         "count as 0); repeated:\nsources listed again for a claim (never found there); ignored: "

@@ -28,11 +28,14 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.folders import require_output, require_output_file
+from claim2source.core.records import Dataset
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.store import Store
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.choices import TO_CHOOSE_BY
+from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.evaluate import (
     Scoring,
     add_tests,
@@ -40,32 +43,31 @@ from claim2source.evaluation.evaluate import (
     make_report,
     score_system,
 )
-from claim2source.evaluation.files import require_submittable, submit, write_runs, write_submissions
+from claim2source.evaluation.files import require_submittable, submit, write_submissions
 from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
-from claim2source.evaluation.rows import FIRST_STAGE
-from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.plan import RowPlan
+from claim2source.evaluation.rows import FIRST_STAGE, SystemRow, write_row_runs
+from claim2source.evaluation.table import scored_rows
+from claim2source.evaluation.views import report_parts, report_tables, write_report
 from claim2source.metrics.families import Family
-from claim2source.metrics.metrics import language_strata
-from claim2source.metrics.significance import (
-    bootstrap_intervals,
-    claim_weights,
-    paired_randomisations,
-)
+from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
-from claim2source.stages.learned import Learned
+from claim2source.stages.learned import LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn
-from claim2source.systems.read import Systems, read_entries, read_systems
+from claim2source.systems.read import Systems, read_entries, read_stage, read_systems
 from claim2source.systems.seen import claims_models_saw
-from claim2source.systems.stages import StageResult, apply_stage
-from claim2source.systems.system import RunSettings, System, SystemRunner
+from claim2source.systems.stages import StageResult
+from claim2source.systems.system import RunSettings, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.training.fusion import Fitting, gather
 
 FILE = "fusion.json"
 LEARNED, CHOSEN = "learned", "chosen"
+# How the name of the ranker of the first two views begins.
+RAW_TWO = "raw two: "
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class Ranker:
     """Ranker's reciprocal ranks on papers it was not fitted on, [claims].
 
     `views` are those it reads; `seconds` is the CPU time of fitting it.
@@ -112,10 +114,34 @@ class Row:
     seconds: float | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Views and systems to fit and to compare, and the runners of the reported split.
+
+    `candidates` keeps as many sources as the fusion re-ranks; `full_label` names the system that
+    was asked for.
+    """
+
+    views: Mapping[str, ViewConfig]
+    system: System
+    full_label: str
+    against: Systems
+    runner: SystemRunner
+    candidates: SystemRunner
+    scorer: Scorer
+
+    @property
+    def reported(self) -> Dataset:
+        return self.runner.reported
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Score, choose, fit, write the fusion, report on the split, print the tables."""
     config = read_config(
-        LearnedFusionConfig, argv, program="train/fusion.py", description=__doc__ or ""
+        LearnedFusionConfig,
+        argv,
+        program="train/fusion.py",
+        description=__doc__ or "",
     )
     say(train_fusion(config))
 
@@ -126,6 +152,52 @@ def train_fusion(config: LearnedFusionConfig) -> str:
 
     Raises `UserError` if nothing can be fitted on claims that the encoders do not know.
     """
+    inputs = read_inputs(config)
+    fitting = gather(
+        inputs.views,
+        inputs.system,
+        config.claims,
+        inputs.candidates,
+        inputs.scorer,
+        config.folds,
+    )
+    for name in list(inputs.views)[:2]:
+        require(name in fitting.views, "views", name, "first two that tell candidates apart")
+    rankers = compare_rankers(fitting, other_rankers(fitting, inputs, config.claims))
+    fusion, choice = fitting.fit(inputs.scorer)
+    fusion.write(config.out / FILE)
+
+    rows = run_plans(config, inputs)
+    rows[-1] = describe_fusion(rows[-1], inputs, fusion, choice)
+    report = make_fusion_report(config, inputs, rows)
+    for row in rows:
+        trained_on = row.plan.system.trained_on(config.dataset)
+        if row.name == LEARNED:
+            trained_on |= claims_models_saw(view_models(inputs.views), config.dataset)
+        write_row_runs(row, inputs.reported, config.out, trained_on)
+    learned_run = rows[-1].whole.run
+    write_submissions(learned_run, inputs.reported, config.out)
+
+    speed = fitting.milliseconds(inputs.scorer)
+    table = rankers_table(fitting, rankers, speed, config.repeats, config.seed)
+    left_out = [name for name in config.against if name not in rankers]
+    title = f"a learned fusion over the first {config.depth} of {config.system}"
+    parts: list[Part] = [
+        f"{config.dataset}, {config.split}: {title}",
+        *train_parts(fitting, table, left_out),
+        weights_table(fusion),
+        f"Chosen on train, then looked at once on {config.split}:",
+        *report_parts(report),
+        *submit(config.submit, learned_run, inputs.reported),
+    ]
+    write_report(report, config.out, "Learned fusion", parts)
+    tables = {"rankers": table, **report_tables(report)}
+    log_tables(config.wandb, tables, folder=config.out, program="fusion", config=as_plain(config))
+    return f"{render(parts)}\n\nIn {config.out}: {{rerank: learned, file: {config.out / FILE}}}"
+
+
+def read_inputs(config: LearnedFusionConfig) -> Inputs:
+    """Read all that is named; refuse what cannot be done before anything is run."""
     require_output(config.out)
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
@@ -144,80 +216,84 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         store=Store(config.store),
         device=config.device,
     )
-    against = {name: systems[name] for name in config.against}
-    runner = SystemRunner(reported, settings)
-    candidates = SystemRunner(reported, replace(settings, depth=config.depth))
-    scorer = Scorer(reported.sources, Runtime(settings.store, config.device, progress=True))
-    system = without_learned(system)
-    fitting = gather(views, system, config.claims, candidates, scorer, config.folds)
-    for name in list(views)[:2]:
-        require(name in fitting.views, "views", name, "first two that tell candidates apart")
-    rows = compare_rankers(fitting, other_rankers(fitting, against, runner, config.claims))
-    fusion, choice = fitting.fit(scorer)
-    fusion.write(config.out / FILE)
-    result = candidates.run(system, config.claims)
-    results = {FIRST_STAGE: result}
-    results |= {name: runner.run(against[name], config.claims) for name in against}
-    stage = Learned(file=str(config.out / FILE), depth=config.depth)
-    ranked = apply_stage(
-        stage,
-        reported.claims,
-        reported.sources,
-        result.result,
-        settings.store,
-        device=config.device,
+    runtime = Runtime(settings.store, config.device, progress=True)
+    return Inputs(
+        views=views,
+        system=without_learned(system),
+        full_label=systems[config.system].full_label(),
+        against={name: systems[name] for name in config.against},
+        runner=SystemRunner(reported, settings),
+        candidates=SystemRunner(reported, replace(settings, depth=config.depth)),
+        scorer=Scorer(reported.sources, runtime),
     )
-    results[LEARNED] = replace(
-        result,
-        stages=(*result.stages, StageResult("rerank learned", ranked)),
-        cost=result.cost.over_same(ranked.cost),
-    )
-    speed = fitting.milliseconds(scorer)
+
+
+def run_plans(config: LearnedFusionConfig, inputs: Inputs) -> list[SystemRow]:
+    """Run the first stage, the systems to compare with, and the fusion, a row each."""
+    form = config.claims
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
-    scored = {
-        name: score_system(name, result, reported, scoring).with_report(
-            runs=f"runs/{name.replace(' ', '-')}"
-        )
-        for name, result in results.items()
-    }
-    scored[LEARNED] = scored[LEARNED].with_report(
-        model=f"learned:{systems[config.system].full_label()}",
-        choices=(*scored[LEARNED].report.choices, choice),
-        settings={
-            "ranker": fusion.ranker,
-            "weights": {view.name: round(view.weight, 6) for view in fusion.views},
-        },
+
+    def make_row(name: str, system: System, result: SystemResult) -> SystemRow:
+        scored = score_system(name, result, inputs.reported, scoring)
+        scored = scored.with_report(runs=f"runs/{name.replace(' ', '-')}")
+        return SystemRow(RowPlan(system, form), result.form, {name: scored})
+
+    before = inputs.candidates.run(inputs.system, form)
+    rows = [make_row(FIRST_STAGE, inputs.system, before)]
+    for name, system in inputs.against.items():
+        rows.append(make_row(name, system, inputs.runner.run(system, form)))
+    learned, result = with_fusion(config, inputs, before)
+    return [*rows, make_row(LEARNED, learned, result)]
+
+
+def with_fusion(
+    config: LearnedFusionConfig,
+    inputs: Inputs,
+    before: SystemResult,
+) -> tuple[System, SystemResult]:
+    """Add the fitted fusion to the system as its last stage, and re-rank its candidates."""
+    entry = {"rerank": "learned", "file": str(config.out / FILE), "depth": config.depth}
+    stage = read_stage(entry, is_first=not inputs.system.stages)
+    system = replace(inputs.system, stages=(*inputs.system.stages, stage))
+    reported = inputs.reported
+    runtime = inputs.candidates.runtime
+    ranked = stage.apply(reported.claims, reported.sources, before.stages, runtime)
+    stages = (*before.stages, StageResult(stage.name, ranked))
+    return system, replace(before, stages=stages, cost=before.cost.over_same(ranked.cost))
+
+
+def describe_fusion(
+    row: SystemRow,
+    inputs: Inputs,
+    fusion: LearnedFusion,
+    choice: Choice,
+) -> SystemRow:
+    """Describe the fusion in its row: what was chosen, and the weights of its views."""
+    weights = {}
+    for view in fusion.views:
+        weights[view.name] = round(view.weight, 6)
+    scored = row.whole.with_report(
+        model=f"learned:{inputs.full_label}",
+        choices=(*row.whole.report.choices, choice),
+        settings={"ranker": fusion.ranker, "weights": weights},
     )
+    return replace(row, stages={row.name: scored})
+
+
+def make_fusion_report(
+    config: LearnedFusionConfig,
+    inputs: Inputs,
+    rows: Sequence[SystemRow],
+) -> Report:
+    """Report the rows, the fusion at the top, with its tests against the others."""
+    scored = scored_rows(rows)
+    reported = inputs.reported
     report = make_report(reported, scored, LEARNED, name=config.dataset, program="train/fusion.py")
-    if config.tests and reported.golds:
-        pairs = tuple((LEARNED, name) for name in results if name != LEARNED)
-        families = [Family("The learned fusion against the others", pairs)]
-        report = add_tests(report, scored, families, reported, config.repeats, config.seed)
-    report.write(config.out)
-    trained_on = {name: against[name].trained_on(config.dataset) for name in against}
-    first = system.trained_on(config.dataset)
-    of_views = [view.model.name for view in views.values() if view.model is not None]
-    learned = first | claims_models_saw(of_views, config.dataset) | fusion.fitted.trained_on
-    trained_on |= {FIRST_STAGE: first, LEARNED: learned}
-    for name, scored_system in scored.items():
-        folder = config.out / scored_system.report.runs
-        write_runs(scored_system.run, reported, folder, trained_on[name])
-    write_submissions(scored[LEARNED].run, reported, config.out)
-    table = rows_table(config, fitting, rows, speed)
-    weights: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]
-    parts: list[Part] = [
-        f"{config.dataset}, {config.split}: a learned fusion over the first {config.depth} of "
-        f"{config.system}",
-        *train_parts(fitting, table, [name for name in config.against if name not in rows]),
-        TextTable(["view", "weight", "scale"], weights),
-        f"Chosen on train, then looked at once on {config.split}:",
-        *report_parts(report),
-        *submit(config.submit, scored[LEARNED].run, reported),
-    ]
-    write_markdown(config.out, "Learned fusion", parts)
-    tables = {"rankers": table, **report_tables(report)}
-    log_tables(config.wandb, tables, folder=config.out, program="fusion", config=as_plain(config))
-    return f"{render(parts)}\n\nIn {config.out}: {{rerank: learned, file: {config.out / FILE}}}"
+    if not config.tests or not reported.golds:
+        return report
+    pairs = tuple((LEARNED, name) for name in scored if name != LEARNED)
+    families = [Family("The learned fusion against the others", pairs)]
+    return add_tests(report, scored, families, reported, config.repeats, config.seed)
 
 
 def without_learned(system: System) -> System:
@@ -237,111 +313,130 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     }
 
 
-def other_rankers(
-    fitting: Fitting, against: Systems, runner: SystemRunner, form: ClaimForm | None
-) -> dict[str, Row]:
+def view_models(views: Mapping[str, ViewConfig]) -> list[str]:
+    return [view.model.name for view in views.values() if view.model is not None]
+
+
+def other_rankers(fitting: Fitting, inputs: Inputs, form: ClaimForm | None) -> dict[str, Ranker]:
     """Score the candidates' order, and the systems to compare with, on the claims of train.
 
     A system of which a model was trained on some of these claims is left out.
     """
-    data, weighing = fitting.data, fitting.weighing
-    rows = {FIRST_STAGE: Row(weighing.of(fitting.run))}
-    ids = {claim.id for claim in data.claims}
-    for name, system in against.items():
+    data = fitting.data
+    weighing = fitting.weighing
+    rankers = {FIRST_STAGE: Ranker(weighing.of(fitting.run))}
+    ids = set()
+    for claim in data.claims:
+        ids.add(claim.id)
+    for name, system in inputs.against.items():
         try:
-            unknown = {claim.id for claim in runner.choosing_claims(system).val.claims}
+            unknown = set()
+            for claim in inputs.runner.choosing_claims(system).val.claims:
+                unknown.add(claim.id)
         except NothingToChooseOn:
             continue
         if ids <= unknown:
-            rows[name] = Row(weighing.of(runner.run(system, form, data).result.run))
-    return rows
+            run = inputs.runner.run(system, form, data).result.run
+            rankers[name] = Ranker(weighing.of(run))
+    return rankers
 
 
-def compare_rankers(fitting: Fitting, scored: Mapping[str, Row]) -> dict[str, Row]:
+def compare_rankers(fitting: Fitting, scored: Mapping[str, Ranker]) -> dict[str, Ranker]:
     """Rank claims by rankers fitted on other papers: two views, three, all, the chosen."""
-    rows, base = dict(scored), fitting.names[:2]
-
-    def add(name: str, views: Sequence[str]) -> None:
-        started = time.process_time()
-        values = fitting.linear_on(views)
-        rows[name] = Row(values, views, time.process_time() - started)
-
-    add("raw two: " + ", ".join(base), base)
+    base = fitting.names[:2]
+    sets = {RAW_TWO + ", ".join(base): base}
     for view in fitting.names:
         if view not in base:
-            add(f"+ {view}", [*base, view])
-    add("all", fitting.names)
+            sets[f"+ {view}"] = [*base, view]
+    sets["all"] = fitting.names
+    rankers = dict(scored)
+    for name, views in sets.items():
+        started = time.process_time()
+        values = fitting.linear_on(views)
+        rankers[name] = Ranker(values, views, time.process_time() - started)
     started = time.process_time()
     values = fitting.nested()
-    rows[CHOSEN] = Row(values, fitting.names, time.process_time() - started)
-    return rows
+    rankers[CHOSEN] = Ranker(values, fitting.names, time.process_time() - started)
+    return rankers
 
 
-def rows_table(
-    config: LearnedFusionConfig,
+def rankers_table(
     fitting: Fitting,
-    rows: Mapping[str, Row],
+    rankers: Mapping[str, Ranker],
     speed: Mapping[str, float],
+    repeats: int,
+    seed: int,
 ) -> TextTable:
     """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed.
 
-    Where claims of seen papers are chosen on by another share than they have here, the score to
+    If claims of seen papers are chosen on by another share than they have here, the score to
     choose by stands beside the mean that the intervals and the tests are of.
     """
     weighing = fitting.weighing
-    strata = language_strata(fitting.data.claims, weighing.claim_ids)
-    values = np.stack([row.values for row in rows.values()])
-    bounds = bootstrap_intervals(values, weighing.groups, strata, config.repeats, config.seed)
-    names = list(rows)
-    two = next(name for name in names if name.startswith("raw two"))
-    means = values @ claim_weights(strata, len(weighing.claim_ids))
-    has_share = weighing.seen_share is not None
-    tested = {}
+    scores: dict[str, Scores] = {}
+    for name, ranker in rankers.items():
+        scores[name] = Scores(weighing.claim_ids, {MAIN_METRIC: ranker.values})
+    compared = ScoredRuns(fitting.data, MAIN_METRIC, FIRST_STAGE, {}, scores)
+    bounds = compared.bounds(repeats, seed)[MACRO]
+    two = next(name for name in rankers if name.startswith(RAW_TWO))
+    tested = []
     for baseline in (FIRST_STAGE, two):
-        differences = values - rows[baseline].values
-        tests = paired_randomisations(
-            differences, weighing.groups, strata, config.repeats, config.seed
-        )
-        around = bootstrap_intervals(
-            differences, weighing.groups, strata, config.repeats, config.seed
-        )
-        tested[baseline] = [
-            None if name == baseline else f"{d:+.4f} ({low:+.4f} to {high:+.4f}; p {p:.4f})"
-            for name, d, p, (low, high) in zip(
-                names, tests.differences, tests.p_values, around, strict=True
-            )
-        ]
-    lines: list[list[Cell]] = []
-    for number, (name, row) in enumerate(rows.items()):
-        low, high = bounds[number]
-        fitted = row.seconds is not None
-        hours = (row.seconds or 0) + sum(fitting.seconds[view] for view in row.views)
-        lines.append(
-            [
-                name,
-                float(means[number]),
-                *([weighing.score(values[number])] if has_share else []),
-                f"{low:.4f} to {high:.4f}",
-                *(tested[baseline][number] for baseline in tested),
-                f"{hours / 3600:.3f}" if fitted else None,
-                f"{sum(speed[view] for view in row.views):.1f}" if fitted else None,
-            ]
-        )
-    columns = [
-        "ranker",
-        "MRR@5",
-        *([TO_CHOOSE_BY] if has_share else []),
-        "95 %",
-        f"against the {FIRST_STAGE}",
-        "against the raw two",
-    ]
+        tested.append(difference_cells(replace(compared, baseline=baseline), repeats, seed))
+    has_share = weighing.seen_share is not None
+    rows: list[list[Cell]] = []
+    for name, ranker in rankers.items():
+        row: list[Cell] = [name, bounds[name].value]
+        if has_share:
+            row.append(weighing.score(ranker.values))
+        row.append(f"{bounds[name].low:.4f} to {bounds[name].high:.4f}")
+        for cells in tested:
+            row.append(cells.get(name))
+        rows.append([*row, *cost_of_views(ranker, fitting.seconds, speed)])
+    columns = ["ranker", "MRR@5"]
+    if has_share:
+        columns.append(TO_CHOOSE_BY)
+    columns += ["95 %", f"against the {FIRST_STAGE}", "against the raw two"]
     columns += ["CPU hours", "CPU ms a claim"]
-    return TextTable(columns, lines)
+    return TextTable(columns, rows)
+
+
+def difference_cells(compared: ScoredRuns, repeats: int, seed: int) -> dict[str, str]:
+    """Write each ranker's difference from the baseline, its interval and the test's p."""
+    family = compared.tests(repeats=repeats, seed=seed)[0]
+    cells: dict[str, str] = {}
+    for test in family.comparisons:
+        bounds = f"{test.low:+.4f} to {test.high:+.4f}"
+        cells[test.system] = f"{test.difference:+.4f} ({bounds}; p {test.p:.4f})"
+    return cells
+
+
+def cost_of_views(
+    ranker: Ranker,
+    seconds: Mapping[str, float],
+    speed: Mapping[str, float],
+) -> list[Cell]:
+    """Write the CPU hours and milliseconds of a ranker's views; None if nothing was fitted."""
+    if ranker.seconds is None:
+        return [None, None]
+    total = ranker.seconds
+    milliseconds = 0.0
+    for view in ranker.views:
+        total += seconds[view]
+        milliseconds += speed[view]
+    return [f"{total / 3600:.3f}", f"{milliseconds:.1f}"]
+
+
+def weights_table(fusion: LearnedFusion) -> TextTable:
+    rows: list[list[Cell]] = []
+    for view in fusion.views:
+        rows.append([view.name, view.weight, view.scale])
+    return TextTable(["view", "weight", "scale"], rows)
 
 
 def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> list[Part]:
     """Describe the comparison on train, `without` systems that know claims of it."""
-    lists, papers = fitting.lists, len(np.unique(fitting.lists.groups))
+    lists = fitting.lists
+    papers = len(np.unique(fitting.lists.groups))
     sentence = (
         f"{fitting.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
         f"ranker that was fitted on {fitting.folds - 1} of {fitting.folds} parts of the papers, "

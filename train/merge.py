@@ -36,10 +36,11 @@ from claim2source.evaluation.evaluate import (
     make_report,
     require_golds,
     score_encoder,
+    score_named,
 )
 from claim2source.evaluation.options import StoreOptions
 from claim2source.evaluation.reports import distinct_ends
-from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.views import report_parts, report_tables, write_report
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE, trained_reranker
@@ -170,9 +171,12 @@ def _merged(config: MergeConfig) -> list[str]:
     if any(trained_reranker(name) is not None for name in config.checkpoints):
         return [*_merge_reranker(config), f"In {config.out}."]
     with _checkpoint(config) as checkpoint:
-        scale, report, name = None, None, None
+        scale = None
+        report = None
+        name = None
         if len(config.checkpoints) > 1:
-            report, name = compare_parts(config, checkpoint), _formula(config)
+            report = compare_parts(config, checkpoint)
+            name = _formula(config)
         elif config.scales:
             require_scalable(checkpoint)
             scale = config.scales[0]
@@ -184,12 +188,15 @@ def _merged(config: MergeConfig) -> list[str]:
             lines = export(scaled, folder, scale, config.dtype, name)
             write_card(folder, scaled.manifest, lines, _title(config), scores)
             if report is not None:
-                report.write(folder)
-                write_markdown(folder, "Merge", report_parts(report))
+                write_report(report, folder, "Merge", report_parts(report))
     if report is not None:
         tables = report_tables(report)
         log_tables(
-            config.wandb, tables, folder=config.out, program="merge", config=as_plain(config)
+            config.wandb,
+            tables,
+            folder=config.out,
+            program="merge",
+            config=as_plain(config),
         )
         lines = [render(report_parts(report)), "", *lines]
     return [*lines, f"In {config.out}."]
@@ -230,7 +237,9 @@ def _checkpoint(config: MergeConfig) -> Iterator[Path]:
     parts = read_parts(config.checkpoints)
     config.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
-        prefix=f".{config.out.name}.", suffix=".tmp", dir=config.out.parent
+        prefix=f".{config.out.name}.",
+        suffix=".tmp",
+        dir=config.out.parent,
     ) as temporary:
         folder = Path(temporary, "sum")
         write_sum(parts, folder, config.weights, config.model)
@@ -242,7 +251,8 @@ def scalable_checkpoint(name: str | Path) -> Path:
 
     Where the run chose its base, it is the best trained epoch. What is no run stays as it is.
     """
-    folder, run = checkpoint_folder(name), Path(name)
+    folder = checkpoint_folder(name)
+    run = Path(name)
     if folder == run or not (folder / FILE).is_file():
         return folder
     manifest = Manifest.read(folder)
@@ -257,7 +267,8 @@ class Comparison:
     """Score models on the data that a manifest names, choose among them, and report them."""
 
     def __init__(self, config: MergeConfig, manifest: Manifest) -> None:
-        self.config, self.manifest = config, manifest
+        self.config = config
+        self.manifest = manifest
         self.dataset = config.dataset or manifest.data.dataset or "demo"
         self.store = Store(config.store)
 
@@ -277,8 +288,7 @@ class Comparison:
         rendering = self.manifest.rendering
         scoring = Scoring() if data.split == self.config.split else Scoring(repeats=0)
         scored = score_encoder(encoder, data, rendering, scoring, store=self.store, progress=True)
-        texts = {"claims": rendering.claims, "sources": rendering.sources}
-        return scored.with_report(**texts, settings=settings)
+        return scored.with_report(settings=settings)
 
     def choose(
         self,
@@ -302,7 +312,11 @@ class Comparison:
         )
 
     def report(
-        self, data: Dataset, systems: Mapping[str, ScoredSystem], main: str, choice: Choice | None
+        self,
+        data: Dataset,
+        systems: Mapping[str, ScoredSystem],
+        main: str,
+        choice: Choice | None,
     ) -> Report:
         """Report the systems, with the choice at the main one."""
         choices = () if choice is None else (choice,)
@@ -319,7 +333,8 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
     """
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     comparison = Comparison(config, scaled.manifest)
-    selection, reported = comparison.selection(), comparison.reported()
+    selection = comparison.selection()
+    reported = comparison.reported()
 
     def scored(scale: float, dataset: Dataset) -> ScoredSystem:
         scaled.set(scale)
@@ -330,13 +345,14 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
     picked, choice = comparison.choose(
-        "scale", on_val, selection, lambda scale: abs(1 - scale), floor
+        "scale",
+        on_val,
+        selection,
+        lambda scale: abs(1 - scale),
+        floor,
     )
-    scale_of = {AS_BASE: 0.0, AS_TRAINED: 1.0, PICKED: picked}
-    rows = {scale: scored(scale, reported) for scale in sorted({*scale_of.values()})}
-    systems: dict[str, ScoredSystem] = {}
-    for name, scale in scale_of.items():
-        systems[name] = rows[scale].with_report(name=name)
+    named = {AS_BASE: 0.0, AS_TRAINED: 1.0, PICKED: picked}
+    systems = score_named(named, lambda scale: scored(scale, reported))
     return comparison.report(reported, systems, PICKED, choice), picked
 
 
@@ -348,7 +364,9 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
     trained_on = Manifest.read(checkpoint).trained_on
     manifest = replace(Manifest.read(folders[0]), trained_on=trained_on)
     comparison = Comparison(config, manifest)
-    note, selection, choice = "", None, None
+    note = ""
+    selection = None
+    choice = None
     try:
         selection = comparison.selection()
     except NothingToChooseOn as error:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from claim2source.core.arguments import require_path
 from claim2source.core.errors import InputError, value_text
@@ -109,6 +109,11 @@ class Trial:
     cost: SystemCost | None = None
 
 
+def _choice_key(name: str) -> str:
+    """Return the JSON key of a field of a choice."""
+    return "why" if name == "reason" else name
+
+
 @dataclass(frozen=True)
 class Choice:
     """Record settings chosen by `metric` on `claims` claims of a split that is not reported.
@@ -118,7 +123,8 @@ class Choice:
     is how it was chosen: of the settings that are within one standard error of the best, the
     one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
     setting's, `error` is the standard error, by paper, of its difference from the chosen one,
-    and `why` says in a sentence why another than the best was taken. `compared` settings were.
+    and `reason` explains in a sentence that another than the best was taken: in JSON it is `why`.
+    `compared` settings were.
     """
 
     what: str
@@ -134,8 +140,10 @@ class Choice:
     best: Settings = field(default_factory=dict)
     best_score: float | None = None
     error: float | None = None
-    why: str = ""
+    reason: str = ""
     compared: int = 0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "alias_generator": _choice_key}
 
 
 @dataclass(frozen=True)
@@ -510,10 +518,13 @@ class Report(Strict):
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without a system's empty fields; null for what is not finite."""
         values = asdict(self)
-        values["systems"] = {
-            name: {key: value for key, value in system.items() if value not in _EMPTY}
-            for name, system in values["systems"].items()
-        }
+        for name, system in values["systems"].items():
+            system["choices"] = [_choice_json(choice) for choice in system["choices"]]
+            filled = {key: value for key, value in system.items() if value not in _EMPTY}
+            values["systems"][name] = filled
+        training = values["training"]
+        if training is not None and training["choice"] is not None:
+            training["choice"] = _choice_json(training["choice"])
         headline = values.pop("headline")
         if headline:
             values |= {**headline, "headline": list(headline)}
@@ -565,6 +576,10 @@ class Report(Strict):
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
+
+
+def _choice_json(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {_choice_key(name): value for name, value in choice.items()}
 
 
 def _upgrade(raw: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ def choice_notes(choice: Choice) -> list[str]:
     notes = []
     if choice.seen_share is not None:
         notes.append(f"claims of seen papers count for {100 * choice.seen_share:.0f} %")
-    if choice.why:
-        notes.append(choice.why)
+    if choice.reason:
+        notes.append(choice.reason)
     if choice.note:
         notes.append(choice.note)
     return notes

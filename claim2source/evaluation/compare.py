@@ -80,7 +80,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredRuns:
-    """Runs of several systems over one data set, scored on the same claims."""
+    """Several systems over one data set, scored on the same claims.
+
+    Without `runs` there are neither ranks nor notes: scores need not be those of one run.
+    """
 
     dataset: Dataset
     metric: str
@@ -108,8 +111,11 @@ class ScoredRuns:
         first = next(iter(runs)) if baseline is None else baseline
         if first not in runs:
             raise ConfigError("baseline", baseline, f"one of the systems: {', '.join(runs)}")
-        metrics, claims = list(dict.fromkeys([metric, *more_metrics])), judged_claims(dataset.qrels)
-        scores = {name: evaluate(run, dataset.qrels, metrics, claims) for name, run in runs.items()}
+        metrics = list(dict.fromkeys([metric, *more_metrics]))
+        claims = judged_claims(dataset.qrels)
+        scores = {}
+        for name, run in runs.items():
+            scores[name] = evaluate(run, dataset.qrels, metrics, claims)
         return cls(dataset, metric, first, runs, scores)
 
     @property
@@ -157,7 +163,7 @@ class ScoredRuns:
             ).tolist()
             bounds[part] = {
                 name: Interval(mean, *ends)
-                for name, mean, ends in zip(self.runs, means, limits, strict=True)
+                for name, mean, ends in zip(self.scores, means, limits, strict=True)
             }
         return bounds
 
@@ -177,10 +183,18 @@ class ScoredRuns:
         return [*shared, *missing_notes(self.runs, self.dataset.qrels), *deep]
 
     def tests(
-        self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0
+        self,
+        *,
+        micro: bool = False,
+        alpha: float = 0.05,
+        repeats: int = 10_000,
+        seed: int = 0,
     ) -> list[FamilyResult]:
         """Test all others against the baseline, as `compare_families` does; none for one system."""
-        systems = [name for name in self.runs if name != self.baseline]
+        systems = []
+        for name in self.scores:
+            if name != self.baseline:
+                systems.append(name)
         if not systems:
             return []
         return compare_families(
@@ -204,14 +218,20 @@ def read_scored(
     are of. Without a data set, split or languages, these are what all the reports name. Raises
     `UserError` if the reports differ, hold no scores, or have runs of other claims.
     """
-    loaded = [system for system in read_reports(config.reports) if not system.report.simulated]
-    names = {(system.report_folder, system.report.name) for system in loaded}
-    systems = {
-        system.name: system
-        for system in loaded
-        if system.report.style == "S0C0"
-        or (system.report_folder, system.report.name.rpartition(".")[0]) not in names
-    }
+    loaded = []
+    for system in read_reports(config.reports):
+        if not system.report.simulated:
+            loaded.append(system)
+    names = set()
+    for system in loaded:
+        names.add((system.report_folder, system.report.name))
+    systems = {}
+    for system in loaded:
+        if (
+            system.report.style == "S0C0"
+            or (system.report_folder, system.report.name.rpartition(".")[0]) not in names
+        ):
+            systems[system.name] = system
     if not systems:
         raise UserError("reports: none of their systems has scores, or all are simulated")
     folder, split = common_data([*systems.values()], config.dataset, config.split)
@@ -220,7 +240,9 @@ def read_scored(
     if config.against is not None and config.against not in systems:
         allowed = f"a system of the reports: {', '.join(systems)}"
         raise ConfigError("against", config.against, allowed)
-    runs = {name: judged_run(system, data) for name, system in systems.items()}
+    runs = {}
+    for name, system in systems.items():
+        runs[name] = judged_run(system, data)
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     scored = ScoredRuns.of(runs, judged, config.metric, config.against, more_metrics)
@@ -240,7 +262,8 @@ class Leaderboard:
     @classmethod
     def read(cls, config: ReportConfig) -> Leaderboard:
         """Read, score and test the systems of reports; raise `UserError` as `read_scored` does."""
-        repeats, seed = config.repeats, config.seed
+        repeats = config.repeats
+        seed = config.seed
         folder, systems, scored = read_scored(config)
         tests = scored.tests(micro=True, alpha=config.alpha, repeats=repeats, seed=seed)
         return cls(folder, systems, scored, scored.bounds(repeats, seed), tests)
@@ -268,12 +291,15 @@ class Leaderboard:
         costs: list[list[Cell]] = []
         order = sorted(self.systems, key=lambda name: -self.bounds[MACRO][name].value)
         for rank, name in enumerate(order, start=1):
-            system, pair = self.systems[name].report, pairs.get(name)
+            system = self.systems[name].report
+            pair = pairs.get(name)
             overall = self.bounds[MACRO][name]
             tested: list[Cell] = [None, None, "baseline"]
             if pair is not None:
                 tested = [pair.difference, pair.p_holm, pair.verdict]
-            means = [self.bounds[language][name].value for language in languages]
+            means = []
+            for language in languages:
+                means.append(self.bounds[language][name].value)
             row: list[Cell] = [rank, name, *means, overall.value]
             row.append(f"{overall.low:.4f} to {overall.high:.4f}")
             rows.append([*row, *([on_val[name]] if val else []), *(tested if pairs else [])])
@@ -333,14 +359,16 @@ class ComparisonReport:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        macro = {name: row[MACRO] for name, row in self.scores.items()}
+        macro = {}
+        for name, row in self.scores.items():
+            macro[name] = row[MACRO]
         return one_line(self, metric=self.metric, baseline=self.baseline, macro=macro)
 
     def parts(self) -> list[Part]:
         languages = [*sorted_languages(set(self.scores[self.baseline]) - {MACRO}), MACRO]
-        rows: list[list[Cell]] = [
-            [name, *(self._cell(name, lang) for lang in languages)] for name in self.scores
-        ]
+        rows: list[list[Cell]] = []
+        for name in self.scores:
+            rows.append([name, *(self._cell(name, lang) for lang in languages)])
         table = TextTable(["system", *languages], rows, numeric=[False, *[True] * len(languages)])
         head = f"{self.metric} with 95 % intervals by gold paper"
         return [head, table, *self.notes, *tests_parts(self.tests, self.metric)]
@@ -384,7 +412,8 @@ def compare(
     require_kind(results, Mapping, "results", "a mapping of names to rankings")
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
     require(bool(results), "results", dict(results), "one or more systems by name")
-    repeats, seed = whole_number(repeats, "repeats"), whole_number(seed, "seed", 0)
+    repeats = whole_number(repeats, "repeats")
+    seed = whole_number(seed, "seed", 0)
     rankings = {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}
     runs = {
         name: ranking if isinstance(ranking, Run) else ranking.run

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from claim2source.evaluation.plan import RowPlan
-from claim2source.evaluation.rows import Row
+from claim2source.evaluation.rows import SystemRow
 from claim2source.metrics.families import Family
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode, OwnNode
 
@@ -14,7 +14,7 @@ from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode, OwnNo
 _Test = tuple[str, tuple[str, str]]
 
 
-def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
+def declared_families(rows: Sequence[SystemRow]) -> tuple[list[Family], list[str]]:
     """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
 
     Over one claim form: first stages against BM25, hybrids against both of their parts, other
@@ -23,7 +23,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     original claims, or against its own form if it has one. Simulated stages, and what follows
     them, are in no test.
     """
-    rows = [row for row in rows if row.stages[row.name].report.macro]
+    rows = [row for row in rows if row.whole.report.macro]
     pairs: dict[str, list[tuple[str, str]]] = {}
     untested: list[str] = []
     for row in rows:
@@ -31,18 +31,28 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
             own = pairs.setdefault(family, [])
             if pair not in own and pair[0] != pair[1]:
                 own.append(pair)
-    families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
+    families = []
+    for name, tests in pairs.items():
+        if tests:
+            families.append(Family(name, tuple(tests)))
     if not untested:
         return families, []
     listed = ", ".join(dict.fromkeys(untested))
     return families, [f"Not tested, their dense part not being evaluated: {listed}."]
 
 
-def _declare_tests(row: Row, rows: Sequence[Row], untested: list[str]) -> Iterator[_Test]:
+def _declare_tests(
+    row: SystemRow,
+    rows: Sequence[SystemRow],
+    untested: list[str],
+) -> Iterator[_Test]:
     yield from _stage_tests(row)
     if row.name not in row.tested:
         return
-    peers = [peer for peer in rows if peer.form == row.form and peer.name in peer.tested]
+    peers = []
+    for peer in rows:
+        if peer.form == row.form and peer.name in peer.tested:
+            peers.append(peer)
     if row.plan.varied is not None:
         base = _row_with_name(peers, row.plan.varied)
         if base is not None:
@@ -54,7 +64,7 @@ def _declare_tests(row: Row, rows: Sequence[Row], untested: list[str]) -> Iterat
         yield from _first_stage_tests(row, peers, untested)
 
 
-def _stage_tests(row: Row) -> Iterator[_Test]:
+def _stage_tests(row: SystemRow) -> Iterator[_Test]:
     """Test each stage against the one before, and the last one of several against the first."""
     family = "Each stage against the one before"
     for before, after in zip(row.tested, row.tested[1:], strict=False):
@@ -63,7 +73,7 @@ def _stage_tests(row: Row) -> Iterator[_Test]:
         yield family, (row.tested[-1], row.tested[0])
 
 
-def _form_tests(row: Row, rows: Sequence[Row]) -> Iterator[_Test]:
+def _form_tests(row: SystemRow, rows: Sequence[SystemRow]) -> Iterator[_Test]:
     """Test other claim forms against the original claims, or the first form without these."""
     own = [other for other in rows if other.plan.system.name == row.plan.system.name]
     base = own[0]
@@ -75,9 +85,10 @@ def _form_tests(row: Row, rows: Sequence[Row]) -> Iterator[_Test]:
         yield "Other claim forms against original claims", (row.name, base.name)
 
 
-def _epoch_tests(row: Row, peers: Sequence[Row]) -> Iterator[_Test]:
+def _epoch_tests(row: SystemRow, peers: Sequence[SystemRow]) -> Iterator[_Test]:
     """Test an epoch against step 0 of its run, behind the same stages."""
-    checkpoint, suffix = row.plan.checkpoint, row.plan.suffix
+    checkpoint = row.plan.checkpoint
+    suffix = row.plan.suffix
     if checkpoint is None or checkpoint.is_step_0:
         return
     for peer in peers:
@@ -94,7 +105,11 @@ def _is_step_0(plan: RowPlan, run: Path | None, suffix: str) -> bool:
     return plan.suffix == suffix and plan.varied is None
 
 
-def _first_stage_tests(row: Row, peers: Sequence[Row], untested: list[str]) -> Iterator[_Test]:
+def _first_stage_tests(
+    row: SystemRow,
+    peers: Sequence[SystemRow],
+    untested: list[str],
+) -> Iterator[_Test]:
     """Test a system without stages; a hybrid whose dense part is no row is added to `untested`."""
     system = row.plan.system
     first = system.first
@@ -121,7 +136,7 @@ def _first_stage_tests(row: Row, peers: Sequence[Row], untested: list[str]) -> I
             yield family, (row.name, base)
 
 
-def _row_with_name(rows: Sequence[Row], system: str | None) -> str | None:
+def _row_with_name(rows: Sequence[SystemRow], system: str | None) -> str | None:
     """Return the name of the first row of a system; None if there is none."""
     for row in rows:
         if row.plan.system.name == system:
@@ -129,9 +144,9 @@ def _row_with_name(rows: Sequence[Row], system: str | None) -> str | None:
     return None
 
 
-def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
+def _nearest_bm25(rows: Sequence[SystemRow], row: SystemRow) -> str | None:
     """Find the first BM25 over like sources, plain before fitted; failing that, any."""
-    reads_metadata = row.stages[row.name].report.sources != "title_abstract"
+    reads_metadata = row.whole.report.sources != "title_abstract"
     candidates = []
     for number, peer in enumerate(rows):
         first = peer.plan.system.first

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A trained model of several: a checkpoint's epoch, or the scale of its weights.
+Model = TypeVar("Model", int, float)
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
 
 
@@ -105,7 +107,8 @@ def evaluate(
         0.0
     """
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-    repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+    repeats = whole_number(repeats, "repeats", 0)
+    seed = whole_number(seed, "seed", 0)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     require_kind(metrics, Sequence, "metrics", "a list of metrics, such as mrr@5")
     rankings = named_results(results, dataset)
@@ -124,63 +127,102 @@ def evaluate(
 
 
 def with_missing_notes(
-    report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
+    report: Report,
+    systems: Mapping[str, ScoredSystem],
+    dataset: Dataset,
 ) -> Report:
     """Note the systems that rank nothing for some of the claims with a gold."""
-    runs = {name: system.run for name, system in systems.items() if system.report.macro}
-    missing = scoring.missing_notes(runs, dataset.qrels)
+    missing = scoring.missing_notes(_scored_runs(systems), dataset.qrels)
     return replace(report, notes=(*report.notes, *missing))
 
 
 def with_shared_note(report: Report, names: Sequence[str]) -> Report:
     """Note the systems, of those named, that share the highest MRR@5."""
-    systems = [report.systems[name] for name in names if name in report.systems]
-    scores = {s.name: s.macro[MAIN_METRIC] for s in systems if MAIN_METRIC in s.macro}
+    scores: dict[str, float] = {}
+    for name in names:
+        system = report.systems.get(name)
+        if system is not None and MAIN_METRIC in system.macro:
+            scores[system.name] = system.macro[MAIN_METRIC]
     shared = highest_notes(f"{MAIN_METRIC} ({MACRO})", scores)
     return replace(report, notes=(*report.notes, *shared))
 
 
 def with_depth_notes(
-    report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
+    report: Report,
+    systems: Mapping[str, ScoredSystem],
+    dataset: Dataset,
 ) -> Report:
     """Note the metrics that look deeper than a system's lists."""
-    runs = {name: system.run for name, system in systems.items() if system.report.macro}
-    metrics = [m for system in report.scored[:1] for m in system.macro if m != "queries"]
-    deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
+    if not report.scored:
+        return report
+    metrics = dict(report.scored[0].macro)
+    metrics.pop("queries", None)
+    deep = scoring.depth_notes(_scored_runs(systems), [*metrics], len(dataset.sources))
     return replace(report, notes=(*report.notes, *deep))
 
 
+def _scored_runs(systems: Mapping[str, ScoredSystem]) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
+    for name, system in systems.items():
+        if system.report.macro:
+            runs[name] = system.run
+    return runs
+
+
 def score_result(
-    name: str, result: Run | Result, dataset: Dataset, settings: Scoring
+    name: str,
+    result: Run | Result,
+    dataset: Dataset,
+    settings: Scoring,
 ) -> ScoredSystem:
     """Score one result; without golds there is nothing but its cost.
 
     A source of a claim's own id is left out, unless it is a gold of it.
     """
     result = Result(result) if isinstance(result, Run) else result
-    result = replace(result, run=result.run.without_themselves(dataset.qrels)[0])
+    run = result.run.without_themselves(dataset.qrels)[0]
+    row = unscored(name, replace(result, run=run))
+    if not dataset.golds:
+        return row
+    claims = judged_claims(dataset.qrels)
+    scores = scoring.evaluate(run, dataset.qrels, settings.metrics, claims)
+    row = row.with_report(twins=scoring.twins_in(run, dataset))
+    row = with_scores(row, scores, dataset, settings)
+    if settings.seen_golds is None:
+        return row
+    return row.with_report(slices=_slices(scores, dataset, settings.seen_golds))
+
+
+def unscored(name: str, result: Result) -> ScoredSystem:
+    """Describe a result without scores: its cost and its failures."""
     report = SystemReport(
         name,
-        name,
-        name,
+        model=name,
+        system=name,
         cost=known_cost(result.cost, result.stored),
         failures=result.failure_counts(),
     )
-    if not dataset.golds:
-        return ScoredSystem(report, result.run)
-    claims = judged_claims(dataset.qrels)
-    scores = scoring.evaluate(result.run, dataset.qrels, settings.metrics, claims)
+    return ScoredSystem(report, result.run)
+
+
+def with_scores(
+    scored: ScoredSystem,
+    scores: Scores,
+    dataset: Dataset,
+    settings: Scoring,
+) -> ScoredSystem:
+    """Give a row its scores by claim: their means by language, with intervals."""
     languages = language_table(scores, dataset.claims)
-    twins = scoring.twins_in(result.run, dataset)
-    report = replace(report, languages=languages, macro=macro(languages), twins=twins)
-    bounded = [metric for metric in settings.bounded if metric in settings.metrics]
-    if settings.repeats and bounded:
-        bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
-        report = replace(report, intervals=bounds)
-    if settings.seen_golds is not None:
-        slices = _slices(scores, dataset, settings.seen_golds)
-        report = replace(report, slices=slices)
-    return ScoredSystem(report, result.run, scores)
+    scored = replace(scored, scores=scores)
+    scored = scored.with_report(languages=languages, macro=macro(languages))
+    bounded = []
+    for metric in settings.bounded:
+        if metric in settings.metrics:
+            bounded.append(metric)
+    if not settings.repeats or not bounded:
+        return scored
+    bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
+    return scored.with_report(intervals=bounds)
 
 
 def _slices(scores: Scores, dataset: Dataset, seen_golds: frozenset[str]) -> dict[str, Table]:
@@ -196,7 +238,10 @@ def _slices(scores: Scores, dataset: Dataset, seen_golds: frozenset[str]) -> dic
 
 
 def score_system(
-    name: str, result: SystemResult, dataset: Dataset, settings: Scoring
+    name: str,
+    result: SystemResult,
+    dataset: Dataset,
+    settings: Scoring,
 ) -> ScoredSystem:
     """Score a system's result, with its stages, choices and cost."""
     scored = score_result(name, result.result, dataset, settings)
@@ -222,7 +267,9 @@ def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> 
         stages=stages,
         choices=result.choices,
         cost=known_cost(
-            result.cost, all(stage.result.stored for stage in result.stages), result.parameters
+            result.cost,
+            all(stage.result.stored for stage in result.stages),
+            result.parameters,
         ),
         without_translation=len(missing_translations(dataset.claims, result.form)),
     )
@@ -240,7 +287,21 @@ def score_encoder(
     """Retrieve with an encoder, and score by language and by claim."""
     dense = Dense(encoder, rendering=rendering, store=store, progress=progress)
     result = dense.index(dataset.sources).search(dataset.claims, DEPTH)
-    return score_result("system", result, dataset, settings)
+    scored = score_result("system", result, dataset, settings)
+    return scored.with_report(claims=rendering.claims, sources=rendering.sources)
+
+
+def score_named(
+    models: Mapping[str, Model], score: Callable[[Model], ScoredSystem]
+) -> dict[str, ScoredSystem]:
+    """Score the models of rows by name, in order of the models; one of several names only once."""
+    scored: dict[Model, ScoredSystem] = {}
+    for model in sorted(set(models.values())):
+        scored[model] = score(model)
+    rows: dict[str, ScoredSystem] = {}
+    for name, model in models.items():
+        rows[name] = scored[model].with_report(name=name)
+    return rows
 
 
 def make_report(
@@ -256,7 +317,11 @@ def make_report(
     top = systems.get(main or "")
     installed = versions() | {"claim2source": __version__}
     provenance = Provenance(
-        program, installed, git_state(), {dataset.split: dataset.fingerprint}, hardware()
+        program,
+        installed,
+        git_state(),
+        {dataset.split: dataset.fingerprint},
+        hardware(),
     )
     return Report(
         name if name is not None else dataset.name,
@@ -301,7 +366,11 @@ def add_tests(
 
 
 def load_reported(
-    dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
+    dataset: str,
+    split: str,
+    languages: Sequence[str] | None = None,
+    *,
+    lenient: bool = False,
 ) -> Dataset:
     """Load the split to report on; warn of its unscorable claims before anything runs."""
     reported = load(dataset, split, languages, lenient=lenient)
@@ -319,12 +388,15 @@ def unjudged(dataset: Dataset) -> list[str]:
     blind = [lang for lang in dataset.languages if lang not in judged]
     notes = []
     if blind:
-        judged_languages = [lang for lang in dataset.languages if lang in judged]
+        scored = [lang for lang in dataset.languages if lang in judged]
         notes.append(
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
-            f"not scored, and the macro average is that of {', '.join(judged_languages)}."
+            f"not scored, and the macro average is that of {', '.join(scored)}."
         )
-    counts = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
+    counts = []
+    for lang in judged:
+        if without[lang]:
+            counts.append(f"{without[lang]} {lang}")
     if counts:
         notes.append(
             f"Claims without a gold are ranked and not scored: {', '.join(sorted(counts))}."

@@ -73,10 +73,13 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-        repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+        repeats = whole_number(repeats, "repeats", 0)
+        seed = whole_number(seed, "seed", 0)
         require_golds(dataset, PROGRAM)
         require(location_error(name) is None, "name", name, "a name without folders")
-        self.dataset, self.name, self.rendering = dataset, name, rendering
+        self.dataset = dataset
+        self.name = name
+        self.rendering = rendering
         self.primary_metric = f"{MACRO}_{MAIN_METRIC}"
         self.systems: dict[str, ScoredSystem] = {}
         self._scoring = Scoring(repeats=repeats, seed=seed)
@@ -97,12 +100,11 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         result = dense.index(self.dataset.sources).search(self.dataset.claims, DEPTH)
         name = f"step-{steps}" if steps >= 0 else f"epoch-{epoch:g}" if epoch >= 0 else "call"
         report = self._add(name, result).report
-        scores = {
-            f"{language}_{metric}": float(value)
-            for language, row in {MACRO: report.macro, **report.languages}.items()
-            for metric, value in row.items()
-            if metric != "queries"
-        }
+        scores = {}
+        for language, row in {MACRO: report.macro, **report.languages}.items():
+            for metric, value in row.items():
+                if metric != "queries":
+                    scores[f"{language}_{metric}"] = float(value)
         if output_path is not None:
             self._write(Path(output_path) / self.name)
         scores = self.prefix_name_to_metrics(scores, self.name)
@@ -122,7 +124,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
             report = make_report(self.dataset, rows, last, program=PROGRAM)
             if later and self._scoring.repeats:
                 family = [Family.against(f"All against {first}", first, later)]
-                repeats, seed = self._scoring.repeats, self._scoring.seed
+                repeats = self._scoring.repeats
+                seed = self._scoring.seed
                 tests = run_tests(self.systems, family, self.dataset, repeats, seed)
                 report = replace(report, tests=tests)
             report = with_missing_notes(report, self.systems, self.dataset)
@@ -145,7 +148,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def _write(self, folder: Path) -> None:
         """Write all runs and the report; raise `UserError` for a foreign report there."""
         if folder not in self._own_folders and (folder / FILE).exists():
-            provenance, split = Report.read(folder).provenance, self.dataset.split
+            provenance = Report.read(folder).provenance
+            split = self.dataset.split
             if (
                 provenance.program != PROGRAM
                 or provenance.data.get(split) != self.dataset.fingerprint

@@ -30,7 +30,10 @@ _YEARS: tuple[Year, ...] = (2026, 2025)
 
 
 def write_runs(
-    run: Run, dataset: Dataset, folder: Path, trained_on: TrainedOn | None = None
+    run: Run,
+    dataset: Dataset,
+    folder: Path,
+    trained_on: TrainedOn | None = None,
 ) -> None:
     """Write a TREC run for each language into a folder; earlier ones of others are removed.
 
@@ -43,7 +46,10 @@ def write_runs(
         (folder / TRAINED_ON).unlink()
     _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
     for language in dataset.languages:
-        claims = [claim.id for claim in dataset.claims if claim.lang == language]
+        claims = []
+        for claim in dataset.claims:
+            if claim.lang == language:
+                claims.append(claim.id)
         write_trec_run(run.restricted(claims), folder / f"{language}.trec")
 
 
@@ -53,7 +59,10 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     Earlier ones of other languages are removed.
     """
     _remove_old_languages(
-        folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
+        folder / "submission_2026",
+        "predictions_{}.tsv",
+        dataset,
+        "index\tpreds\n",
     )
     sources = lab_source_ids(dataset)
     for year in _YEARS:
@@ -64,7 +73,9 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
 def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
     """Remove files of languages that an evaluation lacks, if their first line is ours."""
-    names = {name.format(language) for language in dataset.languages}
+    names = set()
+    for language in dataset.languages:
+        names.add(name.format(language))
     for path in sorted(folder.glob(name.format("*"))):
         if path.name in names or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
             continue
@@ -74,7 +85,10 @@ def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str
 
 
 def require_submittable(
-    file: Path | None, dataset: Dataset, rows: Sequence[str], how: str = ""
+    file: Path | None,
+    dataset: Dataset,
+    rows: Sequence[str],
+    how: str = "",
 ) -> None:
     """Raise `UserError` if a submission could not be written, before anything is run.
 
@@ -88,7 +102,10 @@ def require_submittable(
         allowed = f"claims of one data set of a lab; {mixed[0]!r} is one of `prepare mixed`"
         raise ConfigError("submit", str(file), allowed)
     year = submission_year(dataset)
-    foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
+    foreign = []
+    for lang in dataset.languages:
+        if year == 2026 and lang not in LANGUAGES:
+            foreign.append(lang)
     if foreign:
         allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"
         raise ConfigError("submit", str(file), allowed)
@@ -120,14 +137,18 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     """
     if file is None:
         return []
-    year, pool = submission_year(dataset), [source.id for source in dataset.sources]
-    ranked = {claim.id: run.sources(claim.id, SUBMITTED) for claim in dataset.claims}
+    year = submission_year(dataset)
+    pool = [source.id for source in dataset.sources]
+    ranked = {}
+    for claim in dataset.claims:
+        ranked[claim.id] = run.sources(claim.id, SUBMITTED)
     full_run = Run.from_lists(
         {claim: _filled_up(own, pool) for claim, own in ranked.items()}, pool=run.pool
     )
     sources = lab_source_ids(dataset)
     known = set(sources.values())
-    paths, parts = [], []
+    paths = []
+    parts = []
     with tempfile.TemporaryDirectory() as folder:
         for name, ids in lab_ids(dataset, year).items():
             paths.append(Path(folder, name))

@@ -148,12 +148,15 @@ def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
             chosen_name = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in folders:
-            title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen_name
+            title = f"{front}{epoch.name}"
+            is_chosen = epoch.name == chosen_name
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     for number, checkpoint in enumerate(checkpoints):
         if any(checkpoint.name == earlier.name for earlier in checkpoints[:number]):
             raise ConfigError(
-                "checkpoint", checkpoint.path, f"one checkpoint of the name {checkpoint.name}"
+                "checkpoint",
+                checkpoint.path,
+                f"one checkpoint of the name {checkpoint.name}",
             )
     return checkpoints
 
@@ -162,7 +165,7 @@ def plan_rows(
     systems: Systems,
     staged: Systems,
     checkpoints: Sequence[Checkpoint],
-    read_as: DenseNode,
+    read_as: DenseNode | None = None,
     *,
     routes: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
@@ -209,10 +212,11 @@ def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
     `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
     of these; `epoch-*` stands for all names that begin so.
     """
-    names = [
-        {row.system.name, *((CHOSEN, f"{CHOSEN}{row.suffix}") if row.is_chosen else ())}
-        for row in plans
-    ]
+    names = []
+    for row in plans:
+        names.append(
+            {row.system.name, *((CHOSEN, f"{CHOSEN}{row.suffix}") if row.is_chosen else ())}
+        )
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
             all_names = dict.fromkeys(row.system.name for row in plans)
@@ -247,7 +251,9 @@ def _varied(system: System, key: str, value: Any) -> System:
     nodes = list(system.first.walk())
     if not any(_with_setting(node, path, value) for node in nodes):
         keys = dict.fromkeys(["depth", *(key for node in nodes for key in _keys(node))])
-        names = [f"{RETRIEVE}.{name}" for name in keys]
+        names = []
+        for name in keys:
+            names.append(f"{RETRIEVE}.{name}")
         allowed = f"{did_you_mean(key, names)}allowed: {', '.join(names)}"
         raise ConfigError("vary", key, "", f"{key!r} is not allowed; {allowed}")
     first = _rebuild(
@@ -260,7 +266,9 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
     stages = system.stages
     number, _, path = path.partition(".")
     if not (is_digits(number) and 1 <= int(number) <= len(stages) and path):
-        keys = [f"{STAGES}.{n}.KEY" for n in range(1, len(stages) + 1)]
+        keys = []
+        for n in range(1, len(stages) + 1):
+            keys.append(f"{STAGES}.{n}.KEY")
         allowed = ", ".join(keys) or f"none: {system.name} has no stages"
         raise ConfigError("vary", key, allowed)
     position = int(number) - 1
@@ -279,8 +287,14 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
 def _keys(node: AnyNode) -> list[str]:
     if isinstance(node, OwnNode):
         return [spec.name for spec in fields(node.retriever) if spec.init]  # type: ignore[arg-type]
-    configs = [config for kind, _, config in _SETTINGS if isinstance(node, kind)]
-    keys = [spec.name for config in configs for spec in fields(config)]
+    configs = []
+    for kind, _, config in _SETTINGS:
+        if isinstance(node, kind):
+            configs.append(config)
+    keys = []
+    for config in configs:
+        for spec in fields(config):
+            keys.append(spec.name)
     return [SOURCES, *keys] if isinstance(node, BM25Node | DenseNode) else keys
 
 
@@ -306,13 +320,13 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
 def _rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
     """Rebuild a tree with every node changed, parts before the nodes that hold them."""
     if isinstance(node, HybridNode):
-        sparse, dense = _rebuild(node.sparse, change), _rebuild(node.dense, change)
+        sparse = _rebuild(node.sparse, change)
+        dense = _rebuild(node.dense, change)
         node = replace(node, sparse=sparse, dense=dense)
     elif isinstance(node, RouteNode):
-        routes = {
-            language: tuple(_rebuild(part, change) for part in parts)
-            for language, parts in node.routes.items()
-        }
+        routes = {}
+        for language, parts in node.routes.items():
+            routes[language] = tuple(_rebuild(part, change) for part in parts)
         node = replace(node, routes=routes)
     return change(node)
 
@@ -320,7 +334,9 @@ def _rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
 def _with_own_setting(node: OwnNode, key: str, value: Any) -> OwnNode | None:
     if key not in _keys(node):
         return None
-    settings = {name: as_plain(getattr(node.retriever, name)) for name in _keys(node)}
+    settings = {}
+    for name in _keys(node):
+        settings[name] = as_plain(getattr(node.retriever, name))
     retriever = make(type(node.retriever), {**settings, key: value}, f"vary {RETRIEVE}.")
     grid = tuple((name, values) for name, values in node.grid if name != key)
     return replace(node, retriever=retriever, grid=grid)

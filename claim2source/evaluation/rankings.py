@@ -58,7 +58,9 @@ def read_ranking(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Ru
     if is_sentence_transformer(ranking):
         return Dense(ranking).index(dataset.sources).search(dataset.claims, DEPTH)
     if isinstance(ranking, str | Path):
-        golds = {claim: dataset.qrels.golds(claim) for claim in dataset.qrels.claim_ids}
+        golds = {}
+        for claim in dataset.qrels.claim_ids:
+            golds[claim] = dataset.qrels.golds(claim)
         run = named_as(read_run(ranking), golds).run
     elif isinstance(ranking, Mapping) and _is_scores(ranking):
         run = run_from_scores(ranking, name)

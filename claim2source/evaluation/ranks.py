@@ -27,7 +27,9 @@ _UNCUT = "mrr@1000000"
 
 
 def first_ranks(
-    run: Run, qrels: Qrels, claim_ids: Sequence[str] | None = None
+    run: Run,
+    qrels: Qrels,
+    claim_ids: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Return claim ids and the rank of each one's first gold, [claims] float64, inf if absent.
 
@@ -48,7 +50,9 @@ def rank_bucket(rank: float) -> str:
 def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str, int]]:
     """Count claims by bucket before and bucket after, for two systems' ranks of the same claims."""
     names = (*BUCKETS, NOT_FOUND)
-    changes = {name: dict.fromkeys(names, 0) for name in names}
+    changes = {}
+    for name in names:
+        changes[name] = dict.fromkeys(names, 0)
     for first, second in zip(before, after, strict=True):
         changes[rank_bucket(first)][rank_bucket(second)] += 1
     return changes
@@ -80,8 +84,9 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
     if not judged:
         return {}
     old, new = (first_ranks(run, dataset.qrels, judged)[1] for run in (before, after))
-    moves = {
-        lang: Moves(
+    moves = {}
+    for lang, mine in language_masks(dataset.claims, judged).items():
+        moves[lang] = Moves(
             claims=int(mine.sum()),
             ceiling=float((old[mine] <= depth).mean()),
             promoted=int((new < old)[mine].sum()),
@@ -89,8 +94,6 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
             to_first=int(((new == 1) & (old > 1))[mine].sum()),
             from_first=int(((new > 1) & (old == 1))[mine].sum()),
         )
-        for lang, mine in language_masks(dataset.claims, judged).items()
-    }
     claims, ceilings, *counts = zip(*map(astuple, moves.values()), strict=True)
     moves[MACRO] = Moves(sum(claims), sum(ceilings) / len(ceilings), *map(sum, counts))
     return moves
@@ -99,11 +102,10 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
 def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTable:
     """Tabulate the moves of stages: name -> (depth, language -> moves)."""
     columns = "stage depth language claims ceiling promoted demoted to-first from-first".split()
-    rows: list[list[Cell]] = [
-        [name, depth, language, *astuple(move)]
-        for name, (depth, moves) in stages.items()
-        for language, move in moves.items()
-    ]
+    rows: list[list[Cell]] = []
+    for name, (depth, moves) in stages.items():
+        for language, move in moves.items():
+            rows.append([name, depth, language, *astuple(move)])
     return TextTable(columns, rows, numeric=[False, True, False, *[True] * 6])
 
 
@@ -114,9 +116,13 @@ def verifier_note(result: Result, moves: Moves | None) -> str | None:
     """
     if not result.details:
         return None
-    polls = [detail for detail in result.details.values() if detail.get("asks")]
+    polls = []
+    for detail in result.details.values():
+        if detail.get("asks"):
+            polls.append(detail)
     asks, tokens = (int(sum(poll[key] for poll in polls)) for key in ("asks", "tokens"))
-    claims, share = len(result.run.claim_ids), len(polls) / max(len(result.run.claim_ids), 1)
+    claims = len(result.run.claim_ids)
+    share = len(polls) / max(len(result.run.claim_ids), 1)
     promoted, demoted = (moves.promoted, moves.demoted) if moves is not None else (0, 0)
     price = f", {tokens / promoted:.0f} tokens for each" if promoted else ""
     return (

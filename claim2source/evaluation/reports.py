@@ -109,7 +109,9 @@ class LoadedSystem:
         Raises `InputError` if a link leads out of the report's folder.
         """
         folder = self.report_folder / self.report.runs
-        files = {lang: folder / f"{lang}.trec" for lang in self.report.languages}
+        files = {}
+        for lang in self.report.languages:
+            files[lang] = folder / f"{lang}.trec"
         present = {lang: path for lang, path in files.items() if path.is_file()}
         for path in present.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
@@ -136,10 +138,8 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     loaded = []
     for front, folder in zip(distinct_ends([*paths]), paths.values(), strict=True):
         report = Report.read(folder)
-        loaded += [
-            (front, LoadedSystem(system, folder, report.dataset, report.split))
-            for system in report.scored
-        ]
+        for system in report.scored:
+            loaded.append((front, LoadedSystem(system, folder, report.dataset, report.split)))
     counts = Counter(system.name for _, system in loaded)
     systems = [
         replace(system, alias=f"{front}/{system.name}") if counts[system.name] > 1 else system
@@ -161,22 +161,29 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
         ends = [folder.parts[: -length - 1 : -1] for folder in folders]  # the last part first
         if len(set(ends)) == len(ends):
             break
-    is_shared = [len(set(column)) == 1 for column in zip_longest(*ends)]
-    differing = [
-        [part for part, skip in zip(end, is_shared, strict=False) if not skip] for end in ends
-    ]
+    is_shared = []
+    for column in zip_longest(*ends):
+        is_shared.append(len(set(column)) == 1)
+    differing = []
+    for end in ends:
+        differing.append([part for part, skip in zip(end, is_shared, strict=False) if not skip])
     return [str(Path(*reversed(parts))) for parts in differing]
 
 
 def join_runs(files: Sequence[Path]) -> Run:
     """Read several files of ranked lists, each of other claims, as one run."""
-    rows = [row for file in files for row in read_run(file).run]
+    rows = []
+    for file in files:
+        for row in read_run(file).run:
+            rows.append(row)
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
 
 
 def common_data(
-    systems: Sequence[LoadedSystem], dataset: str | None = None, split: str | None = None
+    systems: Sequence[LoadedSystem],
+    dataset: str | None = None,
+    split: str | None = None,
 ) -> tuple[str, str]:
     """Return the data set and split given, else those that all the reports name.
 
@@ -200,7 +207,10 @@ def _common(key: str, values: Sequence[tuple[str, str]]) -> str:
     names: dict[str, list[str]] = {}
     for value, system in values:
         # Two spellings of a path, or a path and a name, are one data set.
-        folders = [name for name in names if key == "dataset" and _one_folder(name, value)]
+        folders = []
+        for name in names:
+            if key == "dataset" and _one_folder(name, value):
+                folders.append(name)
         names.setdefault(folders[0] if folders else value, []).append(system)
     if len(names) != 1:
         values_text = "; ".join(f"{value!r} ({listed(own)})" for value, own in names.items())
@@ -254,9 +264,10 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     Raises `InputError` if a language's file is missing, and `UserError` if it is of another
     split: it has claims that `dataset` does not have and lacks some that are judged.
     """
-    languages = [
-        lang for lang in system.report.languages if primary_language(lang) in dataset.languages
-    ]
+    languages = []
+    for lang in system.report.languages:
+        if primary_language(lang) in dataset.languages:
+            languages.append(lang)
     if absent := [lang for lang in languages if lang not in system.runs]:
         require_rankings(system.report_folder)
         raise InputError(
@@ -264,7 +275,9 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
         )
     run = join_runs([system.runs[lang] for lang in languages])
     met = coverage(run, dataset.qrels, system.name)
-    ids = {claim.id for claim in dataset.claims}
+    ids = set()
+    for claim in dataset.claims:
+        ids.add(claim.id)
     strangers = sum(claim not in ids for claim in run.claim_ids)
     if strangers and met.missing:
         raise UserError(

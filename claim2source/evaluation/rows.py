@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
+from claim2source.core.progress import track
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.run import Result, Run
@@ -32,7 +33,7 @@ from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.plan import RowPlan, row_name
 from claim2source.evaluation.ranks import gold_moves, moves_table, verifier_note
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.views import report_parts, write_markdown
+from claim2source.evaluation.views import report_parts, write_report
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.models.trained_on import TrainedOn
@@ -63,23 +64,27 @@ _ADVICE = "remedy the reason and run the same command again; finished rows are k
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SystemRow:
     """System's scores over one claim form: a scored system for each stage, by row name.
 
-    The last one is the whole system and has the row's name; the others add the stage's. `notes`
-    say what stages did; `parts` tabulate it, of a row that was read from its folder none.
+    The last one is the whole system and has the row's name; the others, if any, add the stage's.
+    `notes` say what stages did; `parts` tabulate it, of a row that was read from its folder none.
     """
 
     plan: RowPlan
     form: ClaimForm
-    stages: Mapping[str, ScoredSystem]
+    stages: dict[str, ScoredSystem]
     notes: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
     def name(self) -> str:
         """Name the whole system over this claim form."""
-        return row_name(self.plan.system.name, self.form)
+        return next(reversed(self.stages))
+
+    @property
+    def whole(self) -> ScoredSystem:
+        return self.stages[self.name]
 
     @property
     def tested(self) -> list[str]:
@@ -87,15 +92,50 @@ class Row:
         return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
+# A row, of rumours with verdicts.
+Made = TypeVar("Made", bound=SystemRow)
+
+
 def by_model(plans: Sequence[RowPlan]) -> list[int]:
     """Order systems so that those of one dense model are together: it is loaded once."""
-    models = [repr(plan.system.first.main_model or plan.system.name) for plan in plans]
+    models = []
+    for plan in plans:
+        models.append(repr(plan.system.first.main_model or plan.system.name))
     return sorted(range(len(plans)), key=lambda number: models.index(models[number]))
 
 
-def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
+def run_rows(
+    plans: Sequence[RowPlan],
+    run: Callable[[RowPlan], Made],
+    runtime: SystemRuntime,
+    *,
+    raise_errors: bool = False,
+) -> tuple[list[Made], list[NotRun]]:
+    """Make the rows of planned systems by `run`; list those that fail as not run.
+
+    Rows are in the order of the plans. The first failure is raised instead if `raise_errors`.
+    """
+    rows: dict[int, Made] = {}
+    failed: dict[int, NotRun] = {}
+    for number in track(by_model(plans), "systems", len(plans)):
+        plan = plans[number]
+        try:
+            rows[number] = run(plan)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+            if raise_errors:
+                raise
+            form = failed_form(plan.system, runtime, plan.form)
+            failed[number] = not_run_row(plan.system, form, error)
+    made = [rows[number] for number in sorted(rows)]
+    return made, [failed[number] for number in sorted(failed)]
+
+
+def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> SystemRow:
     """Run a system over its claim form, and score each of its stages."""
-    system, dataset, rewrites = plan.system, runner.reported, runner.settings.rewrites
+    system = plan.system
+    dataset = runner.reported
+    rewrites = runner.settings.rewrites
     if rewrites:  # another text of the reported claims; settings are chosen without it
         form = system.choose_form(plan.form, runner.runtime)
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
@@ -105,7 +145,8 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
         scoring = replace(scoring, seen_golds=runner.choosing_claims(system).trained_golds)
     except UserError:
         pass  # its training's claims are not here
-    row, last = row_name(system.name, result.form), len(results) - 1
+    row = row_name(system.name, result.form)
+    last = len(results) - 1
     stage_names = _stage_names(system, results)
     stages = [stage.stage for stage in system.stages]
     scored = {}
@@ -122,16 +163,15 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
         scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
     parts += _versions(system.stages, stage_names[1:], results, dataset, runner.runtime)
-    return Row(plan, result.form, scored, tuple(notes), tuple(parts))
+    return SystemRow(plan, result.form, scored, tuple(notes), tuple(parts))
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
-    names = [
-        f"{number}. {result.name}" + (" (simulated)" if number > real else "")
-        for number, result in enumerate(results)
-    ]
+    names = []
+    for number, result in enumerate(results):
+        names.append(f"{number}. {result.name}" + (" (simulated)" if number > real else ""))
     return [FIRST_STAGE, *names[1:]]
 
 
@@ -141,16 +181,20 @@ def _first_simulated(system: System) -> int:
 
 
 def _fill_report(
-    report: SystemReport, plan: RowPlan, result: SystemResult, number: int, runner: SystemRunner
+    report: SystemReport,
+    plan: RowPlan,
+    result: SystemResult,
+    number: int,
+    runner: SystemRunner,
 ) -> SystemReport:
-    system, checkpoint = plan.system, plan.checkpoint
+    system = plan.system
+    checkpoint = plan.checkpoint
     model = system.full_label(number)
     if number == len(system.stages):
-        parts = [
-            row_name(part.name, part.choose_form(result.form, runner.runtime))
-            for part in system.first.parts
-            if part.name
-        ]
+        parts = []
+        for part in system.first.parts:
+            if part.name:
+                parts.append(row_name(part.name, part.choose_form(result.form, runner.runtime)))
         report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
@@ -185,11 +229,16 @@ def _without_unset(value: Any) -> Any:
 
 
 def _stage_details(
-    stages: Sequence[Stage], names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
+    stages: Sequence[Stage],
+    names: Sequence[str],
+    results: Sequence[StageResult],
+    dataset: Dataset,
 ) -> tuple[list[str], list[Part]]:
-    notes, moves = list[str](), {}
+    notes = list[str]()
+    moves = {}
     for number, (name, stage) in enumerate(zip(names, stages, strict=True)):
-        before, after = results[number].result, results[number + 1].result
+        before = results[number].result
+        after = results[number + 1].result
         depth = getattr(stage, "depth", 0)
         counts = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, counts
@@ -209,11 +258,15 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
-    failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
+    failed = []
+    for reason, count in result.failure_counts().items():
+        failed.append(f"{reason} ({count})")
     if failed:
         kind = "unusable answers" if result.details else "pairs without a score"
         lines.append(f"{name}: {kind}: {'; '.join(failed[:3])}.")
-    lines += [f"{name}: {count.note}." for count in result.thinking if count.note]
+    for thinking in result.thinking:
+        if thinking.note:
+            lines.append(f"{name}: {thinking.note}.")
     share = share_asked(result)
     if share < 1:
         lines.append(
@@ -253,24 +306,31 @@ def _versions(
         return []
     longest = max(map(len, scores.values()))
     columns = ["stage", "language", f"mean {MAIN_METRIC}", "SD"]
-    rows: list[list[Cell]] = [
-        [
-            *key,
-            statistics.mean(values),
-            statistics.stdev(values),
-            *values,
-            *[None] * (longest - len(values)),
-        ]
-        for key, values in scores.items()
-    ]
-    numbers = [f"version {number + 1}" for number in range(longest)]
+    rows: list[list[Cell]] = []
+    for key, values in scores.items():
+        rows.append(
+            [
+                *key,
+                statistics.mean(values),
+                statistics.stdev(values),
+                *values,
+                *[None] * (longest - len(values)),
+            ]
+        )
+    numbers = []
+    for number in range(longest):
+        numbers.append(f"version {number + 1}")
     head = "Stages that were asked several times, and each version alone:"
     return [head, TextTable([*columns, *numbers], rows)]
 
 
 def read_or_run(
-    out: Path, plan: RowPlan, runner: SystemRunner, scoring: Scoring, program: str
-) -> Row:
+    out: Path,
+    plan: RowPlan,
+    runner: SystemRunner,
+    scoring: Scoring,
+    program: str,
+) -> SystemRow:
     """Read a row from its folder in `out` if its key is the same, else make and write it."""
     form = plan.system.choose_form(plan.form, runner.runtime)
     folder = out / row_name(plan.system.name, form)
@@ -278,64 +338,97 @@ def read_or_run(
     row = _read_row(plan, form, folder, key, runner.reported.languages)
     if row is not None:
         # An older version may have written them otherwise.
-        write_submissions(row.stages[row.name].run, runner.reported, folder)
+        write_submissions(row.whole.run, runner.reported, folder)
     else:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(plan, runner, scoring)
-        keyed = {name: stage.with_report(key=key) for name, stage in row.stages.items()}
+        keyed = {}
+        for name, stage in row.stages.items():
+            keyed[name] = stage.with_report(key=key)
         row = replace(row, stages=keyed)
         trained_on = plan.system.trained_on(runner.settings.dataset)
         _write_row(row, runner.reported, folder, runner.settings.dataset, program, trained_on)
-    within = {
-        name: stage.with_report(runs=f"{folder.name}/{stage.report.runs}")
-        for name, stage in row.stages.items()
-    }
+    within = {}
+    for name, stage in row.stages.items():
+        within[name] = stage.with_report(runs=f"{folder.name}/{stage.report.runs}")
     return replace(row, stages=within)
 
 
 def _write_row(
-    row: Row, dataset: Dataset, folder: Path, name: str, program: str, trained_on: TrainedOn
+    row: SystemRow,
+    dataset: Dataset,
+    folder: Path,
+    name: str,
+    program: str,
+    trained_on: TrainedOn,
 ) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report.
 
     Beside the runs stands what the system was trained on.
     """
-    for scored in row.stages.values():
-        write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
-    write_submissions(row.stages[row.name].run, dataset, folder)
-    runs = {stage: scored.run for stage, scored in row.stages.items()}
+    runs = write_row_runs(row, dataset, folder, trained_on)
+    write_submissions(row.whole.run, dataset, folder)
     trace_page(runs, dataset, folder / PAGE, title=f"{Path(name).name}, {dataset.split}")
     report = make_report(dataset, row.stages, row.name, name=name, program=program)
-    report = with_missing_notes(report, {row.name: row.stages[row.name]}, dataset)
+    report = with_missing_notes(report, {row.name: row.whole}, dataset)
     report = replace(report, notes=(*report.notes, *row.notes))
-    write_markdown(folder, row.name, [*report_parts(report), *row.parts])
-    report.write(folder)
+    write_report(report, folder, row.name, [*report_parts(report), *row.parts])
+
+
+def write_row_runs(
+    row: SystemRow,
+    dataset: Dataset,
+    folder: Path,
+    trained_on: TrainedOn,
+) -> dict[str, Run]:
+    """Write the run of each stage, beside what the system was trained on; return the runs."""
+    runs: dict[str, Run] = {}
+    for name, scored in row.stages.items():
+        write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
+        runs[name] = scored.run
+    return runs
 
 
 def _read_row(
-    plan: RowPlan, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
-) -> Row | None:
+    plan: RowPlan,
+    form: ClaimForm,
+    folder: Path,
+    key: str,
+    languages: Sequence[str],
+) -> SystemRow | None:
     """Read a finished row; None if its key differs or a file is missing."""
     try:
         report = Report.read(folder)
         stages = {}
         for name, system in report.systems.items():
-            runs = [folder / system.runs / f"{lang}.trec" for lang in languages]
+            runs = []
+            for lang in languages:
+                runs.append(folder / system.runs / f"{lang}.trec")
             if system.key != key or not all(run.is_file() for run in runs):
                 return None
             # Not by the report's languages: a split without judgements has scores of none.
             stages[name] = ScoredSystem(system, join_runs(runs))
     except InputError:
         return None
-    return Row(plan, form, stages, report.notes) if stages else None
+    return SystemRow(plan, form, stages, report.notes) if stages else None
 
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    data, settings = runner.reported, runner.settings
-    dense = [model.name for model in system.dense_models]
-    runs = [node.run for node in system.first.walk() if isinstance(node, RunNode)]
-    files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
+    data = runner.reported
+    settings = runner.settings
+    dense = []
+    for model in system.dense_models:
+        dense.append(model.name)
+    runs = []
+    for node in system.first.walk():
+        if isinstance(node, RunNode):
+            runs.append(node.run)
+    files = []
+    for run in runs:
+        for path in (*run.files.values(), run.selections):
+            if path:
+                files.append(path)
     parts: dict[str, Any] = {
         "format": _FORMAT,
         "system": system.settings,
@@ -364,7 +457,9 @@ def _model_identity(model: str) -> Mapping[str, Any] | None:
     if not folder.is_dir():
         return None
     # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
-    states = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*"))}
+    states = {}
+    for path in sorted(folder.rglob("*")):
+        states[str(path.relative_to(folder))] = path.stat()
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
 
@@ -377,7 +472,9 @@ def failed_form(system: System, runtime: SystemRuntime, form: ClaimForm | None =
 
 
 def not_run_row(
-    system: System, form: ClaimForm, error: UserError | MemoryError | RuntimeError
+    system: System,
+    form: ClaimForm,
+    error: UserError | MemoryError | RuntimeError,
 ) -> NotRun:
     """Describe a system that raised `error`: the reason and a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
@@ -438,6 +535,9 @@ def _failed_in(node: AnyNode, error: UserError) -> bool:
     if node.unsupported is not None and str(error) == node.unsupported:
         return True
     if isinstance(node, RunNode) and isinstance(error, InputError):
-        files = {str(path) for path in (*node.run.files.values(), node.run.selections) if path}
+        files = set()
+        for path in (*node.run.files.values(), node.run.selections):
+            if path:
+                files.add(str(path))
         return error.problems[0].file in files
     return isinstance(node, DenseNode) and error.model == node.model.name

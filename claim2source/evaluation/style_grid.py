@@ -13,10 +13,16 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
-from claim2source.evaluation.evaluate import ScoredSystem, Scoring, run_tests, score_system
+from claim2source.evaluation.evaluate import (
+    ScoredSystem,
+    Scoring,
+    run_tests,
+    score_system,
+    with_scores,
+)
 from claim2source.evaluation.files import write_runs, write_submissions
 from claim2source.evaluation.published.scores import with_published
-from claim2source.evaluation.rows import Row, not_run_row
+from claim2source.evaluation.rows import SystemRow, not_run_row
 from claim2source.evaluation.style_tables import (
     BY_RULES,
     CLAIM,
@@ -29,8 +35,8 @@ from claim2source.evaluation.style_tables import (
 )
 from claim2source.evaluation.views import write_markdown
 from claim2source.metrics import metrics as scoring
-from claim2source.metrics.families import Family, score_intervals, tests_parts
-from claim2source.metrics.metrics import Scores, language_table, macro
+from claim2source.metrics.families import Family, tests_parts
+from claim2source.metrics.metrics import Scores
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.system import SystemResult, SystemRunner
@@ -112,7 +118,8 @@ class StyleViews:
             name: style_texts(STYLES[name], dataset, read, options.texts)
             for name in options.rewritten
         }
-        claims, sources = {CLAIM: [dataset.claims]}, {SOURCE: [dataset.sources]}
+        claims = {CLAIM: [dataset.claims]}
+        sources = {SOURCE: [dataset.sources]}
         for name, style in texts.items():
             if name in CLAIM_STYLES:
                 claims[name] = [with_claim_texts(dataset.claims, v, form) for v in style.versions]
@@ -140,7 +147,7 @@ class StyleViews:
 
 def add_styles(
     report: Report,
-    rows: Sequence[Row],
+    rows: Sequence[SystemRow],
     runner: SystemRunner,
     options: StyleOptions,
     settings: Scoring,
@@ -153,7 +160,9 @@ def add_styles(
     shown, and the tables for W&B.
     """
     grids = _run_grids(rows, runner, options, settings, out)
-    systems = {name: cell.report for name, cell in grids.cells.items()}
+    systems = {}
+    for name, cell in grids.cells.items():
+        systems[name] = cell.report
     report = replace(
         report,
         systems={**report.systems, **systems},
@@ -169,7 +178,9 @@ def add_styles(
     parts: list[Part] = [*grids.notes, *grid_parts(grid, wide=True)]
     parts += tests_parts(grid.report.tests, MAIN_METRIC)
     write_markdown(out / FOLDER, title, parts)
-    tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
+    tables = {}
+    for name, table in grid_tables(grid).items():
+        tables[f"styles {name}"] = table
     return report, ["Styles:", *grids.notes, *grid_parts(grid)], tables
 
 
@@ -184,7 +195,7 @@ class _Grids:
 
 
 def _run_grids(
-    rows: Sequence[Row],
+    rows: Sequence[SystemRow],
     runner: SystemRunner,
     options: StyleOptions,
     settings: Scoring,
@@ -219,7 +230,10 @@ def _run_grids(
 
 
 def _write_cells(
-    cells: Mapping[str, ScoredSystem], row: Row, runner: SystemRunner, out: Path
+    cells: Mapping[str, ScoredSystem],
+    row: SystemRow,
+    runner: SystemRunner,
+    out: Path,
 ) -> None:
     """Write the runs and submissions of cells that have a run."""
     trained_on = row.plan.system.trained_on(runner.settings.dataset)
@@ -231,7 +245,11 @@ def _write_cells(
 
 
 def _with_tests(
-    report: Report, rows: Sequence[Row], grids: _Grids, dataset: Dataset, settings: Scoring
+    report: Report,
+    rows: Sequence[SystemRow],
+    grids: _Grids,
+    dataset: Dataset,
+    settings: Scoring,
 ) -> Report:
     """Add the tests of cells against S0C0, and the papers' cells beside ours."""
     scored: dict[str, ScoredSystem] = {}
@@ -247,14 +265,15 @@ def _with_tests(
     return replace(report, tests=(*report.tests, *tests))
 
 
-def _has_grid(row: Row) -> bool:
+def _has_grid(row: SystemRow) -> bool:
     is_reranked = row.plan.checkpoint is not None and bool(row.plan.system.stages)
     return row.plan.varied is None and not is_reranked
 
 
-def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
+def _reads_originals(row: SystemRow, runtime: SystemRuntime) -> bool:
     """Whether originals of foreign claims are rewritten; `UserError` if parts differ."""
-    first, form = row.plan.system.first, row.plan.system.claims or row.form
+    first = row.plan.system.first
+    form = row.plan.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
     if len({part.choose_form(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
@@ -262,7 +281,7 @@ def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
 
 
 def _cell(
-    row: Row,
+    row: SystemRow,
     views: StyleViews,
     claims: str,
     sources: str,
@@ -271,7 +290,8 @@ def _cell(
     settings: Scoring,
 ) -> ScoredSystem:
     """Run and score a cell; a claim with several versions has the mean of its scores."""
-    dataset, system = runner.reported, row.plan.system
+    dataset = runner.reported
+    system = row.plan.system
     name = cell_name(row.name, claims, sources)
     results = []
     for source_version in views.sources[sources]:
@@ -291,7 +311,7 @@ def _cell(
     # Of several versions there is no one run; without golds it is the first one's.
     has_run = len(results) == 1 or scored.scores is None
     scored = scored.with_report(
-        model=row.stages[row.name].report.model,
+        model=row.whole.report.model,
         style=style,
         cost=_joint_cost(results),
         failures=failures,
@@ -305,7 +325,8 @@ def _cell(
 
 def _joint_cost(results: Sequence[SystemResult]) -> SystemCost:
     """Sum the costs of a cell's versions."""
-    cost, from_store = Cost(), True
+    cost = Cost()
+    from_store = True
     for result in results:
         cost += result.cost
         from_store = from_store and all(stage.result.stored for stage in result.stages)
@@ -325,10 +346,4 @@ def _with_mean(
         run = other.result.run
         versions.append(scoring.evaluate(run, dataset.qrels, settings.metrics, first.claim_ids))
     scores = mean_scores(versions)
-    languages = language_table(scores, dataset.claims)
-    scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
-    if not settings.repeats:
-        return scored
-    repeats, seed = settings.repeats, settings.seed
-    bounds = score_intervals(scores, dataset, settings.bounded, repeats, seed)
-    return scored.with_report(intervals=bounds)
+    return with_scores(scored, scores, dataset, settings)

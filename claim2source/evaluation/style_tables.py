@@ -85,14 +85,19 @@ class StyleGrid:
         sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
         retrievers = []
         for name in dict.fromkeys(cell.rpartition(".")[0] for cell in cells):
-            wanted = {cell_name(name, c, s) for c in claims for s in sources}
+            wanted = set()
+            for c in claims:
+                for s in sources:
+                    wanted.add(cell_name(name, c, s))
             if wanted <= cells.keys():
                 retrievers.append(name)
         if not retrievers:
             return None
         tests = []
         for test in report.tests:
-            tested = {comparison.system for comparison in test.comparisons}
+            tested = set()
+            for comparison in test.comparisons:
+                tested.add(comparison.system)
             if tested <= cells.keys():
                 tests.append(test)
         styled = replace(report, systems=cells, tests=tuple(tests))
@@ -109,7 +114,9 @@ class StyleGrid:
     @property
     def note(self) -> str:
         """Name the styles, and say where rules made their texts."""
-        styles = [f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)]
+        styles = []
+        for style in (*self.sources, *self.claims):
+            styles.append(f"{style} {STYLES[style].what}")
         note = f"Sources S and claims C: {', '.join(styles)}."
         if any(BY_RULES in system.style for system in self.report.systems.values()):
             note += " Texts by rules, which do not tell how a language model would write."
@@ -121,9 +128,15 @@ class StyleGrid:
         Of equal cells the first is the best.
         """
         pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
-        names = [cell_name(retriever, *pair) for pair in pairs]
-        reports = [self.report.systems[name] for name in names]
-        values = [float(report.table[language][MAIN_METRIC]) for report in reports]
+        names = []
+        for pair in pairs:
+            names.append(cell_name(retriever, *pair))
+        reports = []
+        for name in names:
+            reports.append(self.report.systems[name])
+        values = []
+        for report in reports:
+            values.append(float(report.table[language][MAIN_METRIC]))
         best = values.index(max(values))
         # The 2025 paper's cells are of English claims.
         english = "en" if len(self.languages) > 1 else MACRO
@@ -174,8 +187,13 @@ def _published(report: SystemReport) -> PublishedScore | None:
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
     if not languages:
         return report
-    wanted = {primary_language(language) for language in languages}
-    tables = {lang: row for lang, row in report.languages.items() if lang in wanted}
+    wanted = set()
+    for language in languages:
+        wanted.add(primary_language(language))
+    tables = {}
+    for lang, row in report.languages.items():
+        if lang in wanted:
+            tables[lang] = row
     return replace(report, languages=tables, macro=macro(tables) if tables else {})
 
 
@@ -187,7 +205,9 @@ def mean_scores(parts: Sequence[Scores]) -> Scores:
     if len({part.claim_ids for part in parts}) != 1:
         raise ValueError("versions must have the same claims")
     metrics = parts[0].values
-    means = {metric: np.mean([part[metric] for part in parts], axis=0) for metric in metrics}
+    means = {}
+    for metric in metrics:
+        means[metric] = np.mean([part[metric] for part in parts], axis=0)
     return Scores(parts[0].claim_ids, means)
 
 
@@ -201,18 +221,27 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     for language in grid.languages:
         title = "macro average" if language == MACRO else f"{language} claims"
         parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
-        rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
+        rows = {}
+        for retriever in grid.retrievers:
+            rows[retriever] = grid.row(retriever, language)
         parts.append(_best_table(rows))
-        parts += [_cells_table(rows, sources) for sources in blocks]
+        for sources in blocks:
+            parts.append(_cells_table(rows, sources))
     return [*parts, grid.note, LEGEND, *_published_notes(grid)]
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
     """Name the tables of a grid: of the best cells and of all, by language."""
-    tables = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
+    tables = []
+    for part in grid_parts(grid, wide=True):
+        if isinstance(part, TextTable):
+            tables.append(part)
     if not tables:  # no cell has scores
         return {}
-    kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
+    kinds = []
+    for lang in grid.languages:
+        for kind in ("best", "grid"):
+            kinds.append(f"{kind} {lang}")
     return dict(zip(kinds, tables, strict=True))
 
 
@@ -234,8 +263,13 @@ def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str])
     lines: list[list[str]] = []
     names: list[str] = []
     for retriever, row in rows.items():
-        cells = [cell for cell in row if cell.sources in sources]
-        names = [cell.name for cell in cells]
+        cells = []
+        for cell in row:
+            if cell.sources in sources:
+                cells.append(cell)
+        names = []
+        for cell in cells:
+            names.append(cell.name)
         lines.append([retriever, *map(_ours, cells)])
         if any(cell.published is not None for cell in cells):
             lines.append(["  published", *(_published_text(cell, row[0]) for cell in cells)])
@@ -273,5 +307,7 @@ def _published_notes(grid: StyleGrid) -> list[str]:
             reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
     if not reasons:
         return [source]
-    notes = [f"{listed(cells)}: {reason}" for reason, cells in reasons.items()]
+    notes = []
+    for reason, cells in reasons.items():
+        notes.append(f"{listed(cells)}: {reason}")
     return [source, f"{_QUESTION}{'; '.join(notes)}."]

@@ -37,7 +37,9 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
     if report.notes:
         parts.append("\n".join(_wrap(note) for note in report.notes))
-    not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
+    not_run = []
+    for row in report.not_run:
+        not_run.append(f"{row.system} ({row.claims}): {row.reason}; {row.advice}")
     parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
     tables = {
         f"Tests of {MAIN_METRIC}, p after Holm within each family:": _tests(report),
@@ -76,9 +78,11 @@ def _scores(report: Report) -> TextTable | None:
     for system in scored:
         title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
         row: list[Cell] = [_short(title, 54 - 8 * len(by_language)), _short(system.claims, 10)]
-        row += [system.languages.get(language, {}).get(main) for language in by_language]
+        for language in by_language:
+            row.append(system.languages.get(language, {}).get(main))
         row += [system.macro[main], system.bounds(MACRO, main)]
-        row += [system.macro.get(metric) for metric in deep]
+        for metric in deep:
+            row.append(system.macro.get(metric))
         rows.append([*row, _seconds(system.cost)])
     columns = ["system", "claims", *by_language, f"{main} {MACRO}", "95 %", *deep, "seconds"]
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
@@ -95,7 +99,10 @@ def _seconds(cost: SystemCost | None) -> str | None:
 def _tests(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
     # Of several languages the macro average is shown; the files have each.
-    with_macro = {test.family for test in report.tests if test.average == MACRO}
+    with_macro = set()
+    for test in report.tests:
+        if test.average == MACRO:
+            with_macro.add(test.family)
     for family in report.tests:
         if family.average == "micro" and family.family in with_macro:
             continue
@@ -113,7 +120,8 @@ def _tests(report: Report) -> TextTable | None:
 def _published(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
     for cell in report.published:
-        name, column = _short(f"{cell.table}: {cell.row}", 44), _short(cell.column, 12)
+        name = _short(f"{cell.table}: {cell.row}", 44)
+        column = _short(cell.column, 12)
         unreliable = "?" if cell.unreliable else ""
         others = "" if cell.same_claims else "*"
         published = f"{cell.published:.{cell.digits}f}{unreliable}"
@@ -134,7 +142,8 @@ def _places(report: Report) -> TextTable | None:
 
 
 def _place_cells(place: Place) -> list[Cell]:
-    score, lead = f"{place.score:.4f}", f"{place.lead:+.4f}"
+    score = f"{place.score:.4f}"
+    lead = f"{place.lead:+.4f}"
     return [place.board, place.language, score, place.text, place.teams, lead]
 
 
@@ -163,7 +172,9 @@ def _first(table: TextTable) -> list[Part]:
 def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
     if not lines:
         return []
-    items = [f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}" for line in lines]
+    items = []
+    for line in lines:
+        items.append(f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}")
     remainder = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
     return ["\n".join([head, *map(_wrap, items[:_LINES]), *remainder])]
 

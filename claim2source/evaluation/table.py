@@ -11,7 +11,6 @@ from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
-from claim2source.core.progress import track
 from claim2source.core.records import DATASET_WANTED, Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import Part, render
@@ -32,17 +31,10 @@ from claim2source.evaluation.evaluate import (
 from claim2source.evaluation.files import require_submittable, submit
 from claim2source.evaluation.options import ChoosingOptions, EvaluationOptions
 from claim2source.evaluation.plan import RowPlan, list_checkpoints, over_forms, plan_rows
-from claim2source.evaluation.rows import (
-    Row,
-    by_model,
-    failed_form,
-    not_run_row,
-    read_or_run,
-    run_row,
-)
+from claim2source.evaluation.rows import SystemRow, read_or_run, run_row, run_rows
 from claim2source.evaluation.style_grid import StyleOptions, add_styles
 from claim2source.evaluation.summary import summary_parts
-from claim2source.evaluation.views import report_parts, report_tables, write_markdown
+from claim2source.evaluation.views import report_parts, report_tables, write_report
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
@@ -138,7 +130,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
                 require(is_unset, f"model.{spec.name}", value, allowed)
         has_both = self.styles is not None and self.rewrites is not None
         require(
-            not has_both, "rewrites", str(self.rewrites), "none with styles, which are other texts"
+            not has_both,
+            "rewrites",
+            str(self.rewrites),
+            "none with styles, which are other texts",
         )
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
@@ -150,9 +145,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     @property
     def scoring(self) -> Scoring:
         """Return the scoring: with intervals of MRR@5, or of all metrics that the user named."""
-        scored = [
-            metric for metric in self.metrics if (cutoff(metric) or self.deepest) <= self.deepest
-        ]
+        scored = []
+        for metric in self.metrics:
+            if (cutoff(metric) or self.deepest) <= self.deepest:
+                scored.append(metric)
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
@@ -177,13 +173,22 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
 @dataclass(frozen=True)
 class _Planned:
-    """Everything that is known before anything runs; `training` is that of the one run's folder."""
+    """Everything that is known before anything runs: what the rows are made and scored by.
 
-    dataset: Dataset
+    `training` is that of the one run's folder.
+    """
+
     plans: list[RowPlan]
+    runner: SystemRunner
+    scoring: Scoring
     training: TrainingReport | None
     notes: list[str]
-    rewrites: Mapping[str, str]
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there are tests: of MRR@5, on claims with a gold."""
+        has_golds = bool(self.runner.reported.golds)
+        return has_golds and self.scoring.repeats > 0 and MAIN_METRIC in self.scoring.metrics
 
 
 @with_local_models
@@ -194,27 +199,28 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     top `report.json` holds all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
-    planned = _plan(config)
-    dataset, scoring = planned.dataset, config.scoring
-    settings = RunSettings(
-        config.dataset,
-        ChoosingOn(train_split, config.val, config.lenient, config.rule),
-        planned.rewrites,
-        Store(config.store),
-        config.device,
-        config.deepest,
-        rewrites_file=str(config.rewrites) if config.rewrites else None,
+    planned = _plan(config, train_split)
+    runner = planned.runner
+    scoring = planned.scoring
+    rows, not_run = run_rows(
+        planned.plans,
+        lambda plan: read_or_run(config.out, plan, runner, scoring, PROGRAM),
+        runner.runtime,
     )
-    runner = SystemRunner(dataset, settings)
-    rows, not_run = _run_rows(planned.plans, runner, scoring, config.out)
     report = _make_report(rows, not_run, runner, planned.notes, config.dataset, PROGRAM)
     report = replace(report, training=planned.training)
-    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+    if planned.is_tested:
         families, untested = declared_families(rows)
-        scored = scored_rows(rows)
-        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+        report = add_tests(
+            report,
+            scored_rows(rows),
+            families,
+            runner.reported,
+            scoring.repeats,
+            scoring.seed,
+        )
         report = replace(report, notes=(*report.notes, *untested))
-    report, details = _write(config, report, rows, runner)
+    report, details = _write(config, report, rows, planned)
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {planned.plans[0].name} did not run: {report.not_run[0].reason}")
     if not rows:
@@ -223,9 +229,10 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     return f"{report.dataset}, {report.split}\n{summary}"
 
 
-def _plan(config: EvaluateConfig) -> _Planned:
+def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
     """Plan the rows; refuse what cannot be done before anything is run."""
-    training, plans = _training(config.checkpoint), config.plans()
+    training = _training(config.checkpoint)
+    plans = config.plans()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
     if config.styles is not None:
@@ -241,11 +248,20 @@ def _plan(config: EvaluateConfig) -> _Planned:
     if config.submit and any(plan.system.is_simulated for plan in plans):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
-    scored = config.scoring.metrics
-    deeper = [metric for metric in config.metrics if metric not in scored]
+    scoring = config.scoring
+    deeper = [metric for metric in config.metrics if metric not in scoring.metrics]
     if deeper:
         notes.append(f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}.")
-    return _Planned(dataset, plans, training, notes, rewrites)
+    settings = RunSettings(
+        config.dataset,
+        ChoosingOn(train_split, config.val, config.lenient, config.rule),
+        rewrites,
+        Store(config.store),
+        config.device,
+        config.deepest,
+        rewrites_file=str(config.rewrites) if config.rewrites else None,
+    )
+    return _Planned(plans, SystemRunner(dataset, settings), scoring, training, notes)
 
 
 def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str]:
@@ -259,28 +275,35 @@ def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str
 
 
 def _write(
-    config: EvaluateConfig, report: Report, rows: Sequence[Row], runner: SystemRunner
+    config: EvaluateConfig,
+    report: Report,
+    rows: Sequence[SystemRow],
+    planned: _Planned,
 ) -> tuple[Report, list[Part]]:
     """Write the report, with the grid of styles if it is wanted; return it and its details.
 
     Details are the parts that one row, the grid and a submission add to the report's own.
     """
-    parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
+    parts = report_parts(report, wide=True)
+    tables = report_tables(report, wide=True)
     details = list(rows[0].parts) if len(rows) == 1 else []
     if config.styles is not None:
         report, style_parts, grids = add_styles(
-            report, rows, runner, config.styles, config.scoring, config.out
+            report,
+            rows,
+            planned.runner,
+            config.styles,
+            planned.scoring,
+            config.out,
         )
         details += style_parts
         tables |= grids
     if rows:
-        whole = rows[0].stages[rows[0].name]
-        details += submit(config.submit, whole.run, runner.reported)
+        details += submit(config.submit, rows[0].whole.run, planned.runner.reported)
     title = f"{report.dataset}, {report.split}"
-    write_markdown(config.out, title, parts + details)
-    # Last: when it lies there, all that it names does too.
-    report.write(config.out)
-    program, values = Path(PROGRAM).stem, as_plain(config)
+    write_report(report, config.out, title, parts + details)
+    program = Path(PROGRAM).stem
+    values = as_plain(config)
     log_tables(config.wandb, tables, folder=config.out, program=program, config=values)
     return report, details
 
@@ -303,31 +326,8 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return None  # it has not ended, or an older version wrote it
 
 
-def _run_rows(
-    plans: Sequence[RowPlan], runner: SystemRunner, scoring: Scoring, out: Path | None = None
-) -> tuple[list[Row], list[NotRun]]:
-    """Run and score planned systems on one split; list those that fail as not run.
-
-    With `out` each row is written to a folder of it, and read from there if it was made alike.
-    """
-    rows: dict[int, Row] = {}
-    failed: dict[int, NotRun] = {}
-    for number in track(by_model(plans), "systems", len(plans)):
-        plan = plans[number]
-        try:
-            if out is None:
-                rows[number] = run_row(plan, runner, scoring)
-            else:
-                rows[number] = read_or_run(out, plan, runner, scoring, PROGRAM)
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = failed_form(plan.system, runner.runtime, plan.form)
-            failed[number] = not_run_row(plan.system, form, error)
-    return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
-
-
 def _make_report(
-    rows: Sequence[Row],
+    rows: Sequence[SystemRow],
     not_run: Sequence[NotRun],
     runner: SystemRunner,
     notes: Sequence[str],
@@ -339,7 +339,7 @@ def _make_report(
     on_chosen = [row for row in rows if row.plan.is_chosen]
     main = _main_row(rows, on_chosen, not_run)
     report = make_report(dataset, scored_rows(rows), main, name=name, program=program)
-    whole = {row.name: row.stages[row.name] for row in rows}
+    whole = {row.name: row.whole for row in rows}
     report = with_shared_note(report, [*whole])
     report = with_missing_notes(report, whole, dataset)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
@@ -347,9 +347,14 @@ def _make_report(
     report = with_depth_notes(report, with_stages, dataset)
     details = []
     for row in rows:
-        details += [f"{row.name}: {note}" for note in row.notes if note not in report.notes]
+        for note in row.notes:
+            if note not in report.notes:
+                details.append(f"{row.name}: {note}")
     checkpoints = {row.plan.checkpoint for row in on_chosen}
-    chosen_names = {checkpoint.name for checkpoint in checkpoints if checkpoint is not None}
+    chosen_names = set()
+    for checkpoint in checkpoints:
+        if checkpoint is not None:
+            chosen_names.add(checkpoint.name)
     return replace(
         report,
         chosen=chosen_names.pop() if len(chosen_names) == 1 else None,
@@ -359,12 +364,17 @@ def _make_report(
 
 
 def _main_row(
-    rows: Sequence[Row], on_chosen: Sequence[Row], not_run: Sequence[NotRun]
+    rows: Sequence[SystemRow],
+    on_chosen: Sequence[SystemRow],
+    not_run: Sequence[NotRun],
 ) -> str | None:
     """Name the only row, or the chosen checkpoint's own; None if there is none, or several."""
     if len(rows) == 1 and not not_run:
         return rows[0].name
-    own = [row.name for row in on_chosen if not row.plan.suffix]
+    own = []
+    for row in on_chosen:
+        if not row.plan.suffix:
+            own.append(row.name)
     return own[0] if len(own) == 1 else None
 
 
@@ -390,21 +400,30 @@ def evaluate_systems(
         ['BM25.original', 'BM25-b1.original']
     """
     require_kind(
-        systems, (Mapping, str, Path), "systems", "a mapping of names to Systems, or a file"
+        systems,
+        (Mapping, str, Path),
+        "systems",
+        "a mapping of names to Systems, or a file",
     )
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-    repeats, seed = whole_number(repeats, "repeats", 0), whole_number(seed, "seed", 0)
+    repeats = whole_number(repeats, "repeats", 0)
+    seed = whole_number(seed, "seed", 0)
     for name, system in systems.items() if isinstance(systems, Mapping) else ():
         require_kind(system, System, f"systems.{name}", "a System, such as make_system makes")
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
     plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings or RunSettings())
-    rows = _run_rows(over_forms(plans, distinct), runner, Scoring(repeats=repeats, seed=seed))
-    return _make_report(*rows, runner, notes)
+    scoring = Scoring(repeats=repeats, seed=seed)
+    rows, not_run = run_rows(
+        over_forms(plans, distinct),
+        lambda plan: run_row(plan, runner, scoring),
+        runner.runtime,
+    )
+    return _make_report(rows, not_run, runner, notes)
 
 
-def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
+def scored_rows(rows: Sequence[SystemRow]) -> dict[str, ScoredSystem]:
     """Map the name of every stage of rows to it."""
     scored: dict[str, ScoredSystem] = {}
     for row in rows:

@@ -49,7 +49,9 @@ def _epoch_rows(training: TrainingReport, split: str, metrics: Sequence[str]) ->
     for entry in training.history:
         table = scores_by_split(entry).get(split, {})
         for language, row in table.items():
-            scores = [row[metric] for metric in metrics]
+            scores = []
+            for metric in metrics:
+                scores.append(row[metric])
             rows.append([entry.epoch, language, *scores, entry.loss])
     return rows
 
@@ -75,20 +77,26 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
 
     Nothing was chosen on the report split; only what stands for the run is scored there.
     """
-    first, history = report.systems.get(FIRST_STAGE), training.history
+    first = report.systems.get(FIRST_STAGE)
+    history = training.history
     languages = list(history[0].val)
     has_parts = all(entry.parts for entry in history)
     parts = [SEEN, UNSEEN] if has_parts else []
 
     def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
-        values = [entry.val[language][MAIN_METRIC] for language in languages]
-        values += [entry.parts[part][MACRO][MAIN_METRIC] for part in parts]
+        values = []
+        for language in languages:
+            values.append(entry.val[language][MAIN_METRIC])
+        for part in parts:
+            values.append(entry.parts[part][MACRO][MAIN_METRIC])
         reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         return [name, *values, entry.score, entry.loss, reported]
 
     rows = []
     if first is not None:
-        by_part = {part: first.val[part_name(part)] for part in parts}
+        by_part = {}
+        for part in parts:
+            by_part[part] = first.val[part_name(part)]
         entry = Epoch(-1, first.val["val"], parts=by_part, score=first.settings[TO_CHOOSE_BY])
         rows.append(row(f"{FIRST_STAGE}: {first.model}", entry, FIRST_STAGE))
     before = STEP_0 if first is None else ZERO_SHOT
@@ -99,8 +107,11 @@ def history_table(report: Report, training: TrainingReport) -> TextTable:
             rows.append(row(f"{name} ({mark})", entry, CHOSEN))
         else:
             rows.append(row(name, entry, None if entry.epoch else STEP_0))
-    columns = [f"MRR@5 on val, {language}" for language in languages]
-    columns += [f"{part} papers" for part in parts]
+    columns = []
+    for language in languages:
+        columns.append(f"MRR@5 on val, {language}")
+    for part in parts:
+        columns.append(f"{part} papers")
     columns += [TO_CHOOSE_BY, "loss", f"MRR@5 on {report.split}, {MACRO}"]
     return TextTable(["model", *columns], rows)
 
@@ -109,7 +120,9 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
     """Describe a run: its epochs on val, the scores on the report split, tests and warnings."""
     parts: list[Part] = [history_table(report, training), *run_scores(report).values()]
     parts += tests_parts(report.tests, MAIN_METRIC)
-    lengths = [report.systems[name].settings.get("max_length") for name in (STEP_0, CHOSEN)]
+    lengths = []
+    for name in (STEP_0, CHOSEN):
+        lengths.append(report.systems[name].settings.get("max_length"))
     if lengths[0] != lengths[1]:
         parts.append(
             f"Step 0 is read at {lengths[0]} tokens, all that the model takes, the chosen epoch "

@@ -44,7 +44,8 @@ def overview_table(report: Report) -> TextTable | None:
     for system in scored:
         title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
         row: list[Cell] = [title, system.claims]
-        row += [system.languages[language][main] for language in by_language]
+        for language in by_language:
+            row.append(system.languages[language][main])
         row += _macro_cells(system, metrics, bounded)
         rows.append([*row, *cost_cells(system.cost)])
     columns += COST_COLUMNS
@@ -52,7 +53,9 @@ def overview_table(report: Report) -> TextTable | None:
 
 
 def _macro_cells(
-    system: SystemReport, metrics: Sequence[str], bounded: Sequence[str]
+    system: SystemReport,
+    metrics: Sequence[str],
+    bounded: Sequence[str],
 ) -> list[Cell]:
     """List the macro averages of a system, each with its interval if there is one."""
     cells: list[Cell] = []
@@ -78,19 +81,25 @@ def interval_parts(report: Report) -> list[Part]:
         return [note]
     rows: list[list[Cell]] = []
     for system in scored:
-        bounds = [system.bounds(language) for language in languages]
+        bounds = []
+        for language in languages:
+            bounds.append(system.bounds(language))
         rows.append([system.title, system.claims, *bounds])
     return [note, TextTable(["system", "claims", *languages], rows)]
 
 
 def choices_parts(report: Report, chosen_on: str) -> list[Part]:
     """List the choices for systems and by a training, with their claims; show val scores."""
-    by_name = [(system.name, system.choices) for system in report.systems.values()]
+    by_name = []
+    for system in report.systems.values():
+        by_name.append((system.name, system.choices))
     trained = None if report.training is None else report.training.choice
     training = () if trained is None else (trained,)
     lines = []
     for name, choices in [*by_name, ("training", training)]:
-        texts = [_choice_line(choice) for choice in choices]
+        texts = []
+        for choice in choices:
+            texts.append(_choice_line(choice))
         if texts:
             lines.append(f"- {name}: {'; '.join(texts)}")
     parts: list[Part] = []
@@ -150,7 +159,8 @@ def remaining_parts(
 ) -> list[Part]:
     """Describe what stands below a report's scores: choices, notes, rows not run, tests."""
     parts = [*choices_parts(report, chosen_on), *report.notes]
-    twins, not_run = report.twins_table, report.not_run_table()
+    twins = report.twins_table
+    not_run = report.not_run_table()
     if twins is not None:
         parts += [TWINS, twins]
     if not_run is not None:
@@ -174,6 +184,12 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
             is_places = str(title).startswith("Places")
             tables["Places" if is_places else "Published"] = part
     return {name: table for name, table in tables.items() if table is not None}
+
+
+def write_report(report: Report, folder: Path, heading: str, parts: Sequence[Part]) -> None:
+    """Write `report.md` of the parts, then `report.json`: all that it names lies there then."""
+    write_markdown(folder, heading, parts)
+    report.write(folder)
 
 
 def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:

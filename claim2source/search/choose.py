@@ -193,7 +193,7 @@ def choose(
         best_score=scores[first],
         error=error[selected],
         compared=len(candidates),
-        why=reason,
+        reason=reason,
     )
 
 

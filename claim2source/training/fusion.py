@@ -63,7 +63,8 @@ class Lists:
     def select_views(self, views: Sequence[int]) -> Lists:
         columns = list(views)
         features = np.ascontiguousarray(self.features[:, :, columns])
-        scale, signed = self.scale[columns], self.signed[columns]
+        scale = self.scale[columns]
+        signed = self.signed[columns]
         return replace(self, features=features, scale=scale, signed=signed)
 
     @property
@@ -85,7 +86,8 @@ def make_lists(
     """
     shape = (len(gold), max(map(len, gold), default=0))
     features = np.zeros((*shape, len(columns)), np.float32)
-    is_listed, golds = np.zeros(shape, bool), np.zeros(shape, bool)
+    is_listed = np.zeros(shape, bool)
+    golds = np.zeros(shape, bool)
     scale = np.ones(len(columns))
     for row, values in enumerate(gold):
         is_listed[row, : len(values)], golds[row, : len(values)] = True, values
@@ -107,12 +109,12 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     """
     from scipy.optimize import minimize
 
-    reachable = lists.of(lists.reachable) if not lists.reachable.all() else lists
+    reachable = lists if lists.reachable.all() else lists.of(lists.reachable)
     if not len(reachable.weights):
         raise UserError("no claim has a gold among its candidates: nothing to fit on")
     flat = reachable.features.reshape(-1, reachable.features.shape[2])
     target = reachable.gold / reachable.gold.sum(axis=1, keepdims=True)
-    share = reachable.weights[:, None]
+    share = reachable.weights
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         scores = (flat @ weights.astype(np.float32)).reshape(reachable.gold.shape)
@@ -120,16 +122,21 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
-        of_gold = np.where(reachable.gold, scores, 0.0)
-        value = share[:, 0] @ (np.log(total[:, 0]) - (of_gold * target).sum(axis=1))
-        pull = (share * (odds / total - target)).ravel().astype(np.float32)
-        slope = (pull @ flat).astype(np.float64)
-        return float(value + penalty / 2 * weights @ weights), slope + penalty * weights
+        gold_scores = np.where(reachable.gold, scores, 0.0)
+        by_claim = np.log(total[:, 0]) - (gold_scores * target).sum(axis=1)
+        pull = share[:, None] * (odds / total - target)
+        slope = (pull.ravel().astype(np.float32) @ flat).astype(np.float64)
+        value = share @ by_claim + penalty / 2 * weights @ weights
+        return float(value), slope + penalty * weights
 
+    bounds: list[tuple[int | None, None]] = []
+    for is_signed in lists.signed:
+        bounds.append((None, None) if is_signed else (0, None))
     first = np.full(flat.shape[1], 0.5)
-    bounds = [(None, None) if free else (0, None) for free in lists.signed]
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
-    return minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    fitted = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    weights: np.ndarray = fitted.x
+    return weights
 
 
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
@@ -150,7 +157,8 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     if len(papers) < folds:
         raise UserError(f"a fusion is fitted on {folds} papers at least; there are {len(papers)}")
     shuffled = np.random.default_rng(seed).permutation(len(papers))
-    load, fold_of = np.zeros(folds), np.empty(len(papers), np.int64)
+    load = np.zeros(folds)
+    fold_of = np.empty(len(papers), np.int64)
     # The largest first; papers of as many claims come in random order.
     for paper in sorted(shuffled.tolist(), key=lambda number: -counts[number]):
         fold_of[paper] = fold = int(load.argmin())
@@ -168,7 +176,8 @@ def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
 
 def rank_fold(lists: Lists, in_fold: np.ndarray, penalty: float) -> np.ndarray:
     """Rank a fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
-    test, weights = lists.of(in_fold), fit_linear(lists.of(~in_fold), penalty)
+    test = lists.of(in_fold)
+    weights = fit_linear(lists.of(~in_fold), penalty)
     return reciprocal_ranks(test.features @ weights.astype(np.float32), test)
 
 
@@ -180,7 +189,9 @@ class Recipe(NamedTuple):
 
 
 def try_recipes(
-    lists: Lists, folds: np.ndarray, penalties: Sequence[float]
+    lists: Lists,
+    folds: np.ndarray,
+    penalties: Sequence[float],
 ) -> dict[Recipe, np.ndarray]:
     """Score sets of views at each penalty on held-out papers.
 
@@ -194,7 +205,8 @@ def try_recipes(
 
     results = {}
     numbers = list(range(len(lists.scale)))
-    views, remaining = numbers[:2], numbers[2:]
+    views = numbers[:2]
+    remaining = numbers[2:]
     while True:
         visible = lists.select_views(views)
         for penalty in penalties:
@@ -206,7 +218,9 @@ def try_recipes(
 
 
 def known_claims(
-    views: Mapping[str, ViewConfig], system: System, held_out: HeldOut
+    views: Mapping[str, ViewConfig],
+    system: System,
+    held_out: HeldOut,
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
@@ -233,29 +247,24 @@ def gather(
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
     depth = runner.settings.depth
     run = runner.run(system, form, data).result.run.top(depth)
-    listed = [run.sources(claim.id) for claim in data.claims]
-    columns: dict[str, list[np.ndarray]] = {}
-    seconds: dict[str, float] = {}
-    # Views of one encoder follow one another, so that it is loaded once.
-    for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
-        started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, listed)
-        seconds[name] = time.process_time() - started
+    columns, seconds = _score_views(views, scorer, data, run)
+    weighing = weigh(data, selection.seen, selection.seen_share)
+    telling: dict[str, ViewConfig] = {}
+    signed: list[bool] = []
+    for name, view in views.items():
+        if _tells_apart(columns[name]):
+            telling[name] = view
+            signed.append(not view.is_similarity)
+    lists = make_lists(
+        [columns[name] for name in telling],
+        _gold_masks(data, run),
+        weighing.weights,
+        weighing.groups,
+        np.array(signed),
+    )
     note = selection.note
     if selection.val is not selection.train and not note:
         note = "the claims that its training held out (val)"
-    telling = {
-        name: view
-        for name, view in views.items()
-        if any(len(set(scores[~np.isnan(scores)].tolist())) > 1 for scores in columns[name])
-    }
-    weighing = weigh(data, selection.seen, selection.seen_share)
-    gold = [
-        np.array([source in claim.golds for source in ids], bool)
-        for claim, ids in zip(data.claims, listed, strict=True)
-    ]
-    signed = np.array([not view.is_similarity for view in telling.values()])
-    scores = [columns[name] for name in telling]
     return Fitting(
         system=system.name,
         depth=depth,
@@ -263,13 +272,49 @@ def gather(
         run=run,
         weighing=weighing,
         views=telling,
-        lists=make_lists(scores, gold, weighing.weights, weighing.groups, signed),
+        lists=lists,
         seconds=seconds,
         note=note,
         constant=tuple(name for name in views if name not in telling),
         folds=folds,
         rule=runner.settings.choosing.rule,
     )
+
+
+def _score_views(
+    views: Mapping[str, ViewConfig],
+    scorer: Scorer,
+    data: Dataset,
+    run: Run,
+) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
+    """Score each claim's candidates by every view; also return the CPU seconds of each."""
+    candidates = [run.sources(claim.id) for claim in data.claims]
+    columns: dict[str, list[np.ndarray]] = {}
+    seconds: dict[str, float] = {}
+    # Views of one encoder follow one another, so that it is loaded once.
+    for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
+        started = time.process_time()
+        columns[name] = scorer.scores(views[name], data.claims, candidates)
+        seconds[name] = time.process_time() - started
+    return columns, seconds
+
+
+def _tells_apart(column: Sequence[np.ndarray]) -> bool:
+    """Whether a view has two different scores for the candidates of any claim."""
+    for scores in column:
+        known = scores[~np.isnan(scores)]
+        if len(np.unique(known)) > 1:
+            return True
+    return False
+
+
+def _gold_masks(data: Dataset, run: Run) -> list[np.ndarray]:
+    """Mark the golds among each claim's candidates, bool [candidates]."""
+    masks: list[np.ndarray] = []
+    for claim in data.claims:
+        is_gold = [source in claim.golds for source in run.sources(claim.id)]
+        masks.append(np.array(is_gold, bool))
+    return masks
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -303,7 +348,9 @@ class Fitting:
         """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
         # One without candidates costs nothing, and loads nothing.
         claims = [claim for claim in self.data.claims if self.run.sources(claim.id)][:_TIMED]
-        candidates = [self.run.sources(claim.id) for claim in claims]
+        candidates = []
+        for claim in claims:
+            candidates.append(self.run.sources(claim.id))
         times = {}
         for name, view in self.views.items():
             scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
@@ -346,7 +393,8 @@ class Fitting:
         values = np.zeros(len(folds))
         for fold in np.unique(folds):
             in_fold = folds == fold
-            others, weighing = self.lists.of(~in_fold), self.weighing.select_claims(~in_fold)
+            others = self.lists.of(~in_fold)
+            weighing = self.weighing.select_claims(~in_fold)
             recipe, _ = self.choose(others, weighing, _SEED + 1)
             visible = self.lists.select_views(recipe.views)
             values[in_fold] = rank_fold(visible, in_fold, recipe.penalty)
@@ -354,7 +402,8 @@ class Fitting:
 
     def fit(self, scorer: Scorer) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
-        lists, data = self.lists, self.data
+        lists = self.lists
+        data = self.data
         recipe, choice = self.choose(lists, self.weighing, _SEED)
         weights = fit_linear(lists.select_views(recipe.views), recipe.penalty).tolist()
         fitted = FittingData(
@@ -371,7 +420,8 @@ class Fitting:
         )
         views = []
         for number, weight in zip(recipe.views, weights, strict=True):
-            name, scale = self.names[number], float(lists.scale[number])
+            name = self.names[number]
+            scale = float(lists.scale[number])
             view = self.views[name]
             views.append(LearnedView(name, view, scorer.key(view), scale, weight))
         return LearnedFusion(tuple(views), fitted), choice

@@ -84,7 +84,7 @@ class TrainingModule(pl.LightningModule):
         self.batches_done = 0
         self.steps_done = 0
         self.losses: list[float] = []
-        self.window = Window()
+        self.window = StepSums()
         self.halvings = 0
         self.sharded = False
 
@@ -122,7 +122,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self.window.closed:
-            self.window = Window()
+            self.window = StepSums()
 
     def run_chunks(
         self, chunks: Chunks, encode: Encode, batch_loss: LossOf, *, one_chunk: bool
@@ -304,7 +304,7 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
 
 
 @dataclass
-class Window:
+class StepSums:
     """Sum up what the micro-batches of an optimizer step measured.
 
     Once it is `closed`: the means of their terms over all processes, the step's learning rate, and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from claim2source.core.config import as_plain
 from claim2source.core.report import (
@@ -25,6 +26,7 @@ from claim2source.evaluation.evaluate import (
     add_tests,
     make_report,
     score_encoder,
+    score_named,
     score_result,
 )
 from claim2source.evaluation.rows import FIRST_STAGE
@@ -52,31 +54,40 @@ _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".s
 
 
 def report_run(
-    session: Session, recipe: RetrieverRecipe, data: TrainingData, epoch: int, choice: Choice
+    session: Session,
+    recipe: RetrieverRecipe,
+    data: TrainingData,
+    epoch: int,
+    choice: Choice,
 ) -> Report:
     """Report a retriever's run: step 0 and the chosen epoch, read from their checkpoints."""
-    run, settings = session.run, Scoring(repeats=_REPEATS, seen_golds=data.train.golds)
+    run = session.run
+    settings = Scoring(repeats=_REPEATS, seen_golds=data.train.golds)
     run.write(run.checkpoint(epoch))
-    scored: dict[int, ScoredSystem] = {}
-    for number in sorted({0, epoch}):
+
+    def score(number: int) -> ScoredSystem:
         folder = run.checkpoint(number)
         model = resolve(recipe.model.for_checkpoint(folder), session.device)
         assert model.manifest is not None
-        rendering, name = model.manifest.rendering, str(folder.relative_to(run.path))
+        rendering = model.manifest.rendering
+        name = str(folder.relative_to(run.path))
         ranked = score_encoder(
-            model.encoder, data.report, rendering, settings, store=session.store, progress=True
+            model.encoder,
+            data.report,
+            rendering,
+            settings,
+            store=session.store,
+            progress=True,
         )
-        scored[number] = ranked.with_report(
+        return ranked.with_report(
             model=name if model.is_trained else model.base.name,
-            claims=rendering.claims,
-            sources=rendering.sources,
             val=model.manifest.scores,
             settings={"checkpoint": name, "max_length": model.encoder.settings.max_length},
         )
-    systems: dict[str, ScoredSystem] = {}
-    for name, number in ((STEP_0, 0), (CHOSEN, epoch)):
-        systems[name] = scored[number].with_report(name=name)
-    name, program = data.settings.dataset, "train/finetune.py"
+
+    systems = score_named({STEP_0: 0, CHOSEN: epoch}, score)
+    name = data.settings.dataset
+    program = "train/finetune.py"
     report = make_report(data.report, systems, CHOSEN, name=name, program=program)
     return _finish(session, report, recipe, epoch, choice)
 
@@ -95,58 +106,69 @@ def report_pipeline(
     They are read from their checkpoints, by the stages that others use. `first` has the first
     stage's name, its result on the report split and its scores on val.
     """
-    run, reported = session.run, data.report
+    run = session.run
+    reported = data.report
     run.write(run.checkpoint(epoch))
     name, ranking, on_val = first
     settings = Scoring(repeats=_REPEATS, seen_golds=data.selection.train.golds)
     by = {TO_CHOOSE_BY: on_val.score}
     scored = score_result(FIRST_STAGE, ranking, reported, settings)
     scored = scored.with_report(model=name, claims="", val=scores_by_split(on_val), settings=by)
-    systems: dict[str, ScoredSystem] = {FIRST_STAGE: scored}
-    results: dict[int, Result] = {}
-    for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
+
+    def score(number: int) -> ScoredSystem:
         checkpoint = run.checkpoint(number)
-        if number not in results:
-            stage_class = CrossEncoder if recipe.model.kind == "cross_encoder" else YesNo
-            stage = stage_class(
-                model=str(checkpoint),
-                depth=depth,
-                dtype=recipe.model.dtype,
-                allow_remote_code=recipe.model.allow_remote_code,
-            )
-            results[number] = apply_stage(
-                stage,
-                reported.claims,
-                reported.sources,
-                ranking,
-                session.store,
-                device=session.device,
-                progress=True,
-            )
-        scored = score_result(system, results[number], reported, settings)
+        stage_class = CrossEncoder if recipe.model.kind == "cross_encoder" else YesNo
+        stage = stage_class(
+            model=str(checkpoint),
+            depth=depth,
+            dtype=recipe.model.dtype,
+            allow_remote_code=recipe.model.allow_remote_code,
+        )
+        result = apply_stage(
+            stage,
+            reported.claims,
+            reported.sources,
+            ranking,
+            session.store,
+            device=session.device,
+            progress=True,
+        )
+        ranked = score_result(CHOSEN, result, reported, settings)
         folder = str(checkpoint.relative_to(run.path))
         entry = next(entry for entry in run.file.history if entry.epoch == number)
-        systems[system] = scored.with_report(
+        return ranked.with_report(
             model=folder if number else recipe.model.name,
             claims=recipe.rendering.claims,
             sources=recipe.rendering.sources,
             val={"val": entry.val},
             settings={"checkpoint": folder, "depth": depth},
         )
-    dataset, program = data.settings.dataset, "train/finetune_reranker.py"
+
+    systems = {FIRST_STAGE: scored}
+    for system, row in score_named({STEP_0: 0, CHOSEN: epoch}, score).items():
+        systems[system] = row.with_report(system=system)
+    dataset = data.settings.dataset
+    program = "train/finetune_reranker.py"
     report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
-    pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
-    families = [Family("The re-ranker against the baselines before it", pairs)]
+    pairs = [(CHOSEN, FIRST_STAGE), (CHOSEN, STEP_0), (STEP_0, FIRST_STAGE)]
+    if epoch == 0:  # chosen is step 0
+        pairs.remove((CHOSEN, STEP_0))
+    families = [Family("The re-ranker against the baselines before it", tuple(pairs))]
     report = add_tests(report, systems, families, reported, _REPEATS, 0)
-    best = run.file.history[epoch].val[MACRO][MAIN_METRIC]
     notes = []
+    best = run.file.history[epoch].val[MACRO][MAIN_METRIC]
     if best < on_val.val[MACRO][MAIN_METRIC]:
         notes.append("!!! The first stage alone is better on val than the chosen re-ranker.")
-    stage_text = f"rerank: {recipe.model.kind}, model: {run.path}, depth: {depth}"
-    if allowed := recipe.model.allow_remote_code:
-        stage_text += f", allow_remote_code: {list(allowed)}"
-    notes.append(f"A stage of any system: {{{stage_text}}}")
+    notes.append(_stage_note(recipe, run.path, depth))
     return _finish(session, report, recipe, epoch, choice, notes)
+
+
+def _stage_note(recipe: RerankerRecipe, run: Path, depth: int) -> str:
+    """Write the chosen re-ranker as a stage of a systems file."""
+    text = f"rerank: {recipe.model.kind}, model: {run}, depth: {depth}"
+    if allowed := recipe.model.allow_remote_code:
+        text += f", allow_remote_code: {list(allowed)}"
+    return f"A stage of any system: {{{text}}}"
 
 
 def _finish(
@@ -161,11 +183,17 @@ def _finish(
 
     The run is finished then: its states are removed.
     """
-    run, config = session.run, replace(session.run.config, optimisation=recipe.optimisation)
-    settings = {k: v for k, v in as_plain(config).items() if k not in _OF_ONE_MACHINE}
-    training = TrainingReport(
+    run = session.run
+    config = replace(run.config, optimisation=recipe.optimisation)
+    settings = as_plain(config)
+    for key in _OF_ONE_MACHINE:
+        settings.pop(key, None)
+    history: list[Epoch] = []
+    for entry in run.file.history:
         # Scores by claim are in run.json.
-        history=tuple(replace(entry, claims={}) for entry in run.file.history),
+        history.append(replace(entry, claims={}))
+    training = TrainingReport(
+        history=tuple(history),
         choose=config.choose,
         chosen_epoch=epoch,
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),

@@ -36,7 +36,7 @@ REPORTED_DEPTH = 100
 
 
 @dataclass(frozen=True)
-class Setup:
+class RerankerSetup:
     """All that a training begins with, loaded and checked; nothing is written yet.
 
     `first` names the first stage; `rankings` are its own, of val and of the report split, in the
@@ -72,7 +72,7 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
 def set_up(
     recipe: RerankerRecipe, first: FirstStageConfig, choose_by: str, session: Session
-) -> Setup:
+) -> RerankerSetup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
     data, system = load_data(recipe, first, session.run)
     texts = recipe.rendering.claim_texts(data.train.claims)
@@ -101,10 +101,10 @@ def set_up(
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
-    return Setup(data, reranker, system.name, rankings, evaluation, trainer)
+    return RerankerSetup(data, reranker, system.name, rankings, evaluation, trainer)
 
 
-def mine(setup: Setup, session: Session) -> list[MinedRow]:
+def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
     """Score the re-ranker before training, and read the mined file.
 
     A resumed run goes on with the rows of its state.
@@ -132,7 +132,7 @@ def training_pairs(
     return pairs
 
 
-def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
+def train(setup: RerankerSetup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
     recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
@@ -151,13 +151,13 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     fit(session, setup.trainer, module, sampler, summary)
 
 
-def choose(setup: Setup) -> tuple[int, Choice]:
+def choose(setup: RerankerSetup) -> tuple[int, Choice]:
     """Choose an epoch, or the re-ranker before training, by the whole pipeline on val."""
     free_device(setup.reranker.model)
     return setup.evaluation.choose()
 
 
-def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
+def report(setup: RerankerSetup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
     data, reranker = setup.data, setup.reranker
     assert setup.rankings is not None

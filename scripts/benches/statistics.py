@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from claim2source.core.config import LARGEST, Between, Repeats, require
-from claim2source.evaluation.rumors import two_way_anova
+from claim2source.metrics.anova import two_way_anova
 from claim2source.metrics.families import Family, compare_family
 from claim2source.metrics.significance import bootstrap_intervals
 from scripts.benches.common import SEED, Bench, Measured, Watch, ratio_of

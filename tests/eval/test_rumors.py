@@ -222,6 +222,17 @@ def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
     assert "too few for an ANOVA" in (tmp_path / "few" / "report.md").read_text(encoding="utf-8")
 
 
+def test_the_systems_that_are_named_run_in_that_order_by_name_or_pattern(tmp_path: Path) -> None:
+    path = write_rumors(tmp_path / "dev.json")
+    systems = {f"{name} {i}": {"retrieve": {"fielded": {}}} for name in "AB" for i in (1, 2)}
+    for only, expected in (
+        (("B 1", "A 2"), ["B 1", "A 2"]),
+        (("B*",), ["B 1", "B 2"]),
+    ):
+        report = run(tmp_path / "out", path, "--only", *only, systems=systems)
+        assert list(report["systems"]) == expected
+
+
 def test_a_system_that_cannot_run_leaves_the_others(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "dev.json")
     stage = {"verify": "stance", "by": "cosine", "model": str(tmp_path / "none")}

@@ -10,17 +10,20 @@ import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
-from claim2source.core.run import Run
+from claim2source.core.run import Result, Run
 from claim2source.core.tables import render
 from claim2source.data.loading import load
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.evaluate import (
+    ScoredSystem,
     Scoring,
     add_tests,
     evaluate,
     make_report,
     run_tests,
+    score_named,
     score_result,
+    unscored,
 )
 from claim2source.metrics import families
 from claim2source.metrics.families import Family
@@ -130,3 +133,20 @@ def test_the_known_score_of_bm25() -> None:
     data = load(shared("ct25"), "dev")
     result = BM25().index(data.sources).search(data.claims, 5)
     assert evaluate(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(0.6207, abs=5e-5)
+
+
+def test_a_model_of_several_names_is_scored_once() -> None:
+    scored: list[float] = []
+
+    def score(scale: float) -> ScoredSystem:
+        scored.append(scale)
+        return unscored(f"scale {scale}", Result(Run.from_lists({"1": [("x", scale)]})))
+
+    rows = score_named({"trained": 1.0, "base": 0.0, "picked": 1.0}, score)
+    assert scored == [0.0, 1.0]
+    assert [(name, row.report.name) for name, row in rows.items()] == [
+        ("trained", "trained"),
+        ("base", "base"),
+        ("picked", "picked"),
+    ]
+    assert [row.run.scored("1")["x"] for row in rows.values()] == [1.0, 0.0, 1.0]

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from claim2source.core.tables import render
-from claim2source.evaluation.rumors import anova_parts, two_way_anova
+from claim2source.metrics.anova import anova_parts, two_way_anova
 from claim2source.metrics.families import (
     TOO_FEW,
     WITHIN_NOISE,

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claim2source.train.fusion import main, read_views, without_learned
+from claim2source.train.fusion import difference_cells, main, read_views, without_learned
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.data.beir import write_beir
+from claim2source.data.grouping import gold_groups
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.data.trec import read_run
+from claim2source.evaluation.compare import ScoredRuns
+from claim2source.metrics.metrics import Scores, judged_claims, language_strata
+from claim2source.metrics.significance import paired_randomisations
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.search.bm25 import BM25
 from claim2source.stages.learned import Learned, LearnedFusion
@@ -203,3 +207,22 @@ def test_a_checkpoints_fusion_is_one_command(setup: tuple[Path, Path], tmp_path:
     assert raw["fitted"]["data_sha256"] == val and "val" in raw["fitted"]["held_out"]
     table = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]
     assert np.isfinite(table["learned"]["macro"]["mrr@5"])
+
+
+def test_the_rankers_are_compared_as_systems_are() -> None:
+    _, dev = small_splits()[:2]
+    claims = judged_claims(dev.qrels)
+    values = np.random.default_rng(0).choice([0.0, 0.5, 1.0], size=(2, len(claims)))
+    scores = {
+        name: Scores(claims, {"mrr@5": row})
+        for name, row in zip(("first stage", "all"), values, strict=True)
+    }
+    compared = ScoredRuns(dev, "mrr@5", "first stage", {}, scores)
+    groups, strata = gold_groups(dev.qrels, claims), language_strata(dev.claims, claims)
+    tests = paired_randomisations(values[1:] - values[:1], groups, strata, 300, 5)
+    cells = difference_cells(compared, 300, 5)
+    assert list(cells) == ["all"]
+    assert cells["all"].startswith(f"{tests.differences[0]:+.4f} (")
+    assert cells["all"].endswith(f"; p {tests.p_values[0]:.4f})")
+    mean = compared.bounds(300, 5)["macro"]["all"].value
+    assert mean == pytest.approx(compared.macro["all"])

@@ -53,7 +53,10 @@ _OF_SYSTEM, _OF_STAGE = 5, 10
 def require_page(config: ReportConfig) -> Path:
     """Return the page's file; raise `UserError` if it would replace what is not ours."""
     out = Path(config.html or "")
-    inputs = [file for path in config.reports for file in (path / FILE, *path.rglob("*.trec"))]
+    inputs = []
+    for path in config.reports:
+        for file in (path / FILE, *path.rglob("*.trec")):
+            inputs.append(file)
     inputs += dataset_files(config.dataset) if config.dataset else []
     refuse_input(out, inputs, "--html")
     require_output_file(out, GENERATOR, option="--html")
@@ -69,13 +72,16 @@ def html_report(
     """
     out = require_page(config)
     require_tracking(config.wandb)
-    metric, repeats, seed = config.metric, config.repeats, config.seed
+    metric = config.metric
+    repeats = config.repeats
+    seed = config.seed
     folder, systems, scored = read_scored(config, [f"recall@{depth}" for depth in DEPTHS])
     reports = named_reports(config.reports)
     compared = PageData(scored, systems, repeats, seed, config.languages or (), reports)
     sections = [*report_sections(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
-    entries, total = compared_claims(scored, config.claims), len(scored.claim_ids)
+    entries = compared_claims(scored, config.claims)
+    total = len(scored.claim_ids)
     page = render_page(
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
         subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
@@ -94,7 +100,10 @@ def html_report(
         made=f"Claim2Source {__version__}, {repeats} draws, seed {seed}.",
     )
     write_text(out, page)
-    tables = {name: table for s in sections for name, table in s.tables.items()}
+    tables = {}
+    for s in sections:
+        for name, table in s.tables.items():
+            tables[name] = table
     log_tables(config.wandb, tables, folder=out.parent, program="report", config=as_plain(config))
     return f"{len(systems)} system{'s' * (len(systems) > 1)} in {out}"
 
@@ -106,7 +115,8 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
     only over its own.
     """
     ranked = sorted(scored.macro, key=lambda name: -scored.macro[name])
-    first, masks = ranked[0], language_masks(scored.dataset.claims, scored.claim_ids)
+    first = ranked[0]
+    masks = language_masks(scored.dataset.claims, scored.claim_ids)
     of = f", the mean of {', '.join(masks)}" if len(masks) > 1 else ""
     score = f"{best.value:.3f} (95 % interval {best.low:.3f} to {best.high:.3f}){of}"
     if len(ranked) == 1:
@@ -120,10 +130,16 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         repeats=repeats,
         seed=seed,
     )
-    own = [pair for pair in result.comparisons if pair.system == first]
+    own = []
+    for pair in result.comparisons:
+        if pair.system == first:
+            own.append(pair)
     sharing = sharing_highest(scored.macro)
     is_shared = len(sharing) > 1
-    others = [pair for pair in own if pair.baseline not in sharing]
+    others = []
+    for pair in own:
+        if pair.baseline not in sharing:
+            others.append(pair)
     opening = f"{first} {_wins(own)}"
     if is_shared:
         opening = f"{listed(sharing, _MOST_NAMED)} share the highest score"
@@ -151,7 +167,10 @@ def p_text(p: float) -> str:
 
 
 def _wins(own: Sequence[Comparison]) -> str:
-    better = [pair for pair in own if pair.verdict == "better"]
+    better = []
+    for pair in own:
+        if pair.verdict == "better":
+            better.append(pair)
     if not better:
         return "has the highest score"
     if len(better) <= _MOST_NAMED:
@@ -182,7 +201,8 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     """
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
-    first, moved = claims[:MOST_CLAIMS], len(runs) > 1
+    first = claims[:MOST_CLAIMS]
+    moved = len(runs) > 1
     page = render_page(
         title=f"{title}: claims" + f" through {len(runs)} stages" * moved,
         subtitle="",
@@ -291,14 +311,18 @@ def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
     """List at most `limit` claims, those that systems differ on first, with who wins each."""
     values = np.stack(list(scored.values.values()))
     order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:limit].tolist()
-    rows = {scored.claim_ids[i]: i for i in order}
+    rows = {}
+    for i in order:
+        rows[scored.claim_ids[i]] = i
     entries = _entries(scored.runs, scored.dataset, rows, _OF_SYSTEM)
     return [replace(e, tag=_winner(list(scored.runs), values[:, e.number])) for e in entries]
 
 
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
     """Follow every claim through the stages of a system, those whose gold moved most first."""
-    rows = {claim.id: i for i, claim in enumerate(dataset.claims)}
+    rows = {}
+    for i, claim in enumerate(dataset.claims):
+        rows[claim.id] = i
     entries = []
     for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True):
         known = dataset.qrels.golds(entry.claim.id)
@@ -315,22 +339,32 @@ def _entries(
     arrows: bool = False,
 ) -> list[ClaimEntry]:
     sources = {source.id: source for source in dataset.sources}
-    claims = {claim.id: claim for claim in dataset.claims}
+    claims = {}
+    for claim in dataset.claims:
+        claims[claim.id] = claim
     entries = []
     for name, row in rows.items():
-        orders = [run.sources(name) for run in runs.values()]
-        ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
+        orders = []
+        for run in runs.values():
+            orders.append(run.sources(name))
+        ranks = []
+        for order in orders:
+            ranks.append({source: rank for rank, source in enumerate(order, 1)})
         golds = dataset.qrels.golds(name)
         # In the order of the last run; then what earlier ones have, and golds that none has.
         ids = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
-        first = [min((rank[gold] for gold in golds if gold in rank), default=0) for rank in ranks]
+        first = []
+        for rank in ranks:
+            first.append(min((rank[gold] for gold in golds if gold in rank), default=0))
         candidates = []
         for source in ids:
-            mine = [rank.get(source, 0) for rank in ranks]
+            mine = []
+            for rank in ranks:
+                mine.append(rank.get(source, 0))
             before = [mine[0], *mine[:-1]] if arrows else mine
-            texts = [
-                f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
-            ]
+            texts = []
+            for old, new in zip(before, mine, strict=True):
+                texts.append(f"{new or '-'}{_arrow(old, new)}")
             candidates.append(Candidate(_source_title(source, sources), source in golds, texts))
         entries.append(ClaimEntry(row, claims[name], first, candidates))
     return entries
@@ -342,7 +376,8 @@ def _source_title(source: str, sources: Mapping[str, Source]) -> str:
 
 
 def _arrow(before: int, after: int) -> str:
-    old, new = before or float("inf"), after or float("inf")
+    old = before or float("inf")
+    new = after or float("inf")
     return "" if old == new else "↑" if new < old else "↓"
 
 
@@ -362,5 +397,7 @@ def _outcome(before: int, after: int) -> str:
 
 
 def _reciprocal_rank_change(entry: ClaimEntry) -> float:
-    values = [1 / rank if rank else 0.0 for rank in entry.golds]
+    values = []
+    for rank in entry.golds:
+        values.append(1 / rank if rank else 0.0)
     return max(values) - min(values) if values else 0.0

@@ -77,7 +77,9 @@ class _Drawing:
     def __init__(self, height: float, label: str) -> None:
         from matplotlib.figure import Figure
 
-        self.label, self.tips, self.height = printable_line(label), list[str](), height
+        self.label = printable_line(label)
+        self.tips = list[str]()
+        self.height = height
         self.figure: Figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -109,9 +111,17 @@ class _Drawing:
         return line
 
     def dot(
-        self, axes: Axes, number: int | None, tip: str, x: float, y: float, bar: Bar, upright: bool
+        self,
+        axes: Axes,
+        number: int | None,
+        tip: str,
+        x: float,
+        y: float,
+        bar: Bar,
+        upright: bool,
     ) -> Any:
-        ends, point = (bar.low, bar.high), (y, y) if not upright else (x, x)
+        ends = (bar.low, bar.high)
+        point = (y, y) if not upright else (x, x)
         self.mark(axes, number, tip, *((point, ends) if upright else (ends, point)), marker="")
         return self.mark(axes, number, tip, [x], [y], bar.filled, linestyle="")
 
@@ -147,7 +157,10 @@ class _Drawing:
             for style in defs.findall("style"):
                 defs.remove(style)
         parts = list(root.iter())
-        ids = {value for part in parts for value in map(_referenced_id, part.attrib.values())}
+        ids = set()
+        for part in parts:
+            for value in map(_referenced_id, part.attrib.values()):
+                ids.add(value)
         for element in parts:
             name = element.get("id", "")
             if name not in ids:
@@ -197,7 +210,10 @@ def _styled(draw: Callable[P, str]) -> Callable[P, str]:
 
 @_styled
 def interval_plot(
-    panels: Mapping[str, Mapping[str, Bar]], systems: Sequence[str], label: str, zero: bool = False
+    panels: Mapping[str, Mapping[str, Bar]],
+    systems: Sequence[str],
+    label: str,
+    zero: bool = False,
 ) -> str:
     """Draw a panel for each group, with a row for each system; all panels share their axis.
 
@@ -207,14 +223,17 @@ def interval_plot(
 
     names = [name for name in systems if any(name in group for group in panels.values())]
     ends = [end for group in panels.values() for bar in group.values() for end in bar[:3]]
-    low, high = min(0.0, *ends), max(0.01, *ends)
+    low = min(0.0, *ends)
+    high = max(0.01, *ends)
     left = 12 + max(_text_width(_shortened(name)) for name in names)
     across = (WIDTH - left) / min(len(panels), _MOST_PANELS)
     tall = _LINE * len(names)
-    down, rows = tall + 60, math.ceil(len(panels) / _MOST_PANELS)
+    down = tall + 60
+    rows = math.ceil(len(panels) / _MOST_PANELS)
     drawing = _Drawing(rows * down, f"{label} with intervals: {', '.join(panels)}")
     for n, (group, bars) in enumerate(panels.items()):
-        column, row = n % _MOST_PANELS, n // _MOST_PANELS
+        column = n % _MOST_PANELS
+        row = n // _MOST_PANELS
         axes = drawing.axes(left + column * across + 14, row * down + 26, across - 34, tall)
         axes.set_title(_shortened(group), pad=6)
         margin = (high - low) / 25
@@ -327,7 +346,8 @@ def _shortened(name: str) -> str:
     name = printable_line(name)
     if _letters(name) <= _NAME:
         return name
-    half, ends = _NAME // 2, ["", ""]
+    half = _NAME // 2
+    ends = ["", ""]
     for i, letters in enumerate((name, name[::-1])):
         for letter in letters:
             if _letters(ends[i] + letter) > half:

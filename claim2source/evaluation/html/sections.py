@@ -151,10 +151,16 @@ def _by_language(compared: PageData) -> Section:
         bars = {language: bars[language]}
     rows: list[list[Cell]] = []
     for name in compared.systems:
-        scores = [values[name] for values in bars.values()]
+        scores = []
+        for values in bars.values():
+            scores.append(values[name])
         rows.append([name, *(f"{s.value:.4f} [{s.low:.4f}, {s.high:.4f}]" for s in scores)])
-    title, metric = "Score by language", compared.scored.metric
-    bars_of_languages = {part: row for part, row in bars.items() if part != MICRO}
+    title = "Score by language"
+    metric = compared.scored.metric
+    bars_of_languages = {}
+    for part, row in bars.items():
+        if part != MICRO:
+            bars_of_languages[part] = row
     plot = interval_plot(bars_of_languages, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
@@ -165,7 +171,10 @@ def _by_language(compared: PageData) -> Section:
 
 def _forms_note(compared: PageData) -> str:
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
-    explained = [f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS]
+    explained = []
+    for form in forms:
+        if form in _FORMS:
+            explained.append(f"{form} is {_FORMS[form]}")
     return f" Claim forms: {'; '.join(explained)}." if explained else ""
 
 
@@ -201,13 +210,15 @@ def _tests(compared: PageData) -> Section:
 
 
 def _learning_curve(compared: PageData) -> Section:
-    title, metric = "Learning curve", f"macro {compared.scored.metric}"
+    title = "Learning curve"
+    metric = f"macro {compared.scored.metric}"
     curves = _learning_curves(compared)
     if not curves:
         return Section(title)
     rows: list[list[Cell]] = []
     for name, points in curves.items():
-        rows += [[name, f"{epoch:.0f}", f"{score:.4f}"] for epoch, score in points]
+        for epoch, score in points:
+            rows.append([name, f"{epoch:.0f}", f"{score:.4f}"])
     numbers = {title: TextTable(["run", "epoch", metric], rows)}
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
@@ -252,7 +263,8 @@ def _choices(compared: PageData) -> Section:
 
 
 def _twins(compared: PageData) -> Section:
-    scored, title = compared.scored, "Twins"
+    scored = compared.scored
+    title = "Twins"
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
     rows: list[list[Cell]] = []
     for name, run in scored.runs.items():
@@ -271,35 +283,46 @@ def _recall(compared: PageData) -> Section:
     lines: dict[str, list[tuple[float, float]]] = {}
     rows: list[list[Cell]] = []
     for name, scores in compared.scored.scores.items():
-        recalls = [scores.mean(f"recall@{depth}") for depth in DEPTHS]
+        recalls = []
+        for depth in DEPTHS:
+            recalls.append(scores.mean(f"recall@{depth}"))
         lines[name] = list(zip(map(float, DEPTHS), recalls, strict=True))
         rows.append([name, *recalls])
     order = sorted(lines, key=lambda name: -compared.scored.macro[name])
     names_all = len(order) <= _MOST_NAMES
     plot = line_plot(lines, "depth", "recall (micro)", True, None if names_all else order[:COLOURS])
-    title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
+    title = "Recall by depth"
+    note = "Share of the claims whose gold is among the first sources."
     if not names_all:
         note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
     return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
 
 
 def _changes(compared: PageData) -> Section:
-    baseline, ranks = compared.scored.baseline, compared.scored.ranks
+    baseline = compared.scored.baseline
+    ranks = compared.scored.ranks
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
         "columns. A number links to its claims."
     )
-    shaded = [_changes_from(baseline, name, ranks) for name in ranks if name != baseline]
+    shaded = []
+    for name in ranks:
+        if name != baseline:
+            shaded.append(_changes_from(baseline, name, ranks))
     return Section("Rank of the gold", note=note, shaded=shaded)
 
 
 def _changes_from(baseline: str, name: str, ranks: Mapping[str, np.ndarray]) -> ShadedTable:
     """Count claims by the rank of their gold with the baseline and with another system."""
-    before, after = ranks[baseline], ranks[name]
+    before = ranks[baseline]
+    after = ranks[name]
     limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
-    spans = {bucket: f"{low}:{high:.0f}" for bucket, (low, high) in limits.items()}
+    spans = {}
+    for bucket, (low, high) in limits.items():
+        spans[bucket] = f"{low}:{high:.0f}"
     order = list(ranks)
-    in_row, in_column = order.index(baseline), order.index(name)
+    in_row = order.index(baseline)
+    in_column = order.index(name)
     changes = bucket_changes(before, after)
     rows: list[list[Cell]] = []
     links: list[list[str]] = []
@@ -321,11 +344,13 @@ def _changes_from(baseline: str, name: str, ranks: Mapping[str, np.ndarray]) -> 
 
 
 def _representations(compared: PageData) -> Section:
-    systems, macro = compared.systems, compared.scored.macro
+    systems = compared.systems
+    macro = compared.scored.macro
     counts = Counter((system.report.title, system.report.claims) for system in systems.values())
     cells: dict[tuple[str, str], float] = {}
     for name, system in systems.items():
-        title, form = system.report.title, system.report.claims
+        title = system.report.title
+        form = system.report.claims
         # Systems of one name in two folders are two rows.
         cells[title if counts[title, form] == 1 else name, form] = macro[name]
     names = list(dict.fromkeys(name for name, _ in cells))
@@ -337,7 +362,9 @@ def _representations(compared: PageData) -> Section:
     rows = [[name, *(cells.get((name, form)) for form in forms)] for name in names]
     table = TextTable(["system", *forms], rows)
     low = float(np.nanmin(values))
-    empty = [[""] * len(forms) for _ in names]
+    empty = []
+    for _ in names:
+        empty.append([""] * len(forms))
     note = _forms_note(compared).strip()
     return Section(title, note=note, shaded=[ShadedTable(title, table, shades(values, low), empty)])
 
@@ -361,23 +388,30 @@ def _style_grids(compared: PageData) -> Section:
         origin = f", {name}" if len(grids) > 1 else ""
         for kind, table in grid_tables(grid).items():
             numbers[f"Styles{origin}: {kind}"] = table
-        shaded += [_heat_map(grid, retriever, origin) for retriever in grid.retrievers]
+        for retriever in grid.retrievers:
+            shaded.append(_heat_map(grid, retriever, origin))
     notes = dict.fromkeys(grid.note for grid in grids.values())
     note = f"{' '.join(notes)} ^: the best cell of a system. {SIGNIFICANT} {_GRID_NUMBERS}"
     return Section("Text styles", note=note, numbers=numbers, shaded=shaded)
 
 
 def _heat_map(grid: StyleGrid, retriever: str, origin: str) -> ShadedTable:
-    cells = {(cell.claims, cell.sources): cell for cell in grid.row(retriever)}
+    cells = {}
+    for cell in grid.row(retriever):
+        cells[(cell.claims, cell.sources)] = cell
     rows: list[list[Cell]] = []
     values: list[list[float]] = []
     for claims in grid.claims:
-        row = [cells[claims, sources] for sources in grid.sources]
+        row = []
+        for sources in grid.sources:
+            row.append(cells[claims, sources])
         rows.append([f"{claims} {STYLES[claims].what}", *map(_marked, row)])
         values.append([cell.value for cell in row])
     title = f"{retriever}{origin}: macro {MAIN_METRIC} by style"
     columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
-    empty = [[""] * len(grid.sources) for _ in grid.claims]
+    empty = []
+    for _ in grid.claims:
+        empty.append([""] * len(grid.sources))
     scores = np.array(values)
     levels = shades(scores, float(scores.min()))
     return ShadedTable(title, TextTable(columns, rows), levels, empty)
@@ -399,7 +433,8 @@ def _gaps(compared: PageData) -> Section:
             missing += not_run.rows
         for system in report.systems.values():
             for name, failures in _failures(system).items():
-                failed += [[name, reason, claims] for reason, claims in failures.items()]
+                for reason, claims in failures.items():
+                    failed.append([name, reason, claims])
         notes |= dict.fromkeys(report.notes)
     tables = {
         "Not run": TextTable(columns, missing),
@@ -411,13 +446,19 @@ def _gaps(compared: PageData) -> Section:
 
 
 def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
-    stages = {f"{system.name}: {stage.name}": stage.failures for stage in system.stages[:-1]}
+    stages = {}
+    for stage in system.stages[:-1]:
+        stages[f"{system.name}: {stage.name}"] = stage.failures
     return {**stages, system.name: system.failures}
 
 
 def _cost(compared: PageData) -> Section:
-    metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
-    costs = {name: system.report.cost for name, system in compared.systems.items()}
+    metric = compared.scored.metric
+    macro = compared.scored.macro
+    title = "Cost against quality"
+    costs = {}
+    for name, system in compared.systems.items():
+        costs[name] = system.report.cost
     spots = _cost_spots(costs, compared.bars[MACRO])
     notes = []
     if len(spots) > _MOST_NAMES:
@@ -429,7 +470,9 @@ def _cost(compared: PageData) -> Section:
     if compared.subset:
         notes.append("Costs are of the claims in all languages.")
     plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
-    rows = [[name, macro[name], *cost_cells(cost)] for name, cost in costs.items()]
+    rows = []
+    for name, cost in costs.items():
+        rows.append([name, macro[name], *cost_cells(cost)])
     table = TextTable(["system", metric, *COST_COLUMNS], rows)
     return Section(title, plot, " ".join(notes), {title: table})
 
@@ -444,7 +487,10 @@ def _cost_spots(costs: Mapping[str, SystemCost | None], bars: Mapping[str, Bar])
         return spots
     named: dict[str, Spot] = {}
     for name, spot in spots.items():
-        cheaper = [other for other in spots.values() if other.x <= spot.x]
+        cheaper = []
+        for other in spots.values():
+            if other.x <= spot.x:
+                cheaper.append(other)
         is_beaten = any(other.bar.value > spot.bar.value for other in cheaper)
         named[name] = spot._replace(has_label=not is_beaten)
     return named

@@ -72,7 +72,8 @@ class Leaderboard(Strict):
         for team in self.known:
             if language not in team.scores:
                 continue
-            ours, theirs = round(score, team.digits), team.scores[language]
+            ours = round(score, team.digits)
+            theirs = team.scores[language]
             (ties if ours == theirs else above if theirs > ours else below).append(team)
         if not above and not below:
             return None
@@ -144,18 +145,26 @@ def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
     """Tabulate places by system, and explain them; nothing for none."""
     if not placed:
         return []
-    rows: list[list[Cell]] = [
-        [
-            *(place.board, place.language, f"{place.score:.4f}", place.text),
-            *(place.teams, f"{place.lead:+.4f}", system),
-        ]
-        for system, place in placed
-    ]
+    rows: list[list[Cell]] = []
+    for system, place in placed:
+        rows.append(
+            [
+                *(place.board, place.language, f"{place.score:.4f}", place.text),
+                *(place.teams, f"{place.lead:+.4f}", system),
+            ]
+        )
     columns = ["leaderboard", "language", "ours", "place", "teams", "lead", "system"]
     numeric = [False, False, True, True, True, True, False]
-    used = {place.board for _, place in placed}
-    boards = [board for board in load_leaderboards() if board.id in used]
-    notes = [f"{board.id}: {board.title} ({board.source}). {board.note}" for board in boards]
+    used = set()
+    for _, place in placed:
+        used.add(place.board)
+    boards = []
+    for board in load_leaderboards():
+        if board.id in used:
+            boards.append(board)
+    notes = []
+    for board in boards:
+        notes.append(f"{board.id}: {board.title} ({board.source}). {board.note}")
     meaning = (
         "place: as one more submission, a range where teams between are not known; lead: over the "
         "next known score if it is the first, else behind the best."

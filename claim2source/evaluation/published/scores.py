@@ -21,7 +21,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.published.leaderboards import places, places_parts, with_places
-from claim2source.evaluation.published.tables import Column, Row, Table, load_published
+from claim2source.evaluation.published.tables import Column, PublishedRow, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
 WIDEST = 10  # columns beside each other in a terminal
@@ -66,7 +66,11 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
 
 
 def _published_score(
-    table: Table, row: str, column: Column, bounded: _Bounded, same_claims: bool
+    table: Table,
+    row: str,
+    column: Column,
+    bounded: _Bounded,
+    same_claims: bool,
 ) -> PublishedScore:
     """Set our score beside a cell; no difference if the claims are not the paper's."""
     published = table.absolute(row, column.name)
@@ -88,14 +92,20 @@ def _published_score(
 
 
 def _bounded_difference(
-    table: Table, column: Column, system: LoadedSystem, systems: Sequence[LoadedSystem]
+    table: Table,
+    column: Column,
+    system: LoadedSystem,
+    systems: Sequence[LoadedSystem],
 ) -> _Bounded | None:
     """Return a score less that of the row `minus`, of the same system and report if it is there.
 
     It has no bounds: those of the two scores are not those of their difference.
     """
     base_row = table.row(str(column.minus))
-    bases = [s for s in systems if _is_row(base_row, s) and _is_cell(table, column, s)]
+    bases = []
+    for s in systems:
+        if _is_row(base_row, s) and _is_cell(table, column, s):
+            bases.append(s)
     bases = [base for base in bases if base.report.queries == system.report.queries]
 
     def distance(base: LoadedSystem) -> tuple[bool, bool]:
@@ -113,7 +123,8 @@ def _bounded_difference(
 
 def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _Bounded | None:
     """Return a report's score for a column and its bounds, in the paper's unit; None without it."""
-    report, metric = system.report, str(column.metric)
+    report = system.report
+    metric = str(column.metric)
     if metric == "seconds":
         # They are those of all claims that the system was given.
         fits = same_claims and list(report.languages) == [column.language]
@@ -121,7 +132,8 @@ def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _
     value = report.table.get(column.language, {}).get(metric)
     if value is None:
         return None
-    factor, bounds = column.factor, report.interval(metric, column.language)
+    factor = column.factor
+    bounds = report.interval(metric, column.language)
     if bounds is None:
         return factor * value, None, None
     return factor * value, factor * bounds[0], factor * bounds[1]
@@ -147,27 +159,34 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     """Tabulate places on leaderboards, then published scores and ours; nothing for none."""
-    placed = [(system.name, place) for system in systems.values() for place in system.places]
+    placed = []
+    for system in systems.values():
+        for place in system.places:
+            placed.append((system.name, place))
     return [*places_parts(placed), *_beside_ours(systems)]
 
 
 def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
-    cells = [(system, cell) for system in systems.values() for cell in system.published]
+    cells = []
+    for system in systems.values():
+        for cell in system.published:
+            cells.append((system, cell))
     if not cells:
         return []
     scores = ("published", "ours", "difference", "95 %")
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
-    rows = [
-        [
-            cell.table,
-            cell.row,
-            cell.column,
-            *_score_cells(cell),
-            system.name,
-            *cost_cells(system.cost),
-        ]
-        for system, cell in sorted(cells, key=lambda pair: pair[1].table)
-    ]
+    rows = []
+    for system, cell in sorted(cells, key=lambda pair: pair[1].table):
+        rows.append(
+            [
+                cell.table,
+                cell.row,
+                cell.column,
+                *_score_cells(cell),
+                system.name,
+                *cost_cells(system.cost),
+            ]
+        )
     notes = []
     if any(cell.unreliable for _, cell in cells):
         notes.append("?: no target; eval/report.py --published says why.")
@@ -190,7 +209,7 @@ def _score_cells(cell: PublishedScore) -> list[Cell]:
     return [published, f"{cell.ours:.{digits}f}{others}", difference, bounds, cell.inside]
 
 
-def _is_row(row: Row, system: LoadedSystem) -> bool:
+def _is_row(row: PublishedRow, system: LoadedSystem) -> bool:
     # The news paper's own figures have the golds injected: rows with this label are like them.
     if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
@@ -242,12 +261,21 @@ class PublishedTables:
             for name in names:
                 require(name in allowed, "tables", name, ", ".join(allowed))
             tables = tuple(t for t in tables if t.id in names or t.paper in names)
-        cells = {table.id: our_scores(table, systems) for table in tables}
+        cells = {}
+        for table in tables:
+            cells[table.id] = our_scores(table, systems)
         used_ids = set()
         for scores in cells.values():
-            used_ids |= {id(ours.system) for ours in scores.values()}
-        unplaced = [system for system in systems if id(system) not in used_ids]
-        placed = [(system.name, place) for system in systems for place in places(system)]
+            for ours in scores.values():
+                used_ids.add(id(ours.system))
+        unplaced = []
+        for system in systems:
+            if id(system) not in used_ids:
+                unplaced.append(system)
+        placed = []
+        for system in systems:
+            for place in places(system):
+                placed.append((system.name, place))
         return cls(tables, cells, unplaced, placed)
 
     def text(self, markdown: bool) -> str:
@@ -304,7 +332,10 @@ def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
         values = zip(*(row.values[start : start + step] for row in table.rows), strict=True)
         numeric = [False, *(not any(isinstance(v, str) for v in column) for column in values)]
         names = ["", *(c.name if c.unit != "s" else f"{c.name} (s)" for c in columns)]
-        lines = [line for row in table.rows for line in row_lines(table, row, columns, cells)]
+        lines = []
+        for row in table.rows:
+            for line in row_lines(table, row, columns, cells):
+                lines.append(line)
         parts.append(TextTable(names, padded(lines), numeric=numeric))
     return parts + notes(table, cells) + used_systems(cells)
 
@@ -315,7 +346,9 @@ def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     def mark(cell: str) -> int:
         return len(cell) - cell.rindex("[") if cell.endswith("]") else 0
 
-    widest = [max(map(mark, column)) for column in zip(*rows, strict=True)]
+    widest = []
+    for column in zip(*rows, strict=True):
+        widest.append(max(map(mark, column)))
     lines = []
     for row in rows:
         cells = zip(row, widest, strict=True)
@@ -323,9 +356,17 @@ def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return lines
 
 
-def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -> list[list[str]]:
+def row_lines(
+    table: Table,
+    row: PublishedRow,
+    columns: Sequence[Column],
+    cells: Cells,
+) -> list[list[str]]:
     """Show a row as printed, with its marks; ours below; then, if known, the differences."""
-    printed, ours, differences, verdicts = [row.name], ["  ours"], ["  difference"], []
+    printed = [row.name]
+    ours = ["  ours"]
+    differences = ["  difference"]
+    verdicts = []
     for column in columns:
         flags = [*table.cell_flags(row.name, column.name)]
         if table.empty and table.value(row.name, column.name) is None:
@@ -344,7 +385,7 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
     return [printed, ours, differences, ["  inside interval", *verdicts]]
 
 
-def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
+def our_text(table: Table, row: PublishedRow, column: Column, cells: Cells) -> str:
     """Format our number as the paper would print it: a difference if it prints one."""
     cell = cells.get((row.name, column.name))
     if cell is None:
@@ -357,7 +398,9 @@ def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
 
 
 def notes(table: Table, cells: Cells) -> list[Part]:
-    lines = [f"[{chr(97 + i)}] unreliable: {flag.reason}." for i, flag in enumerate(table.flags)]
+    lines = []
+    for i, flag in enumerate(table.flags):
+        lines.append(f"[{chr(97 + i)}] unreliable: {flag.reason}.")
     if table.empty:
         lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
     if table.note:
@@ -384,7 +427,7 @@ def used_systems(cells: Cells) -> list[Part]:
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
 
 
-def csv_row(table: Table, row: Row, column: Column, ours: OurScore | None) -> list[Cell]:
+def csv_row(table: Table, row: PublishedRow, column: Column, ours: OurScore | None) -> list[Cell]:
     value = table.value(row.name, column.name)
     line: list[Cell] = [
         *(table.id, row.name, column.name, column.metric, column.language, column.unit),
@@ -394,6 +437,7 @@ def csv_row(table: Table, row: Row, column: Column, ours: OurScore | None) -> li
         return line + [None] * (len(CSV_COLUMNS) - len(line))
     cell, system = ours
     numbers = cell.ours, cell.difference, cell.low, cell.high
-    line += [None if number is None else f"{number:.6f}" for number in numbers]
+    for number in numbers:
+        line.append(None if number is None else f"{number:.6f}")
     line += [cell.inside, "yes" if cell.same_claims else "no", str(system.report_folder)]
     return line + cost_cells(system.report.cost)

@@ -64,7 +64,7 @@ class Column(Strict):
 
 
 @dataclass(frozen=True)
-class Row(Strict):
+class PublishedRow(Strict):
     """One system of a table: `values` in the order of the columns, `models` its names here.
 
     `hybrid:NAME` is BM25 fused with the dense model NAME.
@@ -102,7 +102,7 @@ class Table(Strict):
     source: str
     names: tuple[str, ...]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     flags: tuple[Flag, ...] = ()
     relative_to: str | None = None
     note: str = ""
@@ -134,7 +134,7 @@ class Table(Strict):
         """Join the reasons to doubt a cell; empty without any."""
         return "; ".join(self.flags[i].reason for i in self.cell_flags(row, column))
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> PublishedRow:
         """Return the row of this name. Raises KeyError without it."""
         return {row.name: row for row in self.rows}[name]
 
@@ -176,7 +176,10 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
 def _table_fields(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a table: names moved into rows and columns, shared keys into columns."""
     table = dict(raw, paper=paper["paper"], names=paper["names"])
-    shared = {f.name: table.pop(f.name) for f in fields(Column) if f.name in table}
+    shared = {}
+    for f in fields(Column):
+        if f.name in table:
+            shared[f.name] = table.pop(f.name)
     relative = table.get("relative_to")
     table["columns"] = [
         {"name": str(name), "signed": relative not in (None, name), **shared, **own}
