@@ -17,6 +17,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
 
 
+PREPARE = ("claim2source", "prepare", "my_task.Forum")
 RERANKS_TWICE = """
 from dataclasses import replace
 
@@ -126,7 +127,8 @@ def test_scores_of_a_reranker_of_ones_own_are_stored(tmp_path: Path) -> None:
 
 def test_a_prepare_task_of_ones_own_makes_a_data_set(tmp_path: Path) -> None:
     output = follow("## A `prepare` task", tmp_path)
-    assert "data/forum: dev: 2 claims of 2 papers" in output
+    assert "data/forum: 2 sources\n" in output
+    assert "data/forum: dev: 2 claims (en 1, de 1)\n" in output
     dev = load(tmp_path / "data" / "forum", "dev")
     assert [(claim.lang, claim.golds) for claim in dev.claims] == [
         ("en", ("10.1/masks",)),
@@ -134,14 +136,23 @@ def test_a_prepare_task_of_ones_own_makes_a_data_set(tmp_path: Path) -> None:
     ]
     assert Report.read(tmp_path / "out" / "report.json").systems["BM25.original"].macro
 
-    # What the guide says of a wrong row, and of a folder that is there already.
+    # What the guide says of its settings, of a wrong row, and of a folder that is there already.
+    command = [*PREPARE, "--input", "forum", "--output"]
+    assert run("", tmp_path, *command, "data/forum").returncode == 2
+    for name in ("papers.csv", "posts.csv"):
+        (tmp_path / "semicolons").mkdir(exist_ok=True)
+        text = (tmp_path / "forum" / name).read_text(encoding="utf-8")
+        (tmp_path / "semicolons" / name).write_text(text.replace(",", ";"), encoding="utf-8")
+    semicolons = [*PREPARE, "--input", "semicolons", "--settings.delimiter", ";"]
+    only_dev = run("", tmp_path, *semicolons, "--splits", "dev", "--output", "dev")
+    assert only_dev.returncode == 0, only_dev.stderr
+    assert [file.name for file in (tmp_path / "dev" / "qrels").iterdir()] == ["dev.tsv"]
+
     posts = tmp_path / "forum" / "posts.csv"
     posts.write_text(posts.read_text().replace("!,10.1/masks", "!,10.1/mask"))
-    command = [sys.executable, "my_task.py", "forum"]
     spoilt = run("", tmp_path, *command, "other")
     assert spoilt.returncode == 2 and not (tmp_path / "other").exists()
     (message,) = spoilt.stderr.splitlines()
     assert message.endswith(": '10.1/mask' is not in papers.csv")
     assert message.removeprefix("error: ").startswith("forum/posts.csv:3: doi: ")
     assert message.removeprefix("error: ") in GUIDE.read_text(encoding="utf-8")
-    assert run("", tmp_path, *command, "data/forum").returncode == 2

@@ -39,7 +39,10 @@ def require_kind(value: object, kind: type | tuple[type, ...], name: str, wanted
 
 
 def records(
-    values: Any, kinds: type[Kind] | tuple[type[Kind], ...], name: str, wanted: str
+    values: Any,
+    kinds: type[Kind] | tuple[type[Kind], ...],
+    name: str,
+    wanted: str,
 ) -> Sequence[Kind]:
     """Return the records of one kind that a caller gave, as a list unless they are one already.
 

@@ -200,7 +200,9 @@ def _overlaid(below: YamlMapping, above: YamlMapping, options: Mapping[str, Opti
     """Lay values over others; a mapping over a list of named objects changes objects of it."""
     merged = below.overlaid(above)
     for name, value in above.items():
-        kind = parts_kind(options[name].hint) if name in options else None
+        kind = None
+        if name in options:
+            kind = parts_kind(options[name].hint)
         listed = below.get(name)
         if kind is not None and isinstance(listed, list) and isinstance(value, YamlMapping):
             merged[name] = kind.changed(listed, value)
@@ -240,7 +242,9 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
     try:
         return _built(kind, config_options(kind), entries)
     except ConfigError as error:
-        origin = entries.at(error.key) if isinstance(entries, YamlMapping) else None
+        origin = None
+        if isinstance(entries, YamlMapping):
+            origin = entries.at(error.key)
         if origin:
             raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.reason) from None
@@ -282,7 +286,8 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
         key = f"{prefix}{field.name}"
         hint = hints[field.name]
         text = field.metadata.get("help") or helps.get(field.name, "")
-        default, factory = field.default, field.default_factory
+        default = field.default
+        factory = field.default_factory
         group = next(filter(dataclasses.is_dataclass, union_types(hint)), None)
         if group is not None:
             has_default = default is not MISSING or factory is not MISSING
@@ -304,7 +309,11 @@ def _part_options(key: str, hint: Any) -> dict[str, Option]:
 
 
 def _group_options(
-    key: str, hint: Any, group: Any, text: str, has_default: bool
+    key: str,
+    hint: Any,
+    group: Any,
+    text: str,
+    has_default: bool,
 ) -> dict[str, Option]:
     """Describe a group of keys, and then each key of it."""
     inner = config_options(group, f"{key}.")
@@ -354,7 +363,8 @@ def _item_type(hint: Any) -> Any:
 
 def allowed_words(hint: Any) -> str:
     """Say in words what values a type allows: "a whole number, 1 to 10", "text or null"."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Literal:
         return ", ".join(map(str, inner))
     if isinstance(hint, Interval):
@@ -414,7 +424,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Yam
     origin: Location | None = None
     if words and _is_file(option, words[0]):
         file = shipped(Path(words[0]), key)
-        value, origin = read_mapping(file), (str(file), 1)
+        value = read_mapping(file)
+        origin = (str(file), 1)
     elif words:
         value = _read_words(key, option, words, takes_one=name in options)
     first = options.get(name.partition(".")[0])

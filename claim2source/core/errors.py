@@ -52,7 +52,8 @@ class Stopped(BaseException):
     """
 
     def __init__(self, text: str, signal: int) -> None:
-        self.signal, self.code = signal, 128 + signal
+        self.signal = signal
+        self.code = 128 + signal
         super().__init__(text)
 
 
@@ -67,7 +68,10 @@ class Problem:
 
     def __str__(self) -> str:
         position = self.file if self.line is None else f"{self.file}:{self.line}"
-        parts = [position, self.field, self.reason] if self.field else [position, self.reason]
+        if self.field:
+            parts = [position, self.field, self.reason]
+        else:
+            parts = [position, self.reason]
         return printable_line(": ".join(parts))
 
 
@@ -75,7 +79,11 @@ class InputError(UserError):
     """Report bad input: the file, line and field, and why; of several problems a line each."""
 
     def __init__(
-        self, file: str | Path, line: int | None = None, field: str | None = None, reason: str = ""
+        self,
+        file: str | Path,
+        line: int | None = None,
+        field: str | None = None,
+        reason: str = "",
     ) -> None:
         self._list([Problem(str(file), line, field, reason)], 1, "")
 
@@ -87,7 +95,8 @@ class InputError(UserError):
         return error
 
     def _list(self, problems: Iterable[Problem], total: int, hint: str) -> None:
-        self.problems, self.total = tuple(problems), total
+        self.problems = tuple(problems)
+        self.total = total
         lines = [str(problem) for problem in self.problems[:MOST_SHOWN]]
         if total > len(lines):
             lines.append(f"... and {total - len(lines)} more problems")
@@ -105,7 +114,9 @@ class ConfigError(UserError, ValueError):
     """
 
     def __init__(self, key: str, value: object, allowed: str, reason: str = "") -> None:
-        self.key, self.value, self.allowed = key, value, allowed
+        self.key = key
+        self.value = value
+        self.allowed = allowed
         missing = value is None or value == [] or value == ()
         issue = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
         self.reason = reason or f"{issue}: {allowed}"
@@ -113,7 +124,9 @@ class ConfigError(UserError, ValueError):
 
     def at(self, location: tuple[str, int] | None) -> UserError:
         """Return the error by the file and line that set the key, if a file did."""
-        return self if location is None else InputError(*location, self.key or None, self.reason)
+        if location is None:
+            return self
+        return InputError(*location, self.key or None, self.reason)
 
 
 def value_text(value: object) -> str:
@@ -134,13 +147,18 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
-    ends = {key: key.rpartition(".")[2].lower().replace("-", "_") for key in names}
+    ends = {}
+    for key in names:
+        ends[key] = key.rpartition(".")[2].lower().replace("-", "_")
     near = [key for key, end in ends.items() if end == last]
-    initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
+    initials = {}
+    for key, end in ends.items():
+        initials[key] = "".join(word[:1] for word in end.split("_"))
     near = near or [key for key in ends if initials[key] == last and len(last) > 1]
     near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
     by_key = {key.lower().replace("-", "_"): key for key in ends}
-    if not (near := near[:3] or [by_key[key] for key in get_close_matches(name, by_key, 1, 0.7)]):
+    near = near[:3] or [by_key[key] for key in get_close_matches(name, by_key, 1, 0.7)]
+    if not near:
         close = get_close_matches(last, ends.values(), 1, 0.7)
         near = [key for key, end in ends.items() if end in close][:1]
     near = near or [key for key, end in ends.items() if end in last.split("_")][:1]
@@ -160,7 +178,12 @@ class Problems:
         self._first_of: dict[str, str] = {}
 
     def add(
-        self, file: str | Path, line: int | None, field: str | None, reason: str, kind: str = ""
+        self,
+        file: str | Path,
+        line: int | None,
+        field: str | None,
+        reason: str,
+        kind: str = "",
     ) -> None:
         """Add one problem; the first 20 are stored, the others counted.
 
@@ -181,7 +204,9 @@ class Problems:
     @property
     def first(self) -> str:
         """Write the first problem; "" if there is none."""
-        return str(self._shown_first[0]) if self._shown_first else ""
+        if self._shown_first:
+            return str(self._shown_first[0])
+        return ""
 
     def summary(self, names: Mapping[str, str] | None = None) -> str:
         """Count omissions and changes by kind, in words; `names` are those of kinds."""
@@ -200,7 +225,8 @@ class FileProblems:
     """Collect the problems of one file, whose name its parsers then need not know."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.collected = file, Problems()
+        self.file = file
+        self.collected = Problems()
 
     def add(self, line: int | None, field: str | None, reason: str) -> None:
         self.collected.add(self.file, line, field, reason)
@@ -256,7 +282,10 @@ def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] 
         try:
             main(argv)
         except SystemExit as error:  # argparse's, after --help or its own message
-            code = error.code if isinstance(error.code, int) else EXIT_CODE if error.code else 0
+            if isinstance(error.code, int):
+                code = error.code
+            else:
+                code = EXIT_CODE if error.code else 0
         sys.stdout.flush()  # a full disk or a closed pipe is found here at the latest
     except UserError as error:
         for line in error.lines:

@@ -93,7 +93,9 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
         full = _disk_full_error(target.parent)
         if full is None and isinstance(error, OSError) and error.errno is not None:
             is_named = error.filename is not None and os.fsdecode(error.filename)
-            full = error if not is_named or str(temporary) in str(is_named) else None
+            full = None
+            if not is_named or str(temporary) in str(is_named):
+                full = error
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(target)) from error
@@ -163,7 +165,9 @@ def file_error(path: Path) -> str | None:
         return "is a folder, not a file"
     # The shell's <(..) is a pipe without a place in the file system; a named one may never end.
     pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
-    return None if stat.S_ISREG(mode) or pipe else "is not a regular file"
+    if stat.S_ISREG(mode) or pipe:
+        return None
+    return "is not a regular file"
 
 
 def folder_error(path: Path) -> str | None:
@@ -221,7 +225,9 @@ def finite(value: object) -> object:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def file_hash(path: str | Path) -> str:

@@ -16,9 +16,12 @@ from claim2source.core.lock import LOCK_FILE
 from claim2source.core.validate import MOST_BYTES
 
 MARKER = ".claim2source-run"
-CONFIG_FILE, RUN_FILE = "config.yaml", "run.json"
-STATE_FILE, PREVIOUS_STATE_FILE = "state.pt", "state.previous.pt"
-CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
+CONFIG_FILE = "config.yaml"
+RUN_FILE = "run.json"
+STATE_FILE = "state.pt"
+PREVIOUS_STATE_FILE = "state.previous.pt"
+CHECKPOINTS = "checkpoints"
+EVALUATION = "evaluation"
 _REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # which their beginning holds
 _BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
@@ -74,7 +77,9 @@ def run_settings(folder: Path) -> dict[str, object]:
         values = as_plain(read_yaml(folder / CONFIG_FILE))
     except (OSError, InputError):
         return {}
-    return values if isinstance(values, dict) else {}
+    if isinstance(values, dict):
+        return values
+    return {}
 
 
 def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:

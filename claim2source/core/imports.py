@@ -122,11 +122,14 @@ def find_source(module: str) -> Path | None:
 
 def _chosen_folders(paths: list[str]) -> list[str]:
     current = os.path.realpath(os.curdir)
-    variable = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
+    variable = ""
+    if not sys.flags.ignore_environment:
+        variable = os.environ.get("PYTHONPATH", "")
     if any(part and os.path.realpath(part) == current for part in variable.split(os.pathsep)):
         return list(paths)
     own = {*site.getsitepackages(), site.getusersitepackages()}
-    searched, is_installed = list[str](), False
+    searched = list[str]()
+    is_installed = False
     for part in paths:
         is_installed |= part in own
         # What follows a folder of installed modules was added by one of its .pth files.

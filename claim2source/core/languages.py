@@ -49,7 +49,9 @@ def primary_language(text: str) -> str:
         return code
     # A language without a code of two letters may belong to one that has it: Mandarin to Chinese.
     macro = langcodes.get(langcodes.standardize_tag(language, macro=True)).language
-    return macro if macro and len(macro) == 2 else language
+    if macro and len(macro) == 2:
+        return macro
+    return language
 
 
 def is_in_language(text: str, wanted: str) -> bool:
@@ -59,7 +61,8 @@ def is_in_language(text: str, wanted: str) -> bool:
         >>> is_in_language("de-AT", "ger"), is_in_language("de", "de-AT")
         (True, False)
     """
-    own, other = _normalised(text), _normalised(wanted)
+    own = _normalised(text)
+    other = _normalised(wanted)
     return own == other or own.startswith(f"{other}-")
 
 

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".claim2source-lock"
 # A living process touches its lock this often; one untouched for STALE seconds is no one's.
-TOUCH, STALE = 30.0, 120.0
+TOUCH = 30.0
+STALE = 120.0
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ class NamedParts(ABC):
 
 def parts_kind(hint: object) -> type[NamedParts] | None:
     """Return the class of a setting that is a list of named objects; None for any other."""
-    return hint if isinstance(hint, type) and issubclass(hint, NamedParts) else None
+    if isinstance(hint, type) and issubclass(hint, NamedParts):
+        return hint
+    return None
 
 
 def flag_path(key: str, hint: object) -> list[str]:

@@ -13,7 +13,8 @@ PACKAGE = "claim2source"
 
 def program_command(program: str) -> str:
     """Return the command that starts `program`, a file of the repository, from the same folder."""
-    started, name = Path(sys.argv[0]), Path(program).stem.replace("_", "-")
+    started = Path(sys.argv[0])
+    name = Path(program).stem.replace("_", "-")
     if _started_by_module():
         return f"python -m {PACKAGE} {name}"
     if started.stem == PACKAGE:

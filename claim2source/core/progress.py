@@ -20,7 +20,9 @@ Item = TypeVar("Item")
 
 # Lines are printed at tenths of the work, but within QUIET seconds only once, and after LONGEST
 # seconds also between tenths.
-PARTS, QUIET, LONGEST = 10, 10.0, 60.0
+PARTS = 10
+QUIET = 10.0
+LONGEST = 60.0
 # Seconds of waiting after which a line says for what.
 PATIENCE = 1.0
 
@@ -34,16 +36,29 @@ class Progress(AbstractContextManager["Progress"]):
     """
 
     def __init__(
-        self, name: str | None, total: int | None, start: int = 0, quiet: float = QUIET
+        self,
+        name: str | None,
+        total: int | None,
+        start: int = 0,
+        quiet: float = QUIET,
     ) -> None:
-        self.name, self.total, self.count, self.quiet = name, total, start, quiet
+        self.name = name
+        self.total = total
+        self.count = start
+        self.quiet = quiet
         self._started_at = self._printed_at = time.monotonic()
         self._start = self._last = start
         self._bar: Any = None
         if name is not None and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, initial=start, desc=name, leave=False, file=sys.stderr)
+            self._bar = tqdm(
+                total=total,
+                initial=start,
+                desc=name,
+                leave=False,
+                file=sys.stderr,
+            )
 
     def update(self, count: int = 1, note: str = "") -> None:
         """Add to the count; `note` stands beside it, such as a loss."""
@@ -52,7 +67,8 @@ class Progress(AbstractContextManager["Progress"]):
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(count)
         elif self.name is not None and self._is_due():
-            self._last, self._printed_at = self.count, time.monotonic()
+            self._last = self.count
+            self._printed_at = time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
             parts = f"{self.name}: {self.count}{of}", self._time_left(), note
             _print_line(", ".join(filter(None, parts)))
@@ -86,7 +102,9 @@ class Progress(AbstractContextManager["Progress"]):
 class _Part(Progress):
     def __init__(self, parent: Progress, share: int, total: int) -> None:
         super().__init__(None, total)
-        self._parent, self._share, self._parent_count = parent, share, 0
+        self._parent = parent
+        self._share = share
+        self._parent_count = 0
 
     def update(self, count: int = 1, note: str = "") -> None:
         self.count += count
@@ -140,7 +158,8 @@ def quiet_libraries() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
         # It reads the environment only when it is imported.
-        if imported := sys.modules.get("transformers.utils.logging"):
+        imported = sys.modules.get("transformers.utils.logging")
+        if imported:
             imported.disable_progress_bar()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -34,7 +34,9 @@ def nfkc(text: str) -> str:
         >>> nfkc("CO\u2082, \ufb01brosis and Vaxil\u2122")
         'CO2, fibrosis and Vaxil '
     """
-    return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_SIGNS))
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", text.translate(_SIGNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Claim:
     tag: str = ""
 
     def __post_init__(self) -> None:
-        lang, tag = primary_language(self.lang), language_tag(self.tag)
+        lang = primary_language(self.lang)
+        tag = language_tag(self.tag)
         if not tag or primary_language(tag) != lang:
             tag = language_tag(self.lang)
         object.__setattr__(self, "lang", lang)
@@ -188,7 +191,12 @@ class Dataset:
         from claim2source import load
 
         return load(
-            split=split, papers=papers, posts=posts, pairs=pairs, columns=columns, lenient=lenient
+            split=split,
+            papers=papers,
+            posts=posts,
+            pairs=pairs,
+            columns=columns,
+            lenient=lenient,
         )
 
     @property
@@ -209,7 +217,10 @@ class Dataset:
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
-        wanted = (languages,) if isinstance(languages, str) else tuple(languages)
+        if isinstance(languages, str):
+            wanted = (languages,)
+        else:
+            wanted = tuple(languages)
         return self.with_claims(
             claim
             for claim in self.claims
@@ -226,7 +237,10 @@ class Dataset:
         first_of: dict[str, str] = {}
         for source in self.sources:
             words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
-            twin = first.setdefault(words, source.id) if words else source.id
+            if words:
+                twin = first.setdefault(words, source.id)
+            else:
+                twin = source.id
             if twin != source.id:
                 first_of |= {twin: twin, source.id: twin}
         return first_of

@@ -32,7 +32,8 @@ def _places(*lines: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-_SYSTEM, _TEST = "systems.*.", "tests.*."
+_SYSTEM = "systems.*."
+_TEST = "tests.*."
 # A place is of the first kind that it matches.
 _KINDS = (
     _Kind(

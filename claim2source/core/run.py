@@ -62,7 +62,9 @@ class Run:
             row = int(np.flatnonzero(np.isnan(scores))[0])
             raise ValueError(f"score of claim {claim_ids[claim_rows[row]]!r} is not a number")
         order = np.lexsort((-codes.astype(np.int64), -scores, claim_rows))
-        claim_rows, codes, scores = claim_rows[order], codes[order], scores[order]
+        claim_rows = claim_rows[order]
+        codes = codes[order]
+        scores = scores[order]
         pairs = claim_rows.astype(np.int64) * max(len(vocabulary), 1) + codes
         if len(np.unique(pairs)) != len(pairs):
             values, counts = np.unique(pairs, return_counts=True)
@@ -118,7 +120,10 @@ class Run:
         cls, ranked: Mapping[str, Sequence[tuple[str, float]]], *, pool: Pool | None = None
     ) -> Run:
         """Build from claim id -> [(source id, score), ...]."""
-        rows = [(c, s, score) for c, pairs in ranked.items() for s, score in pairs]
+        rows = []
+        for c, pairs in ranked.items():
+            for s, score in pairs:
+                rows.append((c, s, score))
         claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
         return cls.from_rows(claims, sources, scores, claim_ids=list(ranked), pool=pool)
 
@@ -146,7 +151,10 @@ class Run:
     def from_pandas(cls, frame: DataFrame) -> Run:
         """Build from a table with the columns claim, source and score; others are ignored."""
         names = ("claim", "source", "score")
-        lacking = [name for name in names if name not in getattr(frame, "columns", ())]
+        lacking = []
+        for name in names:
+            if name not in getattr(frame, "columns", ()):
+                lacking.append(name)
         if lacking:
             raise InputError(
                 "run", reason=f"has no column {lacking[0]}; wanted: {', '.join(names)}"
@@ -158,11 +166,16 @@ class Run:
     def from_ir_measures(cls, documents: Iterable[Any]) -> Run:
         """Build from `ir_measures.ScoredDoc`s."""
         rows = [(doc.query_id, doc.doc_id, doc.score) for doc in documents]
-        return cls.from_rows(*zip(*rows, strict=True)) if rows else cls.from_rows((), (), ())
+        if rows:
+            return cls.from_rows(*zip(*rows, strict=True))
+        return cls.from_rows((), (), ())
 
     def __repr__(self) -> str:
         return one_line(
-            self, claims=len(self.claim_ids), rows=len(self), sources=len(self.vocabulary)
+            self,
+            claims=len(self.claim_ids),
+            rows=len(self),
+            sources=len(self.vocabulary),
         )
 
     def __len__(self) -> int:
@@ -182,8 +195,13 @@ class Run:
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """List the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
-        limit = None if k is None else whole_number(k, "k", 0)
-        return [str(s) for s in self.vocabulary[self.codes[rows][:limit]]]
+        limit = None
+        if k is not None:
+            limit = whole_number(k, "k", 0)
+        found: list[str] = []
+        for s in self.vocabulary[self.codes[rows][:limit]]:
+            found.append(str(s))
+        return found
 
     def scored(self, claim_id: str) -> dict[str, float]:
         """Map a claim's sources to their scores, best first."""
@@ -236,7 +254,8 @@ class Run:
             [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
         ).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        codes, scores = self.codes[picked], self.scores[picked]
+        codes = self.codes[picked]
+        scores = self.scores[picked]
         return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
@@ -317,7 +336,8 @@ def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
     for count in counts:
         key = count.model, count.wanted, count.sent
         before = merged.get(key, replace(count, replies=0, reasoned=0))
-        replies, reasoned = before.replies + count.replies, before.reasoned + count.reasoned
+        replies = before.replies + count.replies
+        reasoned = before.reasoned + count.reasoned
         merged[key] = replace(count, replies=replies, reasoned=reasoned)
     return tuple(merged.values())
 
@@ -391,7 +411,10 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures += result.failures
         thinking += result.thinking
         cost += result.cost
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    if rows:
+        columns = zip(*rows, strict=True)
+    else:
+        columns = ((), (), ())
     run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
     return Result(
         run,

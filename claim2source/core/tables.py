@@ -81,7 +81,9 @@ def cell_text(cell: Cell, digits: int = 4) -> str:
     """Render a cell: floats with `digits` decimals, None as "-"."""
     if cell is None:
         return "-"
-    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:.{digits}f}"
+    return str(cell)
 
 
 def _plain_text(table: TextTable) -> str:

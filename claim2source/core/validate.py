@@ -123,7 +123,9 @@ def _reason(error: ErrorDetails) -> str:
         return "no such field"
     if error["type"] == "value_error":
         rule = error["ctx"]["error"]
-        return f"{rule.key}: {rule.reason}" if isinstance(rule, ConfigError) else str(rule)
+        if isinstance(rule, ConfigError):
+            return f"{rule.key}: {rule.reason}"
+        return str(rule)
     allowed = error["msg"].removeprefix("Input should be ")
     if error["type"] == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")

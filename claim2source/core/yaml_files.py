@@ -47,7 +47,9 @@ class YamlMapping(dict[str, Any]):
             if isinstance(value, YamlMapping):
                 return value.at(rest)
             for part in value if isinstance(value, list) else ():
-                place = part.at_part(rest) if isinstance(part, YamlMapping) else None
+                place = None
+                if isinstance(part, YamlMapping):
+                    place = part.at_part(rest)
                 if place is not None:
                     return place
         return None
@@ -131,7 +133,9 @@ def read_yaml(source: Path | str) -> Any:
                 raise InputError(name, reason=reason)
             source = source.read_text(encoding="utf-8")
         node = yaml.compose(source, Loader=yaml.BaseLoader)
-        return None if node is None else _Reader(name).read(node)
+        if node is None:
+            return None
+        return _Reader(name).read(node)
     except UnicodeDecodeError:
         reason = "not UTF-8"
     except yaml.YAMLError as error:

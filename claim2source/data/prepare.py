@@ -4,7 +4,8 @@ TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
 subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
 {en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
 train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates, and rss.jsonl,
-if there are any) or mixed, which joins data sets (`--sets`) into one to train on.
+if there are any), mixed, which joins data sets (`--sets`) into one to train on, or the dotted path
+of a class of your own that reads a folder, such as my_task.Forum.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from claim2source.core.config import (
     Between,
     Settings,
     flag,
     list_field,
+    make,
     read_config,
     require,
 )
+from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, require_writable
 from claim2source.core.folders import replaced_folder
+from claim2source.core.imports import import_dataclass
 from claim2source.core.program import with_positionals
 from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
@@ -43,6 +47,8 @@ from claim2source.data.news import news_files, read_news
 PROGRAM = "scripts/prepare.py"
 # Names of files in a note.
 MOST_NAMED = 20
+TASKS = ("checkthat2025", "checkthat2026", "news", "mixed")
+OWN_TASK = "the dotted path of a dataclass of yours, such as my_task.Forum"
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,11 @@ class PrepareConfig(Settings):
     """Settings of `scripts/prepare.py`.
 
     Args:
-        task: whose files they are.
+        task: whose files they are: checkthat2025, checkthat2026, news, mixed, or the dotted path
+            of a dataclass of yours with a method `read(folder)` that gives one Dataset per split.
         output: folder to write.
         input: folder of the task's files; `mixed` has none.
+        settings: fields of a task of your own, such as `--settings.delimiter ";"`.
         hub: checkthat2026 alone, in place of `input`: data set on the Hugging Face hub, read with
             your own login.
         revision: of the data set on the hub: a commit, branch or tag.
@@ -63,9 +71,10 @@ class PrepareConfig(Settings):
             all of them. Val is scored over all sources, so that fewer of them save time.
     """
 
-    task: Literal["checkthat2025", "checkthat2026", "news", "mixed"]
+    task: str
     output: Path
     input: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
     hub: str | None = None
     revision: str | None = None
     translations: Path | None = None
@@ -74,7 +83,16 @@ class PrepareConfig(Settings):
     sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
     overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the task is a class of the user's own, named by its dotted path."""
+        return self.task not in TASKS
+
     def check(self) -> None:
+        allowed = f"{', '.join(TASKS)}, or {OWN_TASK}"
+        require(not self.is_own or "." in self.task, "task", self.task, allowed)
+        allowed = f"none: {self.task} has no settings"
+        require(self.is_own or not self.settings, "settings", self.settings, allowed)
         tasks = {"hub": "checkthat2026", "translations": "checkthat2026", "distractors": "mixed"}
         for key, task in tasks.items():
             value = getattr(self, key)
@@ -105,9 +123,12 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     splits, notes = _read(config)
     if config.splits is not None:
         splits = _named_splits(splits, config.splits)
-    if config.input is not None:
+    if config.input is not None and not config.is_own:
         notes = [*notes, *_unread_notes(config)]
-    write_beir(splits, config.output, overwrite=config.overwrite)
+    try:
+        write_beir(splits, config.output, overwrite=config.overwrite)
+    except ValueError as error:  # only a task of the user's own repeats a split or a claim
+        raise InputError(config.task, reason=str(error)) from None
     return splits, notes
 
 
@@ -147,11 +168,34 @@ def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
         return read_hub(config.hub, config.translations, config.revision)
     if config.input is None:
         return _mix(config.sets, config.distractors)
+    if config.is_own:
+        return _read_own(config, config.input)
     if config.task == "checkthat2025":
         return read_2025(config.input), []
     if config.task == "checkthat2026":
         return read_2026(config.input, config.translations)
     return read_news(config.input)
+
+
+def _read_own(config: PrepareConfig, folder: Path) -> tuple[list[Dataset], list[str]]:
+    """Read a folder with the user's own class; return its splits and their notes."""
+    kind = import_dataclass("task", config.task, "read", OWN_TASK)
+    task: Any = make(kind, config.settings, "settings.")
+    splits = task.read(folder)
+    is_list = isinstance(splits, list | tuple) and len(splits) > 0
+    if not is_list or not all(isinstance(part, Dataset) for part in splits):
+        raise InputError(
+            config.task, reason="read(folder) must return a list of one Dataset or more"
+        )
+    notes: list[str] = []
+    for part in splits:
+        if part.sources != splits[0].sources:
+            reason = f"splits {splits[0].split!r} and {part.split!r} must have the same sources"
+            raise InputError(config.task, reason=reason)
+        for note in part.notes:
+            if note not in notes:
+                notes.append(note)
+    return list(splits), notes
 
 
 def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:
