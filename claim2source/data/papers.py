@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import csv
-import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from claim2source.core.arguments import is_digits
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Source
+from claim2source.data.markup import clean, without_markup
 from claim2source.data.text_files import any_lines, id_error, text_error
 
 # Months by their first letters, in English and, where they differ, German, French and Spanish.
@@ -43,24 +43,6 @@ _NAMED = frozenset(
 _JAPANESE = "jap"
 # What PubMed writes in brackets for a title that is absent.
 NO_TITLE = ("", "not available", "in process citation")
-# What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
-_TAG = re.compile(
-    r"</?(?:(?:jats|mml|m|xhtml|html|ns\d):)?(?P<name>[A-Za-z][\w.-]*)"
-    r"(?P<more>(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<]*\"|'[^'<]*'))*)\s*/?>"
-)
-_INLINE = frozenset(
-    "i b u em strong sub sup scp sc small tt code span font a abbr cite q italic bold underline "
-    "monospace roman ext-link xref inline-formula inline-graphic named-content styled-content "
-    "alternatives math mi mo mn ms mrow msub msup msubsup mfrac msqrt mtext mover munder mspace "
-    "mstyle mfenced mtable mtr mtd mpadded mmultiscripts none mprescripts semantics".split()
-)
-_BLOCKS = frozenset("p br div sec title list list-item ul ol li h1 h2 h3 disp-formula".split())
-_UNREAD = re.compile(r"<(?:mml:|jats:)?(tex-math|annotation)\b[^<>]*>[^<]*</[^<>]*\1>")
-_HEADING = re.compile(r"<(?:jats:)?title>\s*abstract\s*[.:]?\s*</(?:jats:)?title>", re.IGNORECASE)
-_TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-
-
 RETRACTED, WITHDRAWN = "retracted", "withdrawn"
 # What may be known of a paper since it was published, the gravest first, and what registries call
 # a notice of it: the first that fits counts, and others say nothing of the paper.
@@ -171,32 +153,6 @@ def _text_problem(texts: PaperTexts) -> tuple[str, str]:
         if reason := text_error(text):
             return name, reason
     return "", ""
-
-
-def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
-    without = without_markup(text)
-    if without == text:
-        return text
-    problems.count("texts whose markup was removed", path, location)
-    return " ".join(without.split())
-
-
-def without_markup(text: str) -> str:
-    """Remove tags, then read entities: "p &lt; 0.05" and "a < b" stay."""
-    if "<" in text:
-        text = _TITLE_END.sub(": ", _UNREAD.sub(" ", _HEADING.sub(" ", text)))
-        text = _TAG.sub(_replaced, text)
-    if "&" in text:
-        text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
-    return text
-
-
-def _replaced(tag: re.Match[str]) -> str:
-    name = tag["name"].lower()
-    if name in _BLOCKS:
-        return " "
-    is_markup = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
-    return "" if is_markup else tag[0]
 
 
 def plain_doi(text: str) -> str:

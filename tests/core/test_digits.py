@@ -10,7 +10,8 @@ import pytest
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, Settings, read_config, read_yaml
 from claim2source.core.errors import ConfigError
-from claim2source.data.papers import first_day, last_day, plain_doi, without_markup
+from claim2source.data.markup import without_markup
+from claim2source.data.papers import first_day, last_day, plain_doi
 from claim2source.metrics.metrics import cutoff
 from claim2source.search.lance import newest_version
 from claim2source.search.rows import Where

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from claim2source.data.markup import without_markup
 from claim2source.data.papers import (
     first_day,
     iso_language,
     last_day,
     plain_doi,
-    without_markup,
 )
 
 

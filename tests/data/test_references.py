@@ -1,4 +1,4 @@
-"""RIS, NBIB and BibTeX as reference managers and PubMed export them."""
+"""RIS and NBIB as reference managers and PubMed export them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from tests.data.reading import read, refused
+from tests.data.test_bibtex import BIBTEX
 
 RIS = """TY  - JOUR
 TI  - Masks and
@@ -111,39 +112,6 @@ def test_nbib(tmp_path: Path, name: str) -> None:
     assert notes == f"abstracts beside another one, left out: 1 (first: {name}:2)"
 
 
-BIBTEX = r"""
-@comment{not read}
-@string{lancet = "The Lancet"}
-@article{smith2020,
-  title = {50% of {M{\"u}ller}'s $\mathrm{CO}_2$ $\alpha$ {\&} \emph{E. coli} --- a trial},
-  author = {Doe, Jane and {World Health Organization} and van der Berg, Jan and others},
-  journal = lancet, year = 2020, month = may,
-  abstract = "At q$<$0.01 {$\mu$}g costs $5/$10 or $10, <i>x</i> at p &lt; 0.05",
-  url = {https://doi.org/10.1000/ABC},
-}
-@misc{smith2020, title = {T}}
-"""
-
-
-def test_bibtex(tmp_path: Path) -> None:
-    papers, notes = read(tmp_path / "lib.bib", BIBTEX)
-    assert papers == [
-        Paper(
-            Source(
-                "smith2020",
-                "50% of Müller's CO2 α & E. coli — a trial",
-                "At q<0.01 μg costs $5/$10 or $10, x at p < 0.05",
-                ("Jane Doe", "World Health Organization", "Jan van der Berg"),
-                "The Lancet",
-                "2020-may",
-            ),
-            "10.1000/abc",
-            "https://doi.org/10.1000/ABC",
-        )
-    ]
-    assert "repeated ids, of which the one with more text is read: 1" in notes
-
-
 def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
     for name, text in (("a.json", BIBTEX), ("b.ris", BIBTEX), ("c.bib", RIS), ("d.jsonl", NBIB)):
         assert len(read(tmp_path / name, text)[0]) == (1 if text is BIBTEX else 2)
@@ -152,8 +120,6 @@ def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.bib", "@article{a, title={x\n@article{b, title={y}}", r"a\.bib:1: broken BibTeX"),
-        ("a.bib", "@article{a, title={x}, title={y}}", r"a\.bib:1: broken BibTeX: Duplicate field"),
         ("a.bib", "words", "holds no BibTeX entries"),
         ("a.ris", "words", "holds no references that begin with TY"),
     ],
