@@ -6,7 +6,7 @@ from pathlib import Path
 
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
-from tests.data.reading import read, refused
+from tests.data.reading import read
 
 BIBTEX = r"""
 @comment{not read}
