@@ -40,6 +40,15 @@ _INSTITUTION = re.compile(
 )
 _INITIALS = re.compile(r"(?:[^\W\d_a-z]\.?[ -]?){1,4}")
 _NO_NAMES = ("", "nan", "None")
+# Keys of a name in JSON: as a whole, or its parts in reading order.
+_WHOLE_NAMES = ("name", "display_name", "literal", "fullName", "collectiveName", "collective_name")
+_NAME_PARTS = (
+    ("given", "dropping-particle", "non-dropping-particle", "family", "suffix"),
+    ("firstName", "lastName"),
+    ("first_name", "last_name"),
+    ("givenName", "familyName"),
+    ("first", "middle", "last", "suffix"),
+)
 # Longest text of authors that is read as a list of Python or JSON.
 _LONGEST = 10**6
 
@@ -182,11 +191,19 @@ def person_name(item: object) -> str:
         return item.strip()
     if not isinstance(item, Mapping):
         return ""
-    name = item.get("name") or item.get("display_name") or item.get("literal")
-    if name:
-        return str(name)
-    parts = [item.get("given"), item.get("family")]
-    return " ".join(str(part) for part in parts if part)
+    longest: list[str] = []
+    for keys in _NAME_PARTS:
+        parts: list[str] = []
+        for key in keys:
+            value = item.get(key)
+            if value:
+                parts.append(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+        longest = max(longest, parts, key=len)
+    if len(longest) < 2:
+        for key in _WHOLE_NAMES:
+            if isinstance(item.get(key), str) and item[key].strip():
+                return str(item[key])
+    return " ".join(longest)
 
 
 def _divided(entry: str) -> list[str]:

@@ -1,15 +1,23 @@
-"""Read papers of JSON: corpus.jsonl, and answers of the APIs of OpenAlex and Crossref."""
+"""Read papers of JSON: corpus.jsonl, works of OpenAlex and of Crossref, and CSL JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
 from claim2source.core.languages import primary_language
 from claim2source.data.authors import person_name
 from claim2source.data.beir import read_source
-from claim2source.data.jsonl import Row, json_records, parse_row
+from claim2source.data.json_fields import as_list as _list
+from claim2source.data.json_fields import date_text as _date_text
+from claim2source.data.json_fields import first_text, most_exact
+from claim2source.data.json_fields import nested as _nested
+from claim2source.data.json_fields import plain_text as _plain_text
+from claim2source.data.jsonl import Row
+from claim2source.data.paper_keys import PUBMED, choose_key, first_address
 from claim2source.data.papers import (
     NOTICE,
     RETRACTED,
@@ -24,52 +32,6 @@ from claim2source.data.papers import (
 )
 
 ADDRESS = "https://openalex.org/"
-# What holds the works of an answer: OpenAlex's pages, Crossref's, its dumps and its single works.
-_LISTS = ("results", "items", "message", "data")
-# Keys of a work of Crossref, or of CSL JSON, which reference managers write.
-_CROSSREF = ("DOI", "container-title", "issued")
-# Keys by which records of other services are known.
-_FOREIGN = {
-    "paperId": "Semantic Scholar",
-    "corpusid": "Semantic Scholar",
-    "resultList": "Europe PMC",
-    "esearchresult": "PubMed's search, without articles",
-    "attributes": "DataCite",
-    "itemType": "Zotero",
-}
-
-
-def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Paper | None]:
-    """Yield the papers of a file; None for a record that is reported or counted instead.
-
-    `kind` says what the records are; by default each is read as what it is.
-    """
-    for row in json_records(path, problems):
-        for work in _works(row, path, problems):
-            if kind == "openalex" or kind is None and _is_openalex(work.record):
-                yield _openalex(work, path, problems)
-            elif kind == "crossref" or kind is None and _is_crossref(work.record):
-                yield _crossref(work, path, problems)
-            elif name := next((_FOREIGN[key] for key in _FOREIGN if key in work.record), ""):
-                work.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
-                yield None
-            else:
-                yield row_to_paper(work)
-
-
-def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:
-    value: object = row.record
-    while isinstance(value, Mapping) and not {"_id", "id", "DOI", "title"} & set(value):
-        inner = [value[key] for key in _LISTS if isinstance(value.get(key), dict | list)]
-        if not inner:
-            break
-        value = inner[0]
-    if value is row.record:
-        yield row
-        return
-    for number, work in enumerate(value if isinstance(value, list) else [value], start=1):
-        if (parsed := parse_row(work, path, problems, number, f"work {number}")) is not None:
-            yield parsed
 
 
 def row_to_paper(row: Row) -> Paper | None:
@@ -78,9 +40,11 @@ def row_to_paper(row: Row) -> Paper | None:
     if key is None:
         return None
     row.key = key
+    if _is_empty(row.record):
+        return None
     source = read_source(row)
     if not f"{source.title}{source.abstract}".strip():
-        return None  # that it is empty was reported
+        return None
     doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
     code = iso_language(lang) or primary_language(lang)
     retracted = row.meta.get("retracted")
@@ -90,15 +54,15 @@ def row_to_paper(row: Row) -> Paper | None:
     return Paper(source, doi, row.text("metadata.url"), code, state)
 
 
-def _is_openalex(record: Mapping[str, object]) -> bool:
-    return str(record.get("id", "")).startswith(ADDRESS) or "abstract_inverted_index" in record
+def _is_empty(record: Mapping[str, object]) -> bool:
+    """Whether a record has neither title nor text, and no key in which they may be instead."""
+    texts = [record.get("title"), record.get("text")]
+    if any(text is not None and str(text).strip() for text in texts):
+        return False
+    return set(record) <= {"_id", "title", "text", "metadata"}
 
 
-def _is_crossref(record: Mapping[str, object]) -> bool:
-    return "_id" not in record and any(key in record for key in _CROSSREF)
-
-
-def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
+def read_openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     record = row.record
     key = row.as_id("id", record.get("id"))
     if key is None:
@@ -117,14 +81,14 @@ def _openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     names = (_nested(location, "source", "display_name") for location in locations)
     texts = PaperTexts(
         key=key.removeprefix(ADDRESS),
-        title=_first_text(row, "title", "display_name"),
-        abstract=abstract or _first_text(row, "abstract"),  # pyalex has it in order
+        title=first_text(row, "title", "display_name"),
+        abstract=abstract or first_text(row, "abstract"),  # pyalex has it in order
         authors=authors,
         venue=row.as_text("primary_location", next(filter(None, names), "")),
-        date=_first_text(row, "publication_date", "publication_year"),
-        doi=_first_text(row, "doi"),
+        date=first_text(row, "publication_date", "publication_year"),
+        doi=first_text(row, "doi"),
         url=key if key.startswith("https://") else ADDRESS + key,
-        lang=_first_text(row, "language"),
+        lang=first_text(row, "language"),
         retracted=RETRACTED if record.get("is_retracted") is True else "",
     )
     return make_paper(path, row.location, problems, texts)
@@ -145,26 +109,56 @@ def _in_order(row: Row, index: object) -> str:
     return row.as_text(field, " ".join(word for _, word in sorted(words)))
 
 
-def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
-    doi = _first_text(row, "DOI", "doi")
-    key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
-    if key is None:
-        return None
-    titles = [_first_text(row, "title"), _first_text(row, "subtitle")]
-    dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
+def read_crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
+    doi = plain_doi(first_text(row, "DOI", "doi") or _csl_id(row))
+    titles = [_chosen(row, "title", path, problems), _joined(row, "subtitle")]
+    names = ("issued", "published", "published-online", "published-print", "posted")
+    dates = [_date_text(row.record.get(name)) for name in names]
+    created = _date_text(row.record.get("created"))
+    authors = _list(row.record.get("author")) or _list(row.record.get("editor"))
+    venue = _chosen(row, "container-title", path, problems) or _nested_text(row, "institution")
     texts = PaperTexts(
-        key=key,
+        key="",
         title=": ".join(filter(None, titles)),
-        abstract=_first_text(row, "abstract"),
-        authors=[person_name(author) for author in _list(row.record.get("author"))],
-        venue=_first_text(row, "container-title") or _nested_text(row, "institution"),
-        date=next(filter(None, map(_date_text, dates)), ""),
-        doi=key,
-        url=_first_text(row, "URL"),
-        lang=_first_text(row, "language"),
+        abstract=_chosen(row, "abstract", path, problems),
+        authors=[person_name(author) for author in authors],
+        venue=venue,
+        date=most_exact(dates) or created,
+        doi=doi,
+        url=_address(row),
+        lang=first_text(row, "language"),
         retracted=_updates(row.record),
     )
-    return make_paper(path, row.location, problems, texts)
+    ids = (doi, first_text(row, "DOI").strip().lower(), _csl_id(row))
+    key = choose_key(path, row.location, problems, ids, texts)
+    return make_paper(path, row.location, problems, replace(texts, key=key))
+
+
+def _csl_id(row: Row) -> str:
+    """Read the id of CSL JSON: Zotero's begins with the address of its library."""
+    key = _plain_text(row.record, "id") or _plain_text(row.record, "citation-key")
+    return key.rpartition("/items/")[2]
+
+
+def _address(row: Row) -> str:
+    url, pmid = first_text(row, "URL", "url"), _plain_text(row.record, "PMID")
+    if not url and is_digits(pmid):
+        return f"{PUBMED}{pmid}/"
+    return first_address([url]) or url
+
+
+def _chosen(row: Row, field: str, path: Path, problems: Problems) -> str:
+    """Read the first text of a field; others, such as translations, are counted."""
+    if len(set(map(str, _list(row.record.get(field))))) > 1:
+        problems.count(f"{field}s beside another one, left out", path, row.location)
+    return first_text(row, field)
+
+
+def _joined(row: Row, field: str) -> str:
+    listed = row.record.get(field)
+    if isinstance(listed, list):
+        return ": ".join(row.as_text(field, text) for text in listed if text)
+    return first_text(row, field)
 
 
 def _updates(record: Mapping[str, object]) -> str:
@@ -183,44 +177,8 @@ def _updates(record: Mapping[str, object]) -> str:
     return ""
 
 
-def _plain_text(value: object, key: str) -> str:
-    text = _nested(value, key)
-    return text if isinstance(text, str) else ""
-
-
-def _date_text(value: object) -> str:
-    """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
-    dates = _list(_nested(value, "date-parts"))
-    parts = _list(dates[0]) if dates else []
-    if parts and all(parts):
-        year, *rest = map(str, parts)
-        return "-".join([year, *(part.zfill(2) for part in rest)])
-    text = _nested(value, "raw") or _nested(value, "literal")
-    return text if isinstance(text, str) else ""
-
-
 def _nested_text(row: Row, field: str) -> str:
     listed = _list(row.record.get(field))
     if not listed:
         return ""
     return row.as_text(field, _nested(listed[0], "name") or "")
-
-
-def _first_text(row: Row, *fields: str) -> str:
-    for field in fields:
-        value = row.record.get(field)
-        if isinstance(value, list):
-            value = next(filter(None, value), None)
-        if value not in (None, "", 0):
-            return str(value) if type(value) is int else row.as_text(field, value)
-    return ""
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _nested(value: object, *keys: str) -> object:
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

@@ -1,9 +1,10 @@
-"""Read articles of XML, one after another: PubMed's and, of publishers and PMC, JATS."""
+"""Read articles of XML, one after another: PubMed's, JATS, EndNote's and Europe PMC's."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from gzip import GzipFile
 from io import BufferedReader
 from pathlib import Path
@@ -12,6 +13,7 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
 from claim2source.core.files import file_error
+from claim2source.data.paper_keys import choose_key
 from claim2source.data.papers import (
     NO_TITLE,
     RETRACTED,
@@ -23,15 +25,15 @@ from claim2source.data.papers import (
     plain_doi,
     worst,
 )
+from claim2source.data.reference_xml import read_endnote, read_europe_pmc
 from claim2source.data.text_files import open_bytes
 
 ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset")
+_ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset", "xml", "records")
+_READ = "PubMed's XML, JATS, and XML of EndNote and Europe PMC"
 # XML of other kinds, by its root.
 _FOREIGN = {
-    "xml": "EndNote XML: export RIS or BibTeX",
-    "records": "EndNote XML: export RIS or BibTeX",
     "html": "a web page",
     "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
     "medlinecitationset": "an old form of PubMed's: fetch it anew",
@@ -55,6 +57,14 @@ class _Record:
     def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
         record = PaperTexts(key=key, title=title, authors=authors, **texts)
         return make_paper(self.path, self.name, self.problems, record)
+
+    def found(self, texts: PaperTexts, ids: list[str]) -> Paper | None:
+        """Make the paper of its texts; its id is the DOI, another one, or made of the title."""
+        if not f"{texts.title}{texts.abstract}".strip():
+            return None
+        keys = filter(None, (plain_doi(texts.doi), *ids))
+        key = choose_key(self.path, self.name, self.problems, keys, texts)
+        return make_paper(self.path, self.name, self.problems, replace(texts, key=key))
 
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, left out", self.path, self.name)
@@ -121,7 +131,7 @@ def _articles(
         if root is None:
             root = element
             if kind := _FOREIGN.get(root.tag.lower()):
-                problems.add(path, None, None, f"is {kind}; PubMed's XML and JATS are read")
+                problems.add(path, None, None, f"is {kind}; read are {_READ}")
                 return
         if event == "start":
             depth += 1
@@ -138,7 +148,7 @@ def _articles(
         if depth == 1 and root.tag not in _READERS:
             root.clear()
     if root is not None and not number and root.tag not in _ROOTS:
-        reason = f"holds no articles: its root is <{root.tag}>; PubMed's XML and JATS are read"
+        reason = f"holds no articles: its root is <{root.tag}>; read are {_READ}"
         problems.add(path, None, None, reason)
 
 
@@ -339,4 +349,18 @@ def _text(element: Element | None) -> str:
     return " ".join("".join(element.itertext()).split())
 
 
-_READERS = {"PubmedArticle": _article, "PubmedBookArticle": _book, "article": _jats}
+def _endnote(record: _Record) -> Paper | None:
+    return record.found(*read_endnote(record.element))
+
+
+def _europe_pmc(record: _Record) -> Paper | None:
+    return record.found(*read_europe_pmc(record.element))
+
+
+_READERS = {
+    "PubmedArticle": _article,
+    "PubmedBookArticle": _book,
+    "article": _jats,
+    "record": _endnote,
+    "result": _europe_pmc,
+}

@@ -1,111 +1,227 @@
-"""Read exports of reference managers and PubMed: RIS and NBIB."""
+"""Read tagged exports of reference managers and databases: RIS, NBIB, Web of Science, EndNote."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from claim2source.core.errors import Problems, UserError
 from claim2source.data.authors import in_reading_order
+from claim2source.data.paper_keys import PUBMED, choose_key, first_address, is_placeholder
 from claim2source.data.papers import (
     NO_TITLE,
-    RETRACTED,
     Paper,
     PaperTexts,
     first_day,
+    iso_language,
+    last_day,
     make_paper,
+    notice_state,
     plain_doi,
+    worst,
 )
-from claim2source.data.text_files import any_lines, id_error
+from claim2source.data.text_files import any_lines
 
-PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
+Kind = Literal["ris", "nbib", "wos", "endnote"]
 # Tag -> field; of a field's tags the first present one counts.
 _RIS = {
-    "title": ("TI", "T1", "CT", "BT"),
+    "title": ("TI", "T1", "CT"),
+    "book": ("BT",),
     "abstract": ("AB", "N2"),
-    "authors": ("AU", "A1"),
-    "venue": ("JF", "JO", "T2", "JA", "J2", "PB"),
+    "authors": ("AU", "A1", "A2", "ED"),
+    "venue": ("JF", "JO", "T2", "JA", "J2", "BT", "C3", "T3", "PB"),
     "date": ("DA", "Y1", "PY", "YR"),
     "doi": ("DO", "DI"),
-    "url": ("UR", "L2"),
+    "notes": ("M3", "N1"),
+    "url": ("UR", "L2", "LK", "L1"),
     "lang": ("LA",),
     "id": ("ID", "AN"),
+    "pmid": ("PM",),
+    "types": ("M3", "TY"),
 }
 _NBIB = {
     "title": ("TI", "BTI", "TT"),
     "abstract": ("AB", "OAB"),
-    "authors": ("FAU", "AU", "CN"),
+    "authors": ("FAU", "AU", "FED", "ED"),
+    "groups": ("CN",),
     "venue": ("JT", "TA"),
     "date": ("DEP", "DP"),
     "doi": ("LID", "AID"),
-    "url": (),
+    "url": ("LID", "AID"),
     "lang": ("LA",),
-    "id": ("PMID",),
+    "id": ("PMID", "OID"),
+    "pmid": ("PMID",),
     "types": ("PT",),
 }
-_NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
+_WOS = {
+    "title": ("TI",),
+    "abstract": ("AB",),
+    "authors": ("AF", "AU", "BF", "BA", "BE"),
+    "groups": ("CA", "GP"),
+    "venue": ("SO", "SE", "J9", "PU"),
+    "date": ("PD", "PY", "EA", "EY"),
+    "doi": ("DI", "D2"),
+    "url": (),
+    "lang": ("LA",),
+    "id": ("PM", "UT"),
+    "pmid": ("PM",),
+    "types": ("DT",),
+}
+_ENDNOTE = {
+    "title": ("%T",),
+    "abstract": ("%X",),
+    "authors": ("%A", "%E", "%Y"),
+    "venue": ("%J", "%B", "%S", "%I"),
+    "date": ("%8", "%D"),
+    "doi": ("%R",),
+    "url": ("%U", "%>"),
+    "lang": ("%G",),
+    "id": ("%M", "%F", "%L"),
+    "pmid": (),
+    "types": ("%9",),
+}
+_FIELDS: dict[Kind, Mapping[str, Sequence[str]]] = {
+    "ris": _RIS,
+    "nbib": _NBIB,
+    "wos": _WOS,
+    "endnote": _ENDNOTE,
+}
+# What begins a record, for people.
+_STARTS: dict[Kind, str] = {"ris": "TY", "nbib": "PMID", "wos": "PT", "endnote": "%0"}
+# A line's tag and its text. A file whose "TY" has one space has one everywhere.
+_RIS_LINE = re.compile(r"([A-Z][A-Z0-9])  - ?(.*)")
+_LOOSE_RIS_LINE = re.compile(r"([A-Z][A-Z0-9]) {1,2}- ?(.*)")
+_LINES: dict[Kind, re.Pattern[str]] = {
+    "ris": _RIS_LINE,
+    "nbib": re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)"),
+    "wos": re.compile(r"([A-Z][A-Z0-9])(?: (.*)|$)"),
+    "endnote": re.compile(r"(%[0-9A-Z!-/:-@\[-`{-~])(?: (.*)|$)"),
+}
+# Of these tags of Web of Science a line without a tag is another entry, of others it goes on.
+_LISTS = frozenset(("AF", "AU", "BF", "BA", "BE", "CA", "GP"))
+# Tags of PubMed for what was published about a paper since, and the kind of that.
+_NOTICES = {
+    "RIN": "retraction",
+    "ECI": "expression of concern",
+    "EIN": "erratum",
+    "CRI": "corrected",
+}
+_CALLED_BACK = re.compile(r"\b(?:retracted|withdrawn)\b", re.IGNORECASE)
+# Web of Science writes an author's address behind the name.
+_EMAIL = re.compile(r"\s*[(\[<]?\s*[^\s()\[\]<>,;]+@[^\s()\[\]<>,;]+\s*[)\]>]?")
+_SAME_AUTHORS = ("AU", "A1")
+_PMID = re.compile(r"[0-9]{1,9}")
+_END = "ER"
+# In a note only a DOI that is said to be one is the paper's own.
+_DOI_NOTE = re.compile(r"\s*(?:doi\b|https?://(?:dx\.)?doi\.org/)", re.IGNORECASE)
+# Days between the first and the last that a date of a year may mean, as our numbers of days.
+_YEAR_SPAN = 1100
 Values = Mapping[str, Sequence[str]]
+Lines = list[tuple[str, str]]
 
 
-def read_tagged(
-    path: Path, problems: Problems, kind: Literal["ris", "nbib"]
-) -> Iterator[Paper | None]:
-    """Yield the references of RIS or of PubMed's NBIB; None for one without title and abstract."""
+def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | None]:
+    """Yield the references of a tagged file; None for one without title and abstract.
+
+    RIS, the NBIB of PubMed and ERIC, Web of Science's own form, and EndNote's "%T".
+    """
     try:
-        from rispy import RisParser
+        from rispy import RisParser, WokParser
     except ImportError as error:
         raise missing_library(error) from None
 
-    class NbibParser(RisParser):
-        START_TAG = "PMID"
+    class TaggedParser(RisParser):
+        START_TAG = _STARTS[kind]
 
         def parse_line(self, line: str) -> tuple[str | None, str]:
-            match = _NBIB_LINE.match(line)
-            return (match[1], match[2].strip()) if match else (None, line.strip())
+            tag, _, text = line.partition("\t")
+            return tag, text
 
-    parser_class: type[RisParser] = NbibParser
-    fields, start = _NBIB, "PMID"
-    if kind == "ris":
-        parser_class = RisParser
-        fields, start = _RIS, "TY"
-    tags = [start, "ER", *chain.from_iterable(fields.values())]
+    class TaggedWokParser(TaggedParser, WokParser):
+        pass
+
+    fields = _FIELDS[kind]
+    tags = {_STARTS[kind], *chain.from_iterable(fields.values()), *_NOTICES}
+    parser_class = TaggedWokParser if kind == "wos" else TaggedParser
     parser = parser_class(
         mapping={tag: tag for tag in tags},
-        list_tags=tags,
+        list_tags=list(tags),
         delimiter_tags_mapping={},
+        ignore=[],
         skip_unknown_tags=True,
     )
     number = 0
-    for line, record in _records(path, problems, f"{start:4}-"):
+    for line, record in _records(path, problems, kind):
         number += 1
-        # The last one of a file that was cut off has no end.
-        for parsed in parser.parse_lines(iter([*record, "ER  - "])):
-            values: dict[str, Sequence[str]] = {}
-            for tag, texts in parsed.items():
-                values[tag] = [texts] if isinstance(texts, str) else texts
-            yield read_reference(path, line, problems, fields, values)
+        lines = [f"{tag}\t{text}" for tag, text in record]
+        # Some records begin with another tag, and the last one of a file may have no end.
+        parsed = parser.parse_lines(iter([f"{_STARTS[kind]}\t", *lines, f"{_END}\t"]))
+        if len(parsed) == 1:
+            yield read_reference(path, line, problems, fields, parsed[0])
+        else:
+            problems.add(path, line, None, "is a reference that cannot be read")
+            yield None
     if not number:
-        problems.add(path, None, None, f"holds no references that begin with {start}")
+        reason = f"holds no references that begin with {_STARTS[kind]}"
+        problems.add(path, None, None, reason)
 
 
-def _records(path: Path, problems: Problems, start: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, problems: Problems, kind: Kind) -> Iterator[tuple[int, Lines]]:
+    """Yield each reference's first line, and its tags with their texts."""
     first = 0
-    lines: list[str] = []
-    for number, line in any_lines(path, problems):
-        begins = line.startswith(start)
-        if first and (begins or line.startswith("ER  -")):
-            yield first, lines
-            first, lines = 0, []
-        if begins:
+    record: Lines = []
+    pattern = _LINES[kind]
+    after_blank = True
+    for number, raw in any_lines(path, problems):
+        line = raw.rstrip()
+        if not line:
+            after_blank = True
+            continue
+        if kind == "ris" and line.startswith("TY"):
+            pattern = _LOOSE_RIS_LINE if line.startswith("TY -") else _RIS_LINE
+        match = pattern.match(line)
+        tag = match[1] if match else ""
+        is_first = match is not None and _begins(kind, tag, record, after_blank)
+        if first and (is_first or tag in (_END, "EF") and kind in ("ris", "wos")):
+            yield first, record
+            first, record = 0, []
+        if is_first:
             first = number
-        if first:
-            lines.append(line)
+        if first and match is not None:
+            record.append((tag, (match[2] or "").strip()))
+        elif first:
+            _go_on(record, line.strip(), kind)
+        after_blank = False
     if first:
-        yield first, lines
+        yield first, record
+
+
+def _begins(kind: Kind, tag: str, record: Lines, after_blank: bool) -> bool:
+    """Whether a tag begins another reference than the one that was read so far."""
+    tags = {name for name, _ in record}
+    start = _STARTS[kind]
+    if kind == "nbib":
+        # ERIC's have no PMID.
+        is_new = not record or after_blank
+        return tag == "PMID" and (is_new or "PMID" in tags) or tag == "OWN" and is_new
+    if kind == "endnote":
+        # A reference may have two types, and that of an old program none.
+        is_typed = start in tags
+        return not record or tag == start and tags != {start} or after_blank and not is_typed
+    return tag == start
+
+
+def _go_on(record: Lines, text: str, kind: Kind) -> None:
+    """Add a line without a tag to the entry before it, or as another entry of a list."""
+    tag, before = record[-1]
+    if kind == "wos" and tag in _LISTS:
+        record.append((tag, text))
+    else:
+        record[-1] = (tag, f"{before} {text}".strip())
 
 
 def read_reference(
@@ -119,7 +235,7 @@ def read_reference(
     joined: dict[str, str] = {}
     for tag, entries in values.items():
         text = " ".join(entries)
-        if text.strip():
+        if text.strip() and not is_placeholder(text):
             joined[tag] = text
     texts: dict[str, list[str]] = {}
     for field, tags in fields.items():
@@ -128,73 +244,104 @@ def read_reference(
     for field, found in (("title", titles), ("abstract", texts["abstract"])):
         if len(set(found)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)
-    title = _first(titles)
-    abstract = _first(texts["abstract"])
-    date = _date(texts["date"])
-    doi = _first(filter(None, map(plain_doi, texts["doi"] + texts["url"])))
-    key = key or _reference_id(texts["id"], doi, prefers_doi="DO" in fields["doi"])
-    if not key and (title or abstract):
-        text = title or abstract
-        key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
-        problems.count("references without an id, which is made of the title", path, line)
-    url = f"{PUBMED}{key}/"
-    if fields is not _NBIB:
-        url = _first(filter(_is_web_address, texts["url"]))
-    return make_paper(
-        path,
-        line,
-        problems,
-        PaperTexts(
-            key=key,
-            title=title,
-            abstract=abstract,
-            authors=_author_names(values, fields["authors"]),
-            venue=_first(texts["venue"]),
-            date=date,
-            doi=doi,
-            url=url,
-            lang=_first(texts["lang"]),
-            retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
-        ),
+    title = _first([*titles, *texts.get("book", ())])
+    venues = [entry for entry in _entries(values, fields["venue"]) if entry != title]
+    pmid = _first(filter(_PMID.fullmatch, _entries(values, fields.get("pmid", ()))))
+    addresses = _entries(values, fields["url"])
+    notes = filter(_DOI_NOTE.match, _entries(values, fields.get("notes", ())))
+    dois = [*_entries(values, fields["doi"]), *notes, *addresses]
+    made = PaperTexts(
+        key=key,
+        title=title,
+        abstract=_first(texts["abstract"]),
+        authors=_author_names(values, fields),
+        venue=_first(venues),
+        date=_date(_entries(values, fields["date"])),
+        doi=_first(filter(None, map(plain_doi, dois))),
+        url=f"{PUBMED}{pmid}/" if pmid and fields is _NBIB else first_address(addresses),
+        lang=_language(_entries(values, fields["lang"])),
+        retracted=_state(values, _entries(values, fields.get("types", ()))),
     )
+    if pmid and not made.url:
+        made = replace(made, url=f"{PUBMED}{pmid}/")
+    if not key and (title or made.abstract):
+        ids = _entries(values, fields["id"])
+        ids = [*ids, made.doi] if fields is _NBIB else [made.doi, pmid, *ids]
+        key = choose_key(path, line, problems, ids, made)
+    return make_paper(path, line, problems, replace(made, key=key))
+
+
+def _entries(values: Values, tags: Sequence[str]) -> list[str]:
+    """List the entries of several tags that are not blank."""
+    entries: list[str] = []
+    for tag in tags:
+        entries += [entry for entry in values.get(tag, ()) if entry.strip()]
+    return entries
 
 
 def _first(texts: Iterable[str]) -> str:
     return next(iter(texts), "")
 
 
-def _is_web_address(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
+def _language(entries: Sequence[str]) -> str:
+    """Choose the first language that is known, or else the first."""
+    return _first([*filter(iso_language, entries), *entries])
 
 
-def _date(dates: Sequence[str]) -> str:
-    """Choose the first date that can be read, or else the first."""
+def _state(values: Values, types: Sequence[str]) -> str:
+    """Read what was published about the paper since, by its types and PubMed's notices."""
+    states = [notice_state(kind) for kind in types if _CALLED_BACK.search(kind)]
+    for tag, kind in _NOTICES.items():
+        for source in values.get(tag, ()):
+            states.append(notice_state(kind, source.strip().rstrip(".")))
+    return worst(states)
+
+
+def _date(entries: Sequence[str]) -> str:
+    """Choose the first date that can be read, or else the first.
+
+    One of a year alone is joined with a month, or replaced by a date of that year.
+    """
+    dates = [entry.partition("//")[0].strip(" /") for entry in entries]
     ordered = sorted(dates, key=lambda entry: first_day(entry) == 0)
-    return _first(ordered).partition("//")[0].rstrip("/")  # Zotero's 2019/10//undefined
+    date = _first(ordered)
+    if not re.fullmatch("[0-9]{4}", date):
+        return date
+    for other in ordered[1:]:
+        longer = other if first_day(other) else f"{date} {other}"
+        if longer.startswith(date) and last_day(longer) - first_day(longer) < _YEAR_SPAN:
+            return longer
+    return date
 
 
-def _reference_id(ids: Sequence[str], doi: str, prefers_doi: bool) -> str:
-    """Choose the id of a reference: one of its own, or its DOI; "" if none can be an id."""
-    if prefers_doi and doi:
-        return doi
-    return _first(entry for entry in (*ids, doi) if not id_error(entry))
-
-
-def _author_names(values: Values, tags: Sequence[str]) -> tuple[str, ...]:
+def _author_names(values: Values, fields: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Read the authors of the first tag that has any, and then the groups among them."""
     names: list[str] = []
-    for tag in tags:
-        if values.get(tag):
-            names += values[tag]
+    for tag in fields["authors"]:
+        names = _people(values, tag)
+        if names:
+            # Some programs write the first author by one tag and the others by another.
+            names = _people(values, *_SAME_AUTHORS) if tag in _SAME_AUTHORS else names
             break
     people = set(names)
-    if "CN" in tags:
-        names += [group for group in values.get("CN", ()) if group not in people]
+    names += [name for name in _entries(values, fields.get("groups", ())) if name not in people]
     return in_reading_order(names)
+
+
+def _people(values: Values, *tags: str) -> list[str]:
+    """List the names of several tags in the order of the tags in the record, each once."""
+    names: dict[str, str] = {}
+    for tag in values:
+        for entry in values[tag] if tag in tags else ():
+            name = _EMAIL.sub("", entry).strip()
+            if name and not is_placeholder(name):
+                surname, _, given = name.casefold().partition(",")
+                names.setdefault(f"{surname}, {given.strip()[:1]}" if given else surname, name)
+    return list(names.values())
 
 
 def missing_library(error: ImportError) -> UserError:
     return UserError(
-        f"references are read by {error.name}, which is not installed; "
+        f"such files are read by {error.name}, which is not installed; "
         "pip install 'claim2source[index]'"
     )

@@ -139,7 +139,7 @@ def tsv_rows(
     csv.field_size_limit(sys.maxsize)  # a cell of `preds` may list thousands of ids
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
-    for number, cells in _csv_rows(reader, path, problems):
+    for number, cells in csv_rows(reader, path, problems):
         if header is None:
             header = [cell.strip() for cell in cells]
             errors = _header_errors(header, columns, only)
@@ -154,7 +154,7 @@ def tsv_rows(
             yield number, [cells[position] for position in positions]
 
 
-def _csv_rows(
+def csv_rows(
     reader: _csv.Reader, path: Path, problems: Problems
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the cells of every row that can be read and is not blank."""
@@ -186,6 +186,25 @@ def _header_errors(
 
 # A spreadsheet that writes such a file again fills the line with separators.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
+# Lines at the begin of a table of which one may be its header.
+_FIRST_LINES = 15
+
+
+def heading_key(name: str) -> str:
+    """Write a heading in small letters and digits alone: "Author(s) ID" is authorsid."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def header_position(rows: Sequence[Sequence[str]], known: Collection[str]) -> int:
+    """Choose the row of a table's headings: the first, unless a later one has more known ones.
+
+    Such are lines of a database that say where the table is from.
+    """
+    keys = {heading_key(name) for name in known}
+    counts = [len(keys & {heading_key(cell) for cell in row}) for row in rows]
+    if not counts or counts[0] >= 2 or max(counts) < 2:
+        return 0
+    return counts.index(max(counts))
 
 
 def open_spreadsheet(
@@ -193,31 +212,44 @@ def open_spreadsheet(
 ) -> tuple[list[str], str, Iterator[str]]:
     """Open a table of other programs; return its header, separator and all lines, to read once.
 
-    The separator is the one that parts most known columns.
+    The separator is the one that parts most known columns. Lines before the header are blank.
     """
     lines = (line for _, line in any_lines(path, problems))
-    before: list[str] = []  # of the file, up to its header
+    before: list[str] = []
     separators = ",;\t|"
     for line in lines:
         if match := _SEPARATOR.fullmatch(line):
             separators, line = match[1], "\n"
         before.append(line)
-        if line.strip():
+        if len(before) >= _FIRST_LINES and any(map(str.strip, before)):
             break
-    first = before[-1] if before else ""
-    names = {name.lower() for name in known}
+    filled = [number for number, line in enumerate(before) if line.strip()]
+    candidates = [_split_header(before[number], separators, known) for number in filled]
+    if not candidates:
+        return [], separators[0], iter(before)
+    position = header_position([header for header, _ in candidates], known)
+    header, separator = candidates[position]
+    if position:
+        problems.count("tables with lines before the header, left out", path)
+        before[: filled[position]] = ["\n"] * filled[position]
+    return header, separator, chain(before, lines)
 
-    def header_by(separator: str) -> list[str]:
+
+def _split_header(line: str, separators: str, known: Collection[str]) -> tuple[list[str], str]:
+    """Split a line by the separator that parts most known columns."""
+    keys = {heading_key(name) for name in known}
+
+    def split(separator: str) -> list[str]:
         try:
-            return [cell.strip() for cell in next(csv.reader([first], delimiter=separator), [])]
+            return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
         except csv.Error:
             return []
 
     def fit(separator: str) -> tuple[int, bool]:
-        return len(names & {cell.lower() for cell in header_by(separator)}), separator in first
+        return len(keys & {heading_key(cell) for cell in split(separator)}), separator in line
 
     separator = max(separators, key=fit)
-    return header_by(separator), separator, chain(before, lines)
+    return split(separator), separator
 
 
 def text_error(value: str) -> str | None:

@@ -188,7 +188,8 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
 
 
 FOREIGN: list[tuple[str, bytes, str]] = [
-    ("a.xlsx", b"PK\x03\x04x", "is an Excel workbook: save it as CSV"),
+    ("a.xlsx", b"PK\x03\x04x", "is not an Excel workbook that can be read"),
+    ("a.docx", b"PK\x03\x04x", "is a Word file"),
     ("a.json", b"id,title\n1,T\n", "is not JSON, as its name says; read are"),
     ("a.jsonl", gzip.compress(b"{}", mtime=0), "let its name end in .gz"),
 ]

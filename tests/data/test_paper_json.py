@@ -102,7 +102,7 @@ def test_items_of_reference_managers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"data": [{"paperId": "x", "title": "t"}]}', "work 1: is a record of Semantic Scholar"),
+        ('{"data": [{"paperId": "x", "year": 2020}, {}]}', "work 2: title: is missing"),
         ('{\n "_id": "1",\n "title": }', r"a\.json:3: broken JSON"),
         ('{"_id": "1", "title":\n{"_id": "2", "title": "x"}\n', r"a\.json:1: broken JSON"),
     ],

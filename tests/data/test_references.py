@@ -38,7 +38,7 @@ READ = [
             "10.1000/abc",
             "Masks and outbreaks",
             "First line. second - line.",
-            ("Jane Doe",),
+            ("Jane Doe", "Richard Roe"),
             "The Lancet",
             "2019/10",
         ),

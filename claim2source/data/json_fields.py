@@ -1,0 +1,69 @@
+"""Take values out of JSON of unknown form: what is absent or of another type is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from claim2source.data.jsonl import Row
+
+
+def as_list(value: object) -> list[object]:
+    """Return a list; one object is a list of it, and anything else an empty one."""
+    if isinstance(value, Mapping):
+        return [value]
+    return value if isinstance(value, list) else []
+
+
+def nested(value: object, *keys: str) -> object:
+    """Return the value behind several keys, one within the other; None if it is absent."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def plain_text(value: object, *keys: str) -> str:
+    """Return the text or number behind several keys; "" if it is absent or no such thing."""
+    found = nested(value, *keys)
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        return ""
+    return str(found)
+
+
+def first_text(row: Row, *fields: str) -> str:
+    """Return the first field with a text; of a list its first text counts."""
+    for field in fields:
+        value = row.record.get(field)
+        if isinstance(value, list):
+            value = next(filter(None, value), None)
+        if value not in (None, "", 0):
+            return str(value) if type(value) is int else row.as_text(field, value)
+    return ""
+
+
+def texts_in(value: object) -> list[str]:
+    """List the texts of a list, or the text by itself."""
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    return [item for item in as_list(value) if isinstance(item, str) and item.strip()]
+
+
+def date_text(value: object) -> str:
+    """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
+    dates = as_list(nested(value, "date-parts"))
+    parts = as_list(dates[0]) if dates else []
+    if parts and all(parts):
+        year, *rest = map(str, parts)
+        return "-".join([year, *(part.zfill(2) for part in rest)])
+    for key in ("raw", "literal"):
+        if text := plain_text(value, key):
+            return text
+    return plain_text({"date": value}, "date")
+
+
+def most_exact(dates: Iterable[str]) -> str:
+    """Choose the first date, or one that begins as it does and says more: "2020", "2020-05"."""
+    listed = list(filter(None, dates))
+    if not listed:
+        return ""
+    finer = [date for date in listed if date.startswith(listed[0])]
+    return max(finer, key=len)

@@ -1,0 +1,178 @@
+"""Tell what a file of papers is by how it begins, whatever its name says."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from pathlib import Path
+from typing import Literal
+from zipfile import BadZipFile, ZipFile
+
+from claim2source.data.headings import KNOWN
+from claim2source.data.text_files import heading_key, open_bytes
+
+# Lines of a text among which its headings are looked for.
+_FIRST_LINES = 15
+
+Format = Literal[
+    "beir",
+    "openalex",
+    "crossref",
+    "pubmed",
+    "jats",
+    "ris",
+    "nbib",
+    "wos",
+    "endnote",
+    "bibtex",
+    "csv",
+    "xlsx",
+    "parquet",
+]
+READ = (
+    "JSON, JSON lines, XML of PubMed, JATS, EndNote and Europe PMC, RIS, NBIB, tagged files of Web "
+    "of Science and EndNote, BibTeX, CSV, TSV, Excel (.xlsx) and Parquet"
+)
+BY_NAME: dict[str, Format] = {
+    ".jsonl": "beir",
+    ".json": "beir",
+    ".ndjson": "beir",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
+    ".parquet": "parquet",
+    ".xml": "pubmed",
+    ".nxml": "pubmed",
+    ".ris": "ris",
+    ".nbib": "nbib",
+    ".ciw": "wos",
+    ".enw": "endnote",
+    ".bib": "bibtex",
+    ".bibtex": "bibtex",
+}
+# How files of other kinds begin, and texts of ours whatever their names say.
+_OTHER_FORMATS: dict[bytes, str] = {
+    rb"PK\x03\x04": "a zip archive, as Word's files are",
+    rb"\xd0\xcf\x11\xe0": "an old Excel or Word file: save it as .xlsx or CSV",
+    rb"%PDF": "PDF",
+    rb"\{\\rtf": "RTF",
+    rb"(BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf)": "compressed, and not by gzip",
+    rb"\x1f\x8b": "compressed by gzip: let its name end in .gz",
+    rb"SQLite format 3": "an SQLite database",
+    rb"(ARROW1|\xff\xff\xff\xff)": "Arrow: save Parquet",
+    rb"(?i:<!doctype\s+html|<html)": "a web page",
+}
+_ZIPPED = {
+    ".ods": "a spreadsheet: save it as CSV",
+    ".docx": "a Word file",
+    ".odt": "a text document",
+}
+_OURS: dict[bytes, Format] = {
+    rb"TY {1,2}- ?\w": "ris",
+    rb"(PMID|OWN) *- ": "nbib",
+    rb"(FN|PT) \w": "wos",
+    rb"%[0-9A-Z@] \S": "endnote",
+    rb"PAR1": "parquet",
+    rb"@\w+\s*[{(]": "bibtex",
+    rb"<": "pubmed",
+    rb"[{\[]": "beir",
+}
+# A line that says what it is below lines of another kind: Ovid numbers its references, Scopus
+# writes when it exported them.
+_BELOW: dict[bytes, Format] = {
+    rb"^TY  - \w": "ris",
+    rb"^PMID- [0-9]": "nbib",
+    rb"^@\w+\s*[{(]": "bibtex",
+}
+
+
+def plain_suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def detect_format(path: Path) -> tuple[Format, str]:
+    """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
+    by_name = BY_NAME.get(plain_suffix(path))
+    begin = _begin(path)
+    if begin is None:
+        return by_name or "beir", ""
+    if by_name == "xlsx" and begin.startswith(b"PK") or _is_workbook(path, begin):
+        return "xlsx", ""
+    for mark, reason in _OTHER_FORMATS.items():
+        if re.match(mark, begin):
+            reason = _ZIPPED.get(plain_suffix(path), reason)
+            return by_name or "beir", f"is {reason}; read are {READ}"
+    by_content = _format_of(begin)
+    if by_name is None:
+        if by_content is None and _is_table(begin):
+            by_content = "csv"
+        if by_content is None:
+            return "beir", f"is of no kind that is read; read are {READ}"
+        return by_content, ""
+    if by_content is None:
+        if by_name in ("beir", "xlsx") and begin:
+            kind = "JSON" if by_name == "beir" else "an Excel workbook"
+            return by_name, f"is not {kind}, as its name says; read are {READ}"
+        return by_name, ""
+    return (by_content if _overrules(by_content, by_name) else by_name), ""
+
+
+def _format_of(begin: bytes) -> Format | None:
+    for mark, kind in _OURS.items():
+        if re.match(mark, begin):
+            return kind
+    for mark, kind in _BELOW.items():
+        if re.search(mark, begin, re.MULTILINE):
+            return kind
+    return None
+
+
+def _is_table(begin: bytes) -> bool:
+    """Whether a text has headings of papers in one of its first lines."""
+    text = begin.decode("utf-8", "replace")
+    for line in text.splitlines()[:_FIRST_LINES]:
+        for separator in ",;\t|":
+            keys = {heading_key(cell) for cell in line.split(separator)}
+            if keys & {"title", "articletitle", "documenttitle", "itemtitle", "ti", "abstract"}:
+                return len(keys & KNOWN) >= 2
+    return False
+
+
+def _is_workbook(path: Path, begin: bytes) -> bool:
+    """Whether a zip archive is an Excel workbook, whatever its name says."""
+    if not begin.startswith(b"PK\x03\x04") or path.suffix == ".gz":
+        return False
+    try:
+        with ZipFile(path) as archive:
+            return "xl/workbook.xml" in archive.namelist()
+    except (BadZipFile, OSError, ValueError):
+        return False
+
+
+def _begin(path: Path) -> bytes | None:
+    """Read how a file begins; None for a pipe, which is read only once, and if it cannot be read.
+
+    Who reads the file says why it cannot be read.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with open_bytes(path) as file:
+            begin = file.read(4096)
+    except (OSError, EOFError, zlib.error):
+        return None
+    if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        begin = begin.decode("utf-16", "ignore").encode()
+    return begin.removeprefix(BOM_UTF8).lstrip()
+
+
+def _overrules(by_content: Format, by_name: Format) -> bool:
+    """Whether how a file begins counts more than its name."""
+    if by_content in ("ris", "nbib", "wos", "endnote", "parquet"):
+        return True
+    if by_content == "bibtex":
+        return by_name != "csv"
+    return by_name in ("beir", "pubmed")

@@ -1,0 +1,338 @@
+"""Read records of JSON as other services write them: Zotero, Europe PMC, Semantic Scholar, .."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from email.utils import parsedate
+from itertools import chain
+from pathlib import Path
+
+from claim2source.core.errors import Problems
+from claim2source.data.authors import author_names, in_reading_order, person_name
+from claim2source.data.json_fields import (
+    as_list,
+    first_text,
+    most_exact,
+    nested,
+    plain_text,
+    texts_in,
+)
+from claim2source.data.jsonl import Row, parse_json
+from claim2source.data.paper_keys import (
+    ATTACHED,
+    NOTES,
+    PUBMED,
+    choose_key,
+    first_address,
+    pubmed_id,
+)
+from claim2source.data.papers import (
+    RETRACTED,
+    Paper,
+    PaperTexts,
+    make_paper,
+    notice_state,
+    plain_doi,
+    worst,
+)
+
+EUROPE_PMC, ARXIV = "https://europepmc.org/article/", "https://arxiv.org/abs/"
+# What authors of arXiv say of a paper that is no longer meant to be read.
+_WITHDRAWN = re.compile(r"\b(?:has|have) been withdrawn|\bwithdrawn by\b", re.IGNORECASE)
+# Fields of Zotero that name what a paper is part of.
+_ZOTERO_VENUES = (
+    "publicationTitle",
+    "proceedingsTitle",
+    "bookTitle",
+    "conferenceName",
+    "repository",
+    "websiteTitle",
+    "blogTitle",
+    "encyclopediaTitle",
+    "university",
+    "institution",
+    "publisher",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Record of a file, of which a paper is made."""
+
+    row: Row
+    path: Path
+    problems: Problems
+
+    def text(self, *fields: str) -> str:
+        return first_text(self.row, *fields)
+
+    def value(self, *keys: str) -> object:
+        return nested(self.row.record, *keys)
+
+    def plain(self, *keys: str) -> str:
+        return plain_text(self.row.record, *keys)
+
+    def paper(self, ids: Iterable[str], **texts: str | list[str] | tuple[str, ...]) -> Paper | None:
+        """Make the paper of its texts, whose id is the DOI or the first of `ids`."""
+        made = PaperTexts(key="", **texts)  # type: ignore[arg-type]
+        if not f"{made.title}{made.abstract}".strip():
+            return None
+        keys = filter(None, (plain_doi(made.doi), *ids))
+        key = choose_key(self.path, self.row.location, self.problems, keys, made)
+        return make_paper(self.path, self.row.location, self.problems, replace(made, key=key))
+
+
+def read_zotero(record: Record) -> Paper | None:
+    """Read an item of Zotero's own JSON, as its API, Better BibTeX and translators write it."""
+    if record.plain("itemType").lower() in ATTACHED:
+        record.problems.count(NOTES, record.path, record.row.location)
+        return None
+    creators = as_list(record.value("creators"))
+    by_role: dict[str, list[str]] = {}
+    for creator in creators:
+        by_role.setdefault(plain_text(creator, "creatorType"), []).append(person_name(creator))
+    by_role.setdefault("", list(chain.from_iterable(by_role.values())))
+    authors = by_role.get("author") or by_role.get("editor") or by_role[""]
+    extra = _zotero_extra(record.text("extra"))
+    return record.paper(
+        [extra.get("pmid", ""), record.plain("key"), record.plain("itemKey")],
+        title=record.text("title", "subject", "caseName", "nameOfAct"),
+        abstract=record.text("abstractNote"),
+        authors=authors,
+        venue=record.text(*_ZOTERO_VENUES),
+        date=record.text("date"),
+        doi=plain_doi(record.text("DOI")) or extra.get("doi", ""),
+        url=first_address([record.text("url")]),
+        lang=record.text("language"),
+    )
+
+
+def _zotero_extra(text: str) -> dict[str, str]:
+    """Read the lines "DOI: .." and "PMID: .." of a field for all that has none."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip().lower(), value.strip())
+    return fields
+
+
+def read_semantic_scholar(record: Record) -> Paper | None:
+    """Read a paper of Semantic Scholar's API and data sets, and of S2ORC."""
+    ids: dict[str, str] = {}
+    for name in ("externalIds", "externalids", "external_ids"):
+        found = record.value(name)
+        if isinstance(found, Mapping):
+            ids |= {str(key).lower(): plain_text(found, key) for key in found}
+    doi = record.text("doi", "DOI") or ids.get("doi", "")
+    pmid = pubmed_id(record.text("pubmed_id", "pmid") or ids.get("pubmed", ""))
+    texts = _annotated_texts(record)
+    metadata = as_list(record.value("metadata"))
+    authors = as_list(record.value("authors")) or as_list(nested(metadata[:1], "authors"))
+    if metadata and not authors:
+        authors = as_list(nested(metadata[0], "authors"))
+    title = record.text("title") or texts.get("title", "")
+    if metadata and not title:
+        title = plain_text(metadata[0], "title")
+    paragraphs = as_list(record.value("abstract"))
+    abstract = " ".join(filter(None, (plain_text(part, "text") for part in paragraphs)))
+    if not paragraphs:
+        abstract = record.text("abstract") or texts.get("abstract", "")
+    venue = record.text("venue") or record.plain("journal", "name")
+    if isinstance(record.value("journal"), str):
+        venue = venue or record.text("journal")
+    url = first_address([record.text("url", "s2_url")])
+    return record.paper(
+        [pmid, *_plain_ids(record, "paperId", "corpusId", "corpusid", "paper_id", "cord_uid")],
+        title=title,
+        abstract=abstract,
+        authors=[person_name(author) for author in authors],
+        venue=venue or record.plain("publicationVenue", "name"),
+        date=record.text("publicationDate", "publicationdate", "year"),
+        doi=doi,
+        url=url or (f"{PUBMED}{pmid}/" if pmid else ""),
+        lang=record.text("language", "lang"),
+        retracted=_state(texts_in(record.value("publicationTypes"))),
+    )
+
+
+def _plain_ids(record: Record, *names: str) -> list[str]:
+    return [record.plain(name) for name in names]
+
+
+def _annotated_texts(record: Record) -> dict[str, str]:
+    """Cut title and abstract out of the text of S2ORC, in which annotations name their places."""
+    content = as_list(record.value("content"))
+    text = plain_text(content[0], "text") if content else ""
+    found: dict[str, str] = {}
+    for name in ("title", "abstract"):
+        places = nested(content[0], "annotations", name) if content else None
+        if isinstance(places, str):
+            places = parse_json(places, record.path, record.problems, record.row.line)
+        parts: list[str] = []
+        for place in as_list(places):
+            start, end = nested(place, "start"), nested(place, "end")
+            if isinstance(start, int | str) and isinstance(end, int | str):
+                parts.append(text[int(start) : int(end)])
+        found[name] = " ".join(parts)
+    return found
+
+
+def read_europe_pmc(record: Record) -> Paper | None:
+    """Read a result of Europe PMC, of its core or its lite form."""
+    authors = [person_name(author) for author in as_list(record.value("authorList", "author"))]
+    if not any(authors):
+        authors = list(author_names(record.text("authorString").rstrip(". ")))
+    journal = record.value("journalInfo")
+    venue = plain_text(journal, "journal", "title") or record.text("journalTitle")
+    source, key = record.plain("source"), record.plain("id")
+    pmid = record.plain("pmid") or (key if source == "MED" else "")
+    dates = [
+        record.text("firstPublicationDate"),
+        record.text("electronicPublicationDate"),
+        plain_text(journal, "printPublicationDate"),
+        plain_text(journal, "dateOfPublication"),
+        record.text("pubYear"),
+    ]
+    url = f"{EUROPE_PMC}{source}/{key}" if source and key else ""
+    addresses = as_list(record.value("fullTextUrlList", "fullTextUrl"))
+    return record.paper(
+        [pmid, record.plain("pmcid"), key],
+        title=record.text("title"),
+        abstract=record.text("abstractText"),
+        authors=authors,
+        venue=venue or record.plain("bookOrReportDetails", "publisher"),
+        date=next(filter(None, dates), ""),
+        doi=record.text("doi"),
+        url=f"{PUBMED}{pmid}/" if pmid else url or first_address(map(_address, addresses)),
+        lang=record.text("language"),
+        retracted=_europe_pmc_state(record),
+    )
+
+
+def _address(value: object) -> str:
+    return plain_text(value, "url")
+
+
+def _europe_pmc_state(record: Record) -> str:
+    types = texts_in(record.value("pubTypeList", "pubType")) or [record.text("pubType")]
+    states = [_state(types)]
+    comments = record.value("commentCorrectionList", "commentCorrection")
+    for comment in as_list(comments):
+        kind = plain_text(comment, "type").lower()
+        if kind.endswith((" in", "for")):
+            states.append(notice_state(kind.removesuffix(" in"), plain_text(comment, "reference")))
+    return worst(states)
+
+
+def _state(types: Iterable[str]) -> str:
+    """Read of the types of a paper whether it was retracted."""
+    for kind in types:
+        if re.search(r"\b(retracted|withdrawn)\b", kind, re.IGNORECASE):
+            return notice_state(kind)
+    return ""
+
+
+def read_lens(record: Record) -> Paper | None:
+    """Read a work of Lens."""
+    ids: dict[str, str] = {}
+    for entry in as_list(record.value("external_ids")):
+        ids.setdefault(plain_text(entry, "type").lower(), plain_text(entry, "value"))
+    pmid = ids.get("pmid", "")
+    addresses = [plain_text(entry, "url") for entry in as_list(record.value("source_urls"))]
+    updates = as_list(record.value("retraction_updates"))
+    languages = record.value("languages")
+    return record.paper(
+        [pmid, record.plain("lens_id")],
+        title=record.text("title"),
+        abstract=record.text("abstract"),
+        authors=[person_name(author) for author in as_list(record.value("authors"))],
+        venue=record.plain("source", "title") or record.plain("source", "publisher"),
+        date=record.text("date_published", "year_published")[:10],
+        doi=ids.get("doi", ""),
+        url=first_address(addresses) or (f"{PUBMED}{pmid}/" if pmid else ""),
+        lang=" ".join(texts_in(languages)) or record.text("language"),
+        retracted=RETRACTED if updates or record.value("is_retracted") is True else "",
+    )
+
+
+def read_biorxiv(record: Record) -> Paper | None:
+    """Read a preprint of the API of bioRxiv and medRxiv: of its details, or of its papers."""
+    server = record.text("server", "preprint_platform")
+    doi = plain_doi(record.text("doi", "biorxiv_doi", "preprint_doi"))
+    site = server.lower() if server.lower() in ("biorxiv", "medrxiv") else ""
+    return record.paper(
+        [],
+        title=record.text("title", "preprint_title"),
+        abstract=record.text("abstract", "preprint_abstract"),
+        authors=author_names(record.text("authors", "preprint_authors")),
+        venue=server,
+        date=record.text("date", "preprint_date"),
+        doi=doi,
+        url=f"https://www.{site}.org/content/{doi}" if site else "",
+        lang=record.text("language"),
+        retracted=_state([record.text("type")]),
+    )
+
+
+def read_arxiv(record: Record) -> Paper | None:
+    """Read a paper of arXiv's metadata."""
+    authors: list[str] = []
+    for entry in as_list(record.value("authors_parsed")):
+        family, *given = [part for part in as_list(entry) if isinstance(part, str)] or [""]
+        authors.append(" ".join(filter(None, (*given[:1], family, *given[1:2]))))
+    versions = as_list(record.value("versions"))
+    date = _mail_day(plain_text(versions[0], "created")) if versions else ""
+    key = record.plain("id")
+    withdrawn = _WITHDRAWN.search(record.text("comments"))
+    return record.paper(
+        [key],
+        title=record.text("title"),
+        abstract=record.text("abstract"),
+        authors=[*filter(None, authors)] or list(author_names(record.text("authors"))),
+        venue=record.text("journal-ref") or "arXiv",
+        date=date or record.text("update_date"),
+        doi=record.text("doi"),
+        url=f"{ARXIV}{key}" if key else "",
+        retracted=notice_state("withdrawn") if withdrawn else "",
+    )
+
+
+def _mail_day(text: str) -> str:
+    """Read the day of "Mon, 2 Apr 2007 19:18:42 GMT"."""
+    parsed = parsedate(text)
+    return f"{parsed[0]:04}-{parsed[1]:02}-{parsed[2]:02}" if parsed else text
+
+
+def read_datacite(record: Record) -> Paper | None:
+    """Read a DOI of DataCite."""
+    found = record.value("attributes")
+    attributes = found if isinstance(found, Mapping) else record.row.record
+    titles = [plain_text(title, "title") for title in as_list(attributes.get("titles"))]
+    if len(titles) > 1:
+        note = "titles beside another one, left out"
+        record.problems.count(note, record.path, record.row.location)
+    descriptions = as_list(attributes.get("descriptions"))
+    abstracts: dict[str, str] = {}
+    for description in descriptions:
+        kind = plain_text(description, "descriptionType")
+        abstracts.setdefault(kind, plain_text(description, "description"))
+    dates: dict[str, str] = {}
+    for date in as_list(attributes.get("dates")):
+        dates.setdefault(plain_text(date, "dateType"), plain_text(date, "date"))
+    named = [dates.get(name, "") for name in ("Issued", "Available", "Created")]
+    year = plain_text(attributes, "publicationYear")
+    names = [person_name(creator) for creator in as_list(attributes.get("creators"))]
+    publisher = plain_text(attributes, "publisher") or plain_text(attributes, "publisher", "name")
+    return record.paper(
+        [record.plain("id")],
+        title=next(filter(None, titles), ""),
+        abstract=abstracts.get("Abstract", ""),
+        authors=in_reading_order(names),
+        venue=plain_text(attributes, "container", "title") or publisher,
+        date=most_exact([year, *named]) or next(filter(None, named), ""),
+        doi=plain_text(attributes, "doi") or record.plain("id"),
+        url=first_address([plain_text(attributes, "url")]),
+        lang=plain_text(attributes, "language"),
+    )

@@ -1,0 +1,407 @@
+"""Read papers of tables: CSV, TSV, Excel and Parquet, by the headings of their columns."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from zipfile import BadZipFile
+
+from claim2source.core.errors import InputError, Problems
+from claim2source.data.authors import person_name
+from claim2source.data.beir import OF_SOURCES
+from claim2source.data.headings import KNOWN, Columns, match_columns, table_columns
+from claim2source.data.jsonl import Row
+from claim2source.data.markup import clean
+from claim2source.data.paper_json import row_to_paper
+from claim2source.data.paper_keys import (
+    ATTACHED,
+    NOTES,
+    PUBMED,
+    choose_key,
+    dated,
+    first_address,
+    is_placeholder,
+    pubmed_id,
+)
+from claim2source.data.papers import Paper, PaperTexts, cell_state, notice_state, plain_doi
+from claim2source.data.references import missing_library
+from claim2source.data.text_files import (
+    csv_rows,
+    header_position,
+    heading_key,
+    open_spreadsheet,
+    text_error,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["csv", "xlsx", "parquet"]
+OPENALEX = "https://openalex.org/"
+# The field of a record of corpus.jsonl that a field of a table becomes.
+_FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
+_NAMES = {key: field for field, key in _FIELD_OF.items()}
+_NAMES |= {f"metadata.{field}": field for field in OF_SOURCES}
+# What pandas and R write for a value that is absent.
+_EMPTY = frozenset(
+    "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
+)
+# What Arrow writes for a day that is in none of Python's years.
+_NO_YEAR = "<value out of range"
+# Rows of a Parquet file that are read at a time.
+_BATCH = 1024
+# Scopus's number of an author, behind the name.
+_AUTHOR_NUMBER = re.compile(r"\s*\(\d+\)(?=\s*(?:;|$))")
+# Springer writes the names of several authors with nothing between them.
+_RUN_TOGETHER = re.compile(
+    r"(?<!\bMc)(?<!\bMac)(?<!\bD[ei])(?<!\bL[ae])(?<=[^\W\d_A-Z.])(?=[A-ZÀ-ÖØ-Þ])"
+)
+# PubMed ends its list of authors, of surnames and initials, with a full stop.
+_LAST_INITIALS = re.compile(r"(?<= [A-Z])\.$|(?<= [A-Z]{2})\.$|(?<= [A-Z]{3})\.$")
+
+# A row's line and its cells by column.
+Cells = tuple[int, Mapping[str, object]]
+TableReader = Callable[[Path, Mapping[str, str], Problems], Iterator[tuple[Columns, Cells]]]
+
+
+def read_table(
+    path: Path, kind: Kind, renamed: Mapping[str, str], problems: Problems
+) -> Iterator[Paper | None]:
+    """Yield the papers of a table; None for a row that is counted as left out.
+
+    Raises `InputError` if the headings name no title and no abstract.
+    """
+    for columns, (line, cells) in _READERS[kind](path, renamed, problems):
+        yield _TableRow(path, line, cells, columns, problems).paper()
+
+
+def record_to_paper(row: Row, path: Path, problems: Problems) -> Paper | None:
+    """Read a record of JSON of an unknown source by its keys, as a row of a table."""
+    columns = match_columns(list(row.record), {})
+    if not {"title", "abstract"} & set(columns.fields):
+        listed = ", ".join(row.record)
+        row.complain("title", f"is missing, and so is abstract; there are: {listed}")
+        return None
+    cells = {name: _plain_value(row.record[name]) for name in columns.names}
+    return _TableRow(path, row.location, cells, columns, problems).paper()
+
+
+def _plain_value(value: object) -> object:
+    """Write a value of JSON as a cell: a list of authors stays one, an object is its name."""
+    if isinstance(value, Mapping):
+        return person_name(value)
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    return value
+
+
+class _TableRow:
+    """Row of a table, whose cells are read by the fields that its columns are."""
+
+    def __init__(
+        self,
+        path: Path,
+        location: int | str,
+        cells: Mapping[str, object],
+        columns: Columns,
+        problems: Problems,
+    ) -> None:
+        self.path, self.location, self.problems = path, location, problems
+        self.cells, self.columns = cells, columns
+
+    def paper(self) -> Paper | None:
+        """Make the paper; None for a row without title and abstract, and for a note."""
+        if self.text("type").lower() in ATTACHED:
+            self.problems.count(NOTES, self.path, self.location)
+            return None
+        title, abstract = self.prose("title"), self.prose("abstract")
+        if not f"{title}{abstract}".strip():
+            return None
+        doi, pmid = plain_doi(self.text("doi")), pubmed_id(self.text("pmid"))
+        date = self.date()
+        texts = PaperTexts("", title, abstract, date=date)
+        key = choose_key(self.path, self.location, self.problems, self.ids(doi, pmid), texts)
+        metadata: dict[str, object] = {
+            "authors": self.authors(),
+            "venue": self.prose("venue"),
+            "date": date,
+            "doi": doi,
+            "url": self.address(pmid),
+            "lang": self.text("lang"),
+            "retracted": self.state(),
+        }
+        record = {"_id": key, "title": title, "text": abstract, "metadata": metadata}
+        line = self.location if isinstance(self.location, int) else 0
+        return row_to_paper(Row(record, line, self._complain))
+
+    def _complain(self, field: str, reason: str, kind: str = "", /) -> None:
+        label = self.columns.label(_NAMES.get(field, field))
+        if isinstance(self.location, int):
+            self.problems.add(self.path, self.location, label, reason, kind)
+        else:
+            self.problems.add(self.path, None, f"{self.location}: {label}", reason, kind)
+
+    def values(self, field: str) -> Iterator[object]:
+        """Yield the cells of a field that are filled."""
+        for column in self.columns.fields.get(field, ()):
+            value = self._cell(field, self.cells.get(column))
+            if value not in ("", []):
+                yield value
+
+    def text(self, field: str) -> str:
+        """Read the first filled cell of a field as text."""
+        value = next(self.values(field), "")
+        if isinstance(value, list):
+            return "; ".join(str(item) for item in value)
+        return str(value).strip() if field != "abstract" else str(value)
+
+    def prose(self, field: str) -> str:
+        """Read the first cell with a text of its own, without markup."""
+        for value in self.values(field):
+            text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+            if not is_placeholder(text):
+                return clean(text, self.path, self.location, self.problems)
+        return ""
+
+    def _cell(self, field: str, cell: object) -> object:
+        """Read a cell as text, a list of authors as it is; "" if it is empty."""
+        if cell is None:
+            return ""
+        if isinstance(cell, list):
+            listed = [item for item in cell if item is not None and str(item) not in _EMPTY]
+            return listed if field in ("authors", "groups") else "; ".join(map(str, listed))
+        text = str(cell)
+        if text.strip() in _EMPTY:
+            note = "cells such as nan or None, read as empty"
+            self.problems.count(note, self.path, self.location)
+            return ""
+        if field == "date" and text.startswith(_NO_YEAR):
+            self.problems.count("dates that are not read", self.path, text)
+            return ""
+        return text if text.strip() else ""
+
+    def ids(self, doi: str, pmid: str) -> Iterator[str]:
+        """Yield what may be the id: the table's own, the DOI, PubMed's, a key."""
+        for value in self.values("id"):
+            yield str(value).strip().removeprefix(OPENALEX)
+        yield from filter(None, (doi, pmid))
+        for value in self.values("key"):
+            yield str(value).strip().removeprefix(OPENALEX)
+
+    def date(self) -> str:
+        """Read the date as exactly as the cells have it."""
+        year = self.text("year").partition("//")[0].removesuffix(".0")
+        found = self.text("date").partition("//")[0] or year or self.text("early")
+        return dated(found.removesuffix(".0"), year)
+
+    def address(self, pmid: str) -> str:
+        """Read the first address of the web, or else PubMed's or OpenAlex's own."""
+        texts = [str(value) for value in self.values("url")]
+        if address := first_address(texts):
+            return address
+        if texts:
+            return texts[0].strip()
+        if pmid:
+            return f"{PUBMED}{pmid}/"
+        own = self.text("id")
+        return own if own.startswith(OPENALEX) else ""
+
+    def authors(self) -> object:
+        """Read the authors, and then the groups among them."""
+        people = next(self.values("authors"), "")
+        if isinstance(people, list):
+            return [person_name(item) for item in people]
+        text = _AUTHOR_NUMBER.sub("", str(people))
+        if is_placeholder(text):
+            text = ""
+        if self.columns.has("itemtitle", "itemdoi") and not re.search("[;,|]", text):
+            text = _RUN_TOGETHER.sub("; ", text)
+        if self.columns.has("journalbook"):
+            text = _LAST_INITIALS.sub("", text.strip())
+        groups = [str(value) for value in self.values("groups")]
+        return "; ".join(filter(None, [text, *groups])) if groups else text
+
+    def state(self) -> str:
+        """Read whether the paper was retracted, by a cell for it or the type of the document."""
+        if state := cell_state(self.text("retracted")):
+            return state
+        for value in self.values("type"):
+            if re.search(r"\b(retracted|withdrawn)\b", str(value), re.IGNORECASE):
+                return notice_state(str(value))
+        return ""
+
+
+def _csv(
+    path: Path, renamed: Mapping[str, str], problems: Problems
+) -> Iterator[tuple[Columns, Cells]]:
+    before = len(problems)
+    header, separator, lines = open_spreadsheet(path, problems, (*KNOWN, *renamed.values()))
+    if len(problems) > before:
+        return
+    # Web of Science quotes nothing, and its texts have quotes.
+    is_wos = separator == "\t" and {"pt", "ti", "ut"} <= set(map(heading_key, header))
+    quoting = csv.QUOTE_NONE if is_wos else csv.QUOTE_MINIMAL
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(lines, delimiter=separator, strict=True, quoting=quoting)
+    columns: Columns | None = None
+    width = 0
+    for number, cells in csv_rows(reader, path, problems):
+        if columns is None:
+            header = [cell.strip() for cell in cells]
+            width = len(header)
+            columns = table_columns(path, header, renamed, problems)
+            continue
+        row = _of_width(cells, width)
+        if row is None:
+            reason = f"{len(cells)} columns; the header has {width}"
+            problems.add(path, number, None, reason)
+        else:
+            yield columns, (number, dict(zip(columns.header, row, strict=True)))
+    if columns is None:
+        table_columns(path, [], renamed, problems)
+
+
+def _of_width(cells: Sequence[str], width: int) -> Sequence[str] | None:
+    """Fit a row to the header: empty cells at its end may be too many."""
+    if len(cells) > width and not any(cell.strip() for cell in cells[width:]):
+        return cells[:width]
+    return cells if len(cells) == width else None
+
+
+def _xlsx(
+    path: Path, renamed: Mapping[str, str], problems: Problems
+) -> Iterator[tuple[Columns, Cells]]:
+    try:
+        from openpyxl import load_workbook
+        from openpyxl.utils.exceptions import InvalidFileException
+    except ImportError as error:
+        raise missing_library(error) from None
+    try:
+        with open(path, "rb") as file:
+            book = load_workbook(file, read_only=True, data_only=True)
+            if not book.worksheets:
+                raise InputError(path, reason="holds no sheet of cells")
+            sheet = book.worksheets[0]
+            if len(book.worksheets) > 1:
+                problems.count("workbooks of which the first sheet alone is read", path)
+            # Some programs write a size that is too small, and rows would be lost.
+            sheet.reset_dimensions()
+            rows = (list(map(_cell_value, row)) for row in sheet.iter_rows(values_only=True))
+            yield from _sheet_rows(path, rows, renamed, problems)
+    except (BadZipFile, InvalidFileException, KeyError, ValueError, OSError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        problems.add(path, None, None, f"is not an Excel workbook that can be read: {reason}")
+
+
+def _sheet_rows(
+    path: Path, rows: Iterator[list[str]], renamed: Mapping[str, str], problems: Problems
+) -> Iterator[tuple[Columns, Cells]]:
+    first = list(enumerate(islice(rows, 15), start=1))
+    filled = [(number, row) for number, row in first if any(row)]
+    position = header_position([row for _, row in filled], (*KNOWN, *renamed.values()))
+    if not filled:
+        filled = [(1, [])]
+    if position:
+        problems.count("tables with lines before the header, left out", path)
+    header = [cell.strip() for cell in filled[position][1]]
+    while header and not header[-1]:
+        del header[-1]
+    columns = table_columns(path, header, renamed, problems)
+    for number, row in chain(filled[position + 1 :], enumerate(rows, start=len(first) + 1)):
+        if any(row):
+            yield columns, (number, dict(zip(header, row, strict=False)))
+
+
+def _cell_value(value: object) -> str:
+    """Write a cell of a workbook as a table of text would have it."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = str(value).replace("_x000D_", "")
+    return "" if text_error(text) else text
+
+
+def _parquet(
+    path: Path, renamed: Mapping[str, str], problems: Problems
+) -> Iterator[tuple[Columns, Cells]]:
+    from pyarrow import ArrowException, Table, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = _parquet_columns(path, file.schema_arrow, renamed, problems)
+            names = columns.names
+            for batch in file.iter_batches(_BATCH, columns=names):
+                table = Table.from_batches([batch])
+                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in names}
+                for row in range(len(table)):
+                    number += 1
+                    yield columns, (number, {name: values[name][row] for name in names})
+    except (ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        problems.add(path, number or None, None, f"not Parquet that can be read: {reason}")
+
+
+def _parquet_columns(
+    path: Path, schema: pa.Schema, renamed: Mapping[str, str], problems: Problems
+) -> Columns:
+    """Match columns that hold text; one of another type is read as none, unless it is asked for."""
+    columns = table_columns(path, schema.names, renamed, problems)
+    fields: dict[str, tuple[str, ...]] = {}
+    for field, names in columns.fields.items():
+        readable: list[str] = []
+        for name in names:
+            reason = _cells_error(schema.field(name).type, field)
+            if reason and (field in renamed or name.lower() == field):
+                raise InputError(path, field=name, reason=reason)
+            if not reason:
+                readable.append(name)
+        if readable:
+            fields[field] = tuple(readable)
+    return Columns(fields, columns.header)
+
+
+def _cells_error(kind: pa.DataType, field: str) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    inner = kind
+    if any(is_list(kind) for is_list in lists):
+        inner = kind.value_type
+        # An object may be the name of an author.
+        if field == "authors" and pa.types.is_struct(inner):
+            return ""
+    if pa.types.is_nested(inner) or "binary" in str(inner):
+        return f"is of the type {kind}, not text"
+    return ""
+
+
+def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Write days and times as text: those beyond Python's years have none."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        # Seconds of the time zone's clock, as Python writes them.
+        if column.type.tz:
+            import pyarrow.compute as pc
+
+            column = pc.local_timestamp(column)
+        column = column.cast(pa.timestamp("s"), safe=False)
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.string())
+    return column
+
+
+_READERS: dict[Kind, TableReader] = {"csv": _csv, "xlsx": _xlsx, "parquet": _parquet}
