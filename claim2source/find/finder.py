@@ -38,7 +38,13 @@ from claim2source.search.growing import batches
 from claim2source.search.names import name_terms, paper_names, plain_words
 from claim2source.search.rows import SPLIT, Where, finding_sentences
 from claim2source.search.table import NEW, SearchResults
-from claim2source.text.clean import keep_numbers, split_sentences
+from claim2source.text.clean import (
+    INVISIBLE,
+    SOFT_HYPHEN,
+    keep_numbers,
+    split_sentences,
+    without_unseen,
+)
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:
@@ -57,8 +63,11 @@ _SAMPLE, _SENTENCES = 5_000, 20
 # Growth of an index after which its abstention is stale.
 GROWN = 2
 _VERIFY = "verify"
-# With accents that stand apart from their letters.
-WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
+# With accents that stand apart from their letters, and with what is not seen within words.
+_LETTERS = r"[\w\u0300-\u036f]+"
+_WITHIN = rf"(?:[{INVISIBLE}]|(?<!\d){SOFT_HYPHEN}(?!\d))+"
+_PART = rf"{_LETTERS}(?:{_WITHIN}{_LETTERS})*"
+WORD = re.compile(rf"{_PART}(?:[-'’.]{_PART})*")
 # Words whose terms are held.
 _MOST_WORDS = 200_000
 # Words of the post, and of the paper.
@@ -444,8 +453,8 @@ def _holds(word: str, names: set[str]) -> bool:
 
 
 def _distinct_words(words: list[str]) -> tuple[str, ...]:
-    """Drop words that differ from an earlier one in capitals alone."""
+    """Drop words that differ from an earlier one in capitals or unseen characters alone."""
     first: dict[str, str] = {}
     for word in words:
-        first.setdefault(word.casefold(), word)
+        first.setdefault(without_unseen(word).casefold(), word)
     return tuple(first.values())
