@@ -9,9 +9,13 @@ from claim2source.core.records import Claim
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.names import name_terms, paper_names, plain_words
+from claim2source.text.clean import INVISIBLE, SOFT_HYPHEN, without_unseen
 
-# With accents that stand apart from their letters.
-WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
+# With combining accents, and with invisible characters within words.
+_LETTERS = r"[\w\u0300-\u036f]+"
+_WITHIN = rf"(?:[{INVISIBLE}]|(?<!\d){SOFT_HYPHEN}(?!\d))+"
+_PART = rf"{_LETTERS}(?:{_WITHIN}{_LETTERS})*"
+WORD = re.compile(rf"{_PART}(?:[-'’.]{_PART})*")
 # Words whose terms are held.
 _MOST_WORDS = 200_000
 # Words of the post, and of the paper.
@@ -71,8 +75,8 @@ def _holds(word: str, names: set[str]) -> bool:
 
 
 def _distinct_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Drop words that differ from an earlier one in capitals alone."""
+    """Drop words that differ from an earlier one in capitals or invisible characters alone."""
     first: dict[str, str] = {}
     for word in words:
-        first.setdefault(word.casefold(), word)
+        first.setdefault(without_unseen(word).casefold(), word)
     return tuple(first.values())

@@ -29,9 +29,11 @@ from claim2source.text.clean import (
     SPACY_MODEL,
     STOP_WORDS,
     clean_post,
+    has_unseen,
     lemma_texts,
     normalise_arabic,
     pipeline_identity,
+    without_unseen,
 )
 from claim2source.text.views import claim_parts
 
@@ -186,6 +188,7 @@ class BM25Index:
         self._sources, self._store = sources, store
         self._analysed: _Analysed | None = None
         self._sources_hash: str | None = None
+        self._has_unseen = False
 
     def __repr__(self) -> str:
         return one_line(self, sources=len(self.source_ids), config=self.config)
@@ -232,12 +235,20 @@ class BM25Index:
         if self._store is None:
             return None
         if self._sources_hash is None:
-            self._sources_hash = sources_hash(self._sources, self._texts())
+            texts = self._texts()
+            self._sources_hash = sources_hash(self._sources, texts)
+            self._has_unseen = any(map(has_unseen, texts))
         form = self.config.claims
         # Stop words go by the language of each part.
         claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
+        is_changed = self._has_unseen or any(
+            has_unseen(text) for parts in claim_texts for text, _ in parts
+        )
+        # Runs of such texts that were stored before counted them as ends of words.
+        without = {"without": "unseen"} if is_changed and self.config.analysis == "terms" else {}
         return {
             "stage": "bm25",
+            **without,
             "bm25": [self.config.format, asdict(self.config)],
             "versions": library_versions(self.config),
             **request_key(claims, claim_texts, self._sources_hash, k),
@@ -355,17 +366,26 @@ def make_stemmer(config: BM25) -> Any | None:
 
 
 def prepared(texts: list[str], config: BM25) -> list[str]:
-    """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them."""
+    """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them.
+
+    In NFKC they have no soft hyphens and no characters without width.
+    """
     if config.analysis == "lemmas":
         return lemma_texts(texts, config.pipeline)
-    return list(map(nfkc, texts)) if config.analysis == "terms" else texts
+    return list(map(_normalise, texts)) if config.analysis == "terms" else texts
+
+
+def _normalise(text: str) -> str:
+    return without_unseen(nfkc(text))
 
 
 def prepared_claims(texts: list[str], config: BM25) -> list[str]:
     """Prepare texts of claims, which may be cleaned first."""
     if config.clean:
         # In NFKC first: a handle or a hashtag ends where an accent stands apart.
-        texts = [clean_post(nfkc(text) if config.analysis == "terms" else text) for text in texts]
+        if config.analysis == "terms":
+            texts = list(map(_normalise, texts))
+        texts = list(map(clean_post, texts))
     return prepared(texts, config)
 
 

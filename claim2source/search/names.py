@@ -11,6 +11,7 @@ import numpy as np
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import BM25, Analyser
+from claim2source.text.clean import without_unseen
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")
 _OWNER = re.compile(r"['’]s?$")
@@ -29,7 +30,7 @@ _COST = 0.002
 
 def plain_words(text: str) -> list[str]:
     """List a text's words in small letters, without accents and without "'s"."""
-    parts = unicodedata.normalize("NFKD", nfkc(text))
+    parts = unicodedata.normalize("NFKD", without_unseen(nfkc(text)))
     letters = "".join(sign for sign in parts if not unicodedata.combining(sign))
     words = []
     for word in _WORD.findall(letters):

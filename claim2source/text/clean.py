@@ -21,6 +21,32 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-zß-ÿ]|[\"'“(\[])")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 
+# Characters without width: spaces, joiners, marks of direction and of a file's start.
+INVISIBLE = "\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+SOFT_HYPHEN = "\u00ad"
+_INVISIBLE = re.compile(f"[{INVISIBLE}]+")
+# Between digits, or a letter and a digit, it stands for a hyphen.
+_SOFT_HYPHEN = re.compile(rf"(?<=[^\W\d_]){SOFT_HYPHEN}+(?=[^\W\d_])")
+_UNSEEN = re.compile(f"[{INVISIBLE}{SOFT_HYPHEN}]")
+
+
+def has_unseen(text: str) -> bool:
+    """Whether a text holds soft hyphens or characters without width."""
+    return not text.isascii() and _UNSEEN.search(text) is not None
+
+
+def without_unseen(text: str) -> str:
+    """Remove soft hyphens within words, and characters without width.
+
+    Example:
+        >>> without_unseen("vac\\u00adcine\\u200b-19")
+        'vaccine-19'
+    """
+    if not has_unseen(text):
+        return text
+    return _SOFT_HYPHEN.sub("", _INVISIBLE.sub("", text))
+
+
 def clean_post(text: str) -> str:
     """Remove links, handles, emojis and the sign of hashtags, whose words stay.
 

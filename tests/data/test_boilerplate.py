@@ -248,7 +248,7 @@ SIGNS = (
 
 
 def test_time_is_linear() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for part in (
         "© 2020 ",
         "(c) 2020 (",
@@ -258,4 +258,4 @@ def test_time_is_linear() -> None:
         "[(",
     ):
         without_boilerplate(part * 1_500)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10

@@ -68,10 +68,10 @@ def test_unknown_macros_stay_and_are_listed(reader: LatexReader) -> None:
 
 
 def test_hostile_latex_takes_linear_time(reader: LatexReader) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for part in (r"\documentclass ", r"\ifmmode ", "$ ", r"\foo{", r"\(", "$$x"):
         try:
             reader.text(part * 3_000)
         except ValueError:
             pass
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20

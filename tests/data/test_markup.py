@@ -75,7 +75,7 @@ def test_tags_are_removed_before_entities_are_read(text: str, expected: str) -> 
 
 
 def test_markup_of_a_hostile_text_takes_linear_time() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for part in (
         '<a b="',
         "<tex-math>",
@@ -92,4 +92,4 @@ def test_markup_of_a_hostile_text_takes_linear_time() -> None:
         "\\documentclass ",
     ):
         without_markup(part * 30_000)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5

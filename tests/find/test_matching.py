@@ -42,3 +42,11 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
     # Where more words are held than fit, they are analysed again.
     assert (len(analysed) == count) is (size > 0)
     assert matching.match(claim, []) == []
+
+
+def test_soft_hyphens_and_characters_without_width_are_not_part_of_a_word() -> None:
+    papers = [
+        Paper(Source("a", "Vac\u00adcines in scho\u200bols", "Of vaccines\u2069, type\u00ad1."))
+    ]
+    (found,) = MatchingWords(BM25()).match(Claim("0", "vaccine for \ufeffscho\u00adols"), papers)
+    assert found == (("vaccine", "scho\u00adols"), ("Vac\u00adcines", "scho\u200bols"))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import bm25s
 import numpy as np
@@ -22,12 +22,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.search import bm25
 from claim2source.search import terms as terms_module
 from claim2source.search.bm25 import BM25, NO_TERM, Analyser, BM25Index
 from claim2source.search.terms import Analysis
+from claim2source.text.clean import has_unseen
+from tests.shared_data import shared
 from tests.text.small_pipeline import write_pipeline
 
 
@@ -407,3 +410,47 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)
+
+
+def test_soft_hyphens_and_characters_without_width_do_not_part_words(tmp_path: Path) -> None:
+    sources = [Source("a", "Vac\u00adcines", "of the out\u200bbreak"), Source("b", "Masks", "cut")]
+    claims = [Claim("0", "vac\u2060cine"), Claim("1", "\ufeffoutbreaks\u200b")]
+    for config in (BM25Config(), BM25Config(clean=True)):
+        run = BM25Index(sources, config).search(claims).run
+        assert [run.sources(claim.id) for claim in claims] == [["a"], ["a"]]
+        assert Analyser(config).texts(["vac\u00adcine"]) == Analyser(config).texts(["vaccine"])
+    # As the papers and the organisers split.
+    for analysis in ("whitespace", "spaces"):
+        index = BM25Index(sources, BM25Config(analysis=analysis))
+        assert not index.search([Claim("0", "Vaccines")]).run.sources("0")
+
+
+def test_runs_of_texts_without_them_keep_their_keys() -> None:
+    plain, unseen = [Source("a", "Masks")], [Source("a", "Ma\u00adsks")]
+    store = cast(Store, object())
+
+    def key(sources: list[Source], claim: str, config: BM25Config) -> object:
+        return BM25Index(sources, config, store)._key([Claim("0", claim)], 10)
+
+    config = BM25Config()
+    assert "without" not in cast(dict[str, object], key(plain, "masks", config))
+    for sources, claim in ((unseen, "masks"), (plain, "ma\u200bsks")):
+        assert "without" in cast(dict[str, object], key(sources, claim, config))
+        other = BM25Config(analysis="whitespace")
+        assert "without" not in cast(dict[str, object], key(sources, claim, other))
+
+
+def test_scores_of_other_texts_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shared("ct25")
+    dataset = load(str(folder), "dev")
+    claims = [claim for claim in dataset.claims if not has_unseen(claim.text)]
+    changed = {s.id for s in dataset.sources if has_unseen(f"{s.title} {s.abstract}")}
+    assert len(changed) == 7 and len(claims) > 420
+    after = BM25Index(dataset.sources).rank(claims, 10)
+    monkeypatch.setattr("claim2source.search.bm25._normalise", nfkc)
+    before = BM25Index(dataset.sources).rank(claims, 10)
+    for claim in claims:
+        old, new = dict(before.scored(claim.id)), dict(after.scored(claim.id))
+        assert old.keys() - changed == new.keys() - changed
+        for key in old.keys() - changed:
+            assert new[key] == pytest.approx(old[key], rel=1e-4)

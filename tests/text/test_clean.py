@@ -18,6 +18,7 @@ from claim2source.text.clean import (
     normalise_arabic,
     pipeline_identity,
     tweet_fields,
+    without_unseen,
 )
 from tests.text.small_pipeline import write_pipeline
 
@@ -128,3 +129,16 @@ def test_without_spacy_the_extra_is_named() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert process.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("vac\u00adcine", "vaccine"),
+        ("\ufeffMasks\u200b cut\u2060 out\u200d\u00adbreaks\u200f", "Masks cut outbreaks"),
+        ("5\u00ad10, type\u00ad1", "5\u00ad10, type\u00ad1"),
+        ("Müller-Lüdenscheidt − 5 %", "Müller-Lüdenscheidt − 5 %"),
+    ],
+)
+def test_what_is_not_seen_is_no_part_of_a_word(text: str, plain: str) -> None:
+    assert without_unseen(text) == plain
