@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -407,3 +407,13 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)
+
+
+def test_a_store_is_no_setting_and_stays_with_changed_settings(tmp_path: Path) -> None:
+    sources, claims = [Source("a", "masks"), Source("b", "tea")], [Claim("c", "masks")]
+    plain, stored = BM25(k1=1.5), BM25(k1=1.5, store=Store(tmp_path))
+    assert plain == stored and repr(plain) == repr(stored) and "store" not in asdict(stored)
+    changed = replace(stored, b=0.5)
+    assert not changed.index(sources).search(claims).stored
+    assert changed.index(sources).search(claims).stored
+    assert not replace(plain, b=0.5).index(sources).search(claims).stored
