@@ -118,10 +118,11 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
     for kind in ("", "-style"):
         released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
-        own, node = SYSTEMS[released], dense(released)
-        model = replace(index_model(right), template=node.model.template)
-        twin = replace(dense(right), model=model, name=node.name, label=node.label)
-        system = replace(SYSTEMS[right], first=twin, name=own.name, label=own.label)
+        own, other = SYSTEMS[released], SYSTEMS[right]
+        model = replace(index_model(right), template=index_model(released).template)
+        retriever = replace(dense(right), model=model)
+        twin = replace(other.first, retriever=retriever, name=own.first.name, label=own.first.label)
+        system = replace(other, first=twin, name=own.name, label=own.label)
         assert system == own
 
 
