@@ -8,7 +8,10 @@ from pathlib import Path
 from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.rows import SystemRow
 from claim2source.metrics.families import Family
-from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode, OwnNode
+from claim2source.search.bm25 import BM25
+from claim2source.search.fuse import Hybrid
+from claim2source.systems.own import Own
+from claim2source.systems.retrieval import PAPERS_LABEL
 
 # The name of a family, and a system with its baseline.
 _Test = tuple[str, tuple[str, str]]
@@ -113,16 +116,17 @@ def _first_stage_tests(
     """Test a system without stages; a hybrid whose dense part is no row is added to `untested`."""
     system = row.plan.system
     first = system.first
-    if isinstance(first, HybridNode):
-        dense = _row_with_name(peers, first.dense.name)
+    if isinstance(first.retriever, Hybrid):
+        sparse_part, dense_part = first.parts
+        dense = _row_with_name(peers, dense_part.name)
         if dense is not None:
             yield "Hybrids against their dense part", (row.name, dense)
         else:
-            untested.append(f"{system.name} ({first.dense.display_name})")
-        sparse = _row_with_name(peers, first.sparse.name)
+            untested.append(f"{system.name} ({dense_part.display_name})")
+        sparse = _row_with_name(peers, sparse_part.name)
         if sparse is not None:
             yield "Hybrids against their sparse part", (row.name, sparse)
-    elif isinstance(first, BM25Node):
+    elif isinstance(first.retriever, BM25):
         for peer in peers:
             if peer.plan.system.full_label() == PAPERS_LABEL:
                 yield "Other BM25s against the papers'", (row.name, peer.name)
@@ -131,7 +135,7 @@ def _first_stage_tests(
         base = _nearest_bm25(peers, row)
         if base is not None:
             family = "Dense systems against BM25"
-            if isinstance(first, OwnNode):
+            if isinstance(first.retriever, Own):
                 family = "Retrievers of one's own against BM25"
             yield family, (row.name, base)
 
@@ -150,10 +154,10 @@ def _nearest_bm25(rows: Sequence[SystemRow], row: SystemRow) -> str | None:
     candidates = []
     for number, peer in enumerate(rows):
         first = peer.plan.system.first
-        if not isinstance(first, BM25Node):
+        if not isinstance(first.retriever, BM25):
             continue
         if peer.plan.system.stages or peer.plan.varied is not None:
             continue
-        reads_others = first.bm25.metadata is not reads_metadata
+        reads_others = first.retriever.metadata is not reads_metadata
         candidates.append((reads_others, first.is_fit, number, peer.name))
     return min(candidates)[-1] if candidates else None

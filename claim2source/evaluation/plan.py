@@ -20,21 +20,13 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.manifest import checkpoint_folder, chosen_checkpoint
 from claim2source.search.bm25 import BM25
+from claim2source.search.dense import Dense
 from claim2source.search.fielded import Fielded
-from claim2source.search.fuse import FusionConfig
+from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.search.saved import ALL, Saved
-from claim2source.systems.nodes import (
-    CHECKPOINT,
-    AnyNode,
-    BM25Node,
-    DenseNode,
-    FieldedNode,
-    HybridNode,
-    OwnNode,
-    RouteNode,
-    RunNode,
-)
+from claim2source.systems.own import Own
 from claim2source.systems.read import DEEPEST, Systems, read_stage
+from claim2source.systems.retrieval import CHECKPOINT, Retrieval
 from claim2source.systems.stages import SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, SourceForm
@@ -44,13 +36,8 @@ log = logging.getLogger(__name__)
 EPOCH, STEP_0, ROUTED, CHOSEN = "epoch-", "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
 # What is run beside the systems that stand on a checkpoint: the checkpoint itself.
-_CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
-# Where nodes have settings of their own.
-_SETTINGS = (
-    (BM25Node, "bm25", BM25),
-    (FieldedNode, "fielded", Fielded),
-    (DenseNode, "model", ModelConfig),
-    (HybridNode, "fusion", FusionConfig),
+_CHECKPOINT_ALONE = System(
+    "", Retrieval(Dense(ModelConfig(name=CHECKPOINT), sources="title_abstract"))
 )
 
 
@@ -165,7 +152,7 @@ def plan_rows(
     systems: Systems,
     staged: Systems,
     checkpoints: Sequence[Checkpoint],
-    read_as: DenseNode | None = None,
+    read_as: Dense | None = None,
     *,
     routes: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
@@ -193,7 +180,7 @@ def plan_rows(
     if run is not None:
         if reason := file_error(run):
             raise InputError(run, reason=reason)
-        node = RunNode(run=Saved({ALL: run}))
+        node = Retrieval(Saved({ALL: run}))
         plans = [
             replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
             for row in plans
@@ -284,62 +271,64 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
     return (*stages[:position], stage, *stages[position + 1 :])
 
 
-def _keys(node: AnyNode) -> list[str]:
-    if isinstance(node, OwnNode):
-        return [spec.name for spec in fields(node.retriever) if spec.init]  # type: ignore[arg-type]
-    configs = []
-    for kind, _, config in _SETTINGS:
-        if isinstance(node, kind):
-            configs.append(config)
-    keys = []
-    for config in configs:
-        for spec in fields(config):
-            keys.append(spec.name)
-    return [SOURCES, *keys] if isinstance(node, BM25Node | DenseNode) else keys
+def _settings_type(part: Retrieval) -> Any:
+    """Return the dataclass of a part's settings; None if it has none of its own."""
+    retriever = part.retriever
+    if isinstance(retriever, Own):
+        return type(retriever.retriever)
+    if isinstance(retriever, Dense):
+        return ModelConfig
+    if isinstance(retriever, Hybrid):
+        return FusionConfig
+    return type(retriever) if isinstance(retriever, BM25 | Fielded) else None
 
 
-def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
-    if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
-        require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
-        if isinstance(node, DenseNode):
-            return replace(node, other_sources=value)
-        # All but these two have authors and venue.
-        rich = value not in ("title_abstract", "title")
-        return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
-    if isinstance(node, OwnNode):
-        return _with_own_setting(node, key, value)
-    for kind, name, config in _SETTINGS:
-        if isinstance(node, kind) and key in {spec.name for spec in fields(config)}:
-            values = {**as_plain(getattr(node, name)), key: value}
-            changed: dict[str, Any] = {name: make(config, values, f"vary {RETRIEVE}.")}
-            changed |= {"fits": False} if isinstance(node, HybridNode) else {}
-            return replace(node, **changed)
-    return None
+def _keys(part: Retrieval) -> list[str]:
+    kind = _settings_type(part)
+    keys = [] if kind is None else [spec.name for spec in fields(kind) if spec.init]
+    return [SOURCES, *keys] if isinstance(part.retriever, BM25 | Dense) else keys
 
 
-def _rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
-    """Rebuild a tree with every node changed, parts before the nodes that hold them."""
-    if isinstance(node, HybridNode):
-        sparse = _rebuild(node.sparse, change)
-        dense = _rebuild(node.dense, change)
-        node = replace(node, sparse=sparse, dense=dense)
-    elif isinstance(node, RouteNode):
-        routes = {}
-        for language, parts in node.routes.items():
-            routes[language] = tuple(_rebuild(part, change) for part in parts)
-        node = replace(node, routes=routes)
-    return change(node)
-
-
-def _with_own_setting(node: OwnNode, key: str, value: Any) -> OwnNode | None:
-    if key not in _keys(node):
+def _with_setting(part: Retrieval, key: str, value: Any) -> Retrieval | None:
+    """Change a setting of a part's retriever; None if it has no such setting."""
+    if key not in _keys(part):
         return None
-    settings = {}
-    for name in _keys(node):
-        settings[name] = as_plain(getattr(node.retriever, name))
-    retriever = make(type(node.retriever), {**settings, key: value}, f"vary {RETRIEVE}.")
-    grid = tuple((name, values) for name, values in node.grid if name != key)
-    return replace(node, retriever=retriever, grid=grid)
+    retriever = part.retriever
+    if key == SOURCES and isinstance(retriever, BM25 | Dense):
+        return replace(part, retriever=_with_sources(retriever, value))
+    if isinstance(retriever, Own):
+        own = _changed(retriever.retriever, key, value)
+        grid = tuple((name, values) for name, values in part.grid if name != key)
+        return replace(part, retriever=replace(retriever, retriever=own), grid=grid)
+    if isinstance(retriever, Dense):
+        return replace(
+            part, retriever=replace(retriever, model=_changed(retriever.model, key, value))
+        )
+    if isinstance(retriever, Hybrid):
+        fusion = _changed(retriever.fusion, key, value)
+        return replace(part, retriever=replace(retriever, fusion=fusion, fits=False))
+    return replace(part, retriever=_changed(retriever, key, value))
+
+
+def _changed(settings: Any, key: str, value: Any) -> Any:
+    """Make settings anew with another value of one key, which is checked."""
+    names = [spec.name for spec in fields(settings) if spec.init]
+    values = {name: as_plain(getattr(settings, name)) for name in names}
+    return make(type(settings), {**values, key: value}, f"vary {RETRIEVE}.")
+
+
+def _with_sources(retriever: BM25 | Dense, sources: Any) -> BM25 | Dense:
+    require_one_of(f"vary {RETRIEVE}.{SOURCES}", sources, get_args(SourceForm))
+    if isinstance(retriever, Dense):
+        return replace(retriever, other_sources=sources)
+    # All but these two have authors and venue.
+    rich = sources not in ("title_abstract", "title")
+    return replace(retriever, metadata=rich, abstracts=sources != "title")
+
+
+def _rebuild(part: Retrieval, change: Callable[[Retrieval], Retrieval]) -> Retrieval:
+    """Rebuild a tree with every part changed, those within before the one that holds them."""
+    return change(part.with_parts([_rebuild(inner, change) for inner in part.parts]))
 
 
 def _value_text(value: Any) -> str:

@@ -37,10 +37,13 @@ from claim2source.evaluation.views import report_parts, write_report
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.models.trained_on import TrainedOn
+from claim2source.search.dense import Dense
+from claim2source.search.routes import Routes
+from claim2source.search.saved import Saved
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import share_asked
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode, RunNode
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     StageResult,
@@ -198,7 +201,7 @@ def _fill_report(
         report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
-        if result.untrained_base and not isinstance(system.first, RouteNode):
+        if result.untrained_base and not isinstance(system.first.retriever, Routes):
             # The base stands for the path of step 0.
             model = model.replace(checkpoint.path, result.untrained_base)
         if number == 0:
@@ -415,20 +418,11 @@ def _read_row(
 
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    data = runner.reported
-    settings = runner.settings
-    dense = []
-    for model in system.dense_models:
-        dense.append(model.name)
-    runs = []
-    for node in system.first.walk():
-        if isinstance(node, RunNode):
-            runs.append(node.run)
-    files = []
-    for run in runs:
-        for path in (*run.files.values(), run.selections):
-            if path:
-                files.append(path)
+    data, settings = runner.reported, runner.settings
+    dense = [model.name for model in system.dense_models]
+    retrievers = [part.retriever for part in system.first.walk()]
+    runs = [retriever for retriever in retrievers if isinstance(retriever, Saved)]
+    files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
     parts: dict[str, Any] = {
         "format": _FORMAT,
         "system": system.settings,
@@ -520,24 +514,23 @@ def _own_advice(system: System, error: UserError) -> str | None:
     return advice or system.advice if is_found else None
 
 
-def _advice_within(node: AnyNode, error: UserError) -> tuple[bool, str | None]:
-    """Find the node that an error is of, and the nearest advice to it."""
-    if _failed_in(node, error):
-        return True, node.advice
-    for part in node.parts:
-        is_found, advice = _advice_within(part, error)
+def _advice_within(part: Retrieval, error: UserError) -> tuple[bool, str | None]:
+    """Find the part that an error is of, and the nearest advice to it."""
+    if _failed_in(part, error):
+        return True, part.advice
+    for inner in part.parts:
+        is_found, advice = _advice_within(inner, error)
         if is_found:
-            return True, advice or node.advice
+            return True, advice or part.advice
     return False, None
 
 
-def _failed_in(node: AnyNode, error: UserError) -> bool:
-    if node.unsupported is not None and str(error) == node.unsupported:
+def _failed_in(part: Retrieval, error: UserError) -> bool:
+    if part.unsupported is not None and str(error) == part.unsupported:
         return True
-    if isinstance(node, RunNode) and isinstance(error, InputError):
-        files = set()
-        for path in (*node.run.files.values(), node.run.selections):
-            if path:
-                files.add(str(path))
+    retriever = part.retriever
+    if isinstance(retriever, Saved) and isinstance(error, InputError):
+        files = {str(path) for path in (*retriever.files.values(), retriever.selections) if path}
         return error.problems[0].file in files
-    return isinstance(node, DenseNode) and error.model == node.model.name
+    model = part.main_model
+    return isinstance(retriever, Dense) and model is not None and error.model == model.name

@@ -37,7 +37,7 @@ from claim2source.evaluation.views import write_markdown
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.families import Family, tests_parts
 from claim2source.metrics.metrics import Scores
-from claim2source.systems.nodes import RouteNode
+from claim2source.search.routes import Routes
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.system import SystemResult, SystemRunner
 from claim2source.text import ClaimForm
@@ -272,9 +272,8 @@ def _has_grid(row: SystemRow) -> bool:
 
 def _reads_originals(row: SystemRow, runtime: SystemRuntime) -> bool:
     """Whether originals of foreign claims are rewritten; `UserError` if parts differ."""
-    first = row.plan.system.first
-    form = row.plan.system.claims or row.form
-    parts = first.parts if isinstance(first, RouteNode) else (first,)
+    first, form = row.plan.system.first, row.plan.system.claims or row.form
+    parts = first.parts if isinstance(first.retriever, Routes) else (first,)
     if len({part.choose_form(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
     return row.form == "original"

@@ -39,8 +39,8 @@ from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
+from claim2source.search.dense import Dense
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
@@ -163,7 +163,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             systems,
             staged,
             checkpoints,
-            DenseNode(model=self.model, sources_form=sources, rendering=self.rendering),
+            Dense(self.model, sources=sources, rendering=self.rendering),
             routes=self.routes,
             only=self.only,
             vary=self.vary,

@@ -276,14 +276,12 @@ class Finder:
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
         """List the papers to read: those of the answers, or all that stages may rank."""
         ids: dict[str, None] = {}
+        parts, limit = [results.lexical, results.dense, results.fused], None
         if self._system is None:
-            ranked = [(results.fused.run, k)]
-        else:
-            parts = (results.lexical, results.dense, results.fused)
-            ranked = [(part.run, None) for part in parts]
-        for run, limit in ranked:
+            parts, limit = [results.fused], k
+        for part in parts:
             for claim in claims:
-                ids.update(dict.fromkeys(run.sources(claim.id, limit)))
+                ids.update(dict.fromkeys(part.run.sources(claim.id, limit)))
         return list(ids)
 
     def _judge(self, claims: Sequence[Claim], results: SearchResults) -> _Judged:

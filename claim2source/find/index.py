@@ -217,7 +217,7 @@ def write_papers(
     resolved = load_model(model, config.device)
     dense = make_dense(config, manifest, model, resolved)
     if shards > 1:
-        encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, sentences)
+        encoder = PaperEncoder(dense.encoder, dense.rendered_as, dense.store, sentences)
         count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
         say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
         say("next: the same command without the launcher writes the index")
@@ -281,7 +281,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     dense = make_dense(config, None, model, resolved)
     papers = engine.stats().papers
     sample = engine.sample(papers, SAMPLED)
-    encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
+    encoder = PaperEncoder(dense.encoder, dense.rendered_as, None, engine.manifest.sentences > 0)
     with Progress(None, None) as bar:
         encoder.encode(sample[:1], bar)  # the first pass takes longer
         started = time.monotonic()
@@ -364,10 +364,8 @@ def make_dense(
     rendering = None if own is None else own.rendering
     if own is None and (config.sources is not None or resolved.rendering is None):
         rendering = Rendering("original", config.sources or "title_abstract")
-    dense = Dense(resolved, rendering=rendering, store=Store(config.store, keeps_open=True))
-    # A manifest lets nobody run code.
-    dense.model = replace(model, allow_remote_code=(), allow_bin=())
-    return dense
+    store = Store(config.store, keeps_open=True)
+    return Dense(resolved, rendering=rendering, store=store, recorded=model)
 
 
 def absolute(model: ModelConfig) -> ModelConfig:
@@ -425,7 +423,7 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
         config.lenient,
         absolute(local_model(model)),
         config.device,
-        dense.rendering,
+        dense.rendered_as,
         dense.store.root.resolve(),
         sentences,
         config.batch,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import numpy as np
 
 from claim2source.core.arguments import whole_number
+from claim2source.core.config import require
 from claim2source.core.errors import InputError
 from claim2source.core.machine import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
@@ -24,7 +26,7 @@ from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.faiss_index import VectorIndex
-from claim2source.text import Rendering
+from claim2source.text import Rendering, SourceForm
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -55,14 +57,18 @@ class TextEncoder(Protocol):
 Model = Union[str, Path, ModelConfig, Resolved, TextEncoder, "SentenceTransformer"]
 
 
+@dataclass(frozen=True)
 class Dense:
     """Rank sources by the vectors of a model.
 
     `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; an
-    encoder; or a `SentenceTransformer`, as it is when it encodes. Records are rendered as a
-    checkpoint was trained; `rendering` chooses for other models. With a `store` and weights that
-    have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
-    searched again. Raises `UserError` if the model cannot be loaded, or another `rendering` is
+    encoder; or a `SentenceTransformer`, as it is when it encodes. It is loaded by the first use.
+    Records are rendered as a checkpoint was trained; `rendering` chooses for other models, or
+    `sources` alone. `other_sources` replaces the sources of any, and `claim_length` cuts claims
+    earlier than the model's `max_length`, which is the sources' then. With a `store` and weights
+    that have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
+    searched again. `recorded` are the settings by which an index names the model, if they are not
+    `model`. `index` raises `UserError` if the model cannot be loaded, or another `rendering` is
     asked for than a checkpoint's own.
 
     Example:
@@ -73,48 +79,83 @@ class Dense:
         5
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        rendering: Rendering | None = None,
-        store: Store | None = None,
-        device: str | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.model: object = None
+    model: Model
+    _: KW_ONLY
+    rendering: Rendering | None = None
+    sources: SourceForm = "metadata"
+    other_sources: SourceForm | None = None
+    claim_length: int | None = None
+    store: Store | None = field(default=None, compare=False, repr=False)
+    device: str | None = field(default=None, compare=False, repr=False)
+    progress: bool = field(default=False, compare=False, repr=False)
+    recorded: ModelConfig | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        model = self.model
         if isinstance(model, str | Path):
-            model = ModelConfig(name=str(model))
-        if isinstance(model, ModelConfig):
-            # What a model may run or read is the user's to allow, not a file's.
-            self.model = replace(model, allow_remote_code=(), allow_bin=())
-            model = resolve(model, device)
-        if isinstance(model, Resolved):
-            rendering = model.rendering_for(rendering)
-            model = model.encoder
-        is_encoder = is_sentence_transformer(model) or hasattr(model, "encode")
-        if not is_encoder:
+            vars(self)["model"] = ModelConfig(name=str(model))
+        elif not isinstance(model, ModelConfig | Resolved):
+            is_encoder = is_sentence_transformer(model) or hasattr(model, "encode")
             wanted = "a model's name or folder, ModelConfig, encoder or SentenceTransformer"
-            raise InputError("model", reason=f"is a {type(model).__name__}; wanted: {wanted}")
-        if is_sentence_transformer(model):
-            self.encoder: TextEncoder = InMemoryEncoder(model)
-        else:
-            self.encoder = cast(TextEncoder, model)
-        self.rendering = rendering or Rendering()
-        self.store, self.progress = store, progress
+            if not is_encoder:
+                raise InputError("model", reason=f"is a {type(model).__name__}; wanted: {wanted}")
 
     def __repr__(self) -> str:
-        return one_line(self, model=encoder_name(self.model, self.encoder))
+        if not isinstance(self.model, ModelConfig):
+            return one_line(self, model=encoder_name(self.model, self.model))
+        # Whole: what is chosen for a system is remembered by it.
+        named = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]
+        return f"Dense({', '.join(named)})"
+
+    @cached_property
+    def _resolved(self) -> Resolved | None:
+        """Load the model; None if it is an encoder already."""
+        if isinstance(self.model, ModelConfig):
+            return resolve(self.model, self.device)
+        return self.model if isinstance(self.model, Resolved) else None
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """Return the model's encoder, loaded once."""
+        model: object = self.model if self._resolved is None else self._resolved.encoder
+        encoder: Any = InMemoryEncoder(model) if is_sentence_transformer(model) else model
+        if self.claim_length is not None:
+            allowed = f"8 to {encoder.settings.max_length}, with a model that PyTorch runs"
+            can_cut = hasattr(encoder, "with_claim_length")
+            is_shorter = self.claim_length <= encoder.settings.max_length
+            require(can_cut and is_shorter, "claim_length", self.claim_length, allowed)
+            encoder = encoder.with_claim_length(self.claim_length)
+        return cast(TextEncoder, encoder)
+
+    @cached_property
+    def rendered_as(self) -> Rendering:
+        """Return how records are rendered: as a checkpoint was trained, else as they were given."""
+        resolved, given = self._resolved, self.rendering
+        if resolved is not None and (given is not None or resolved.rendering is not None):
+            given = resolved.rendering_for(given)
+        own = given or Rendering(sources=self.sources)
+        return own if self.other_sources is None else replace(own, sources=self.other_sources)
+
+    @property
+    def recorded_model(self) -> ModelConfig | None:
+        """Return the settings by which an index names the model; None for an encoder."""
+        named = self.recorded
+        if named is None and isinstance(self.model, ModelConfig):
+            named = self.model
+        if named is None:
+            return None
+        # What a model may run or read is the user's to allow, not a file's.
+        return replace(named, allow_remote_code=(), allow_bin=())
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
         """Return the index of these sources; its first search encodes them."""
         return DenseIndex(
             sources,
             self.encoder,
-            self.rendering,
+            self.rendered_as,
             store=self.store,
             progress=self.progress,
-            model=self.model,
+            model=self.recorded_model,
         )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Names of a hybrid's two parts.
 PARTS = ("first", "second")
 FUSION_DEPTHS = (100, 1000)
+DEEPEST_FUSION = max(FUSION_DEPTHS)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
@@ -293,6 +294,8 @@ def _scaled(
 class Hybrid:
     """Rank sources by two retrievers and fuse their rankings.
 
+    `fits` says that the fusion is chosen by `fit`: lists are then as deep as the deepest fusion.
+
     Example:
         >>> import claim2source as c2s
         >>> papers = c2s.load("demo", "dev").sources[:20]
@@ -304,16 +307,48 @@ class Hybrid:
     first: Retriever
     second: Retriever
     fusion: FusionConfig = FusionConfig()
-
-    def index(self, sources: Sequence[Source]) -> HybridIndex:
-        """Return the index of these sources: one of each retriever."""
-        return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
+    fits: bool = False
 
     def __post_init__(self) -> None:
-        for name, part in zip(PARTS, (self.first, self.second), strict=True):
+        for name, part in zip(PARTS, self.parts, strict=True):
             if not hasattr(part, "index"):
                 wanted = "a retriever, such as BM25() or Dense(..)"
                 raise InputError(name, reason=f"is a {type(part).__name__}; wanted: {wanted}")
+
+    @property
+    def parts(self) -> tuple[Any, Any]:
+        return self.first, self.second
+
+    def fit(
+        self,
+        val: Dataset,
+        rule: Rule = "one_se",
+        weighing: Weighing | None = None,
+        note: str = "",
+    ) -> tuple[Hybrid, Choice]:
+        """Choose the fusion, and its alpha, on val's claims; `weighing` weighs them."""
+        index = self.index(val.sources)
+        first, second = index.rankings(val.claims, DEEPEST_FUSION)
+        missing = index.score_missing(val.claims, first, second)
+        scored = missing[0].run, missing[1].run
+        fusion, choice = choose_fusion(
+            first.run, second.run, val, None, note, scored, weighing, rule
+        )
+        return replace(self, fusion=fusion), choice
+
+    def index(self, sources: Sequence[Source]) -> HybridIndex:
+        """Return the index of these sources: one of each retriever."""
+        # The second one first: it may lack its weights.
+        second = self.second.index(sources)
+        first = self.first.index(sources)
+        names = part_name(self.first, PARTS[0]), part_name(self.second, PARTS[1])
+        # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
+        return HybridIndex(first, second, self.fusion, names, DEEPEST_FUSION if self.fits else 0)
+
+
+def part_name(part: Retriever, default: str) -> str:
+    """Return the name of a part of a hybrid or of routes: its `display_name`, if it has one."""
+    return str(getattr(part, "display_name", default))
 
 
 @dataclass(frozen=True, eq=False)

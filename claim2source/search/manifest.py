@@ -95,13 +95,12 @@ class IndexManifest:
         keys = encoder_keys(dense.encoder)
         if keys is None:
             raise UserError("weights in training have no name: no index can be made by them")
-        model = dense.model if isinstance(dense.model, ModelConfig) else None
         bm25 = bm25 or BM25()
         source: Any = dense.encoder.source_encoder or dense.encoder
         return cls(
             json.loads(json.dumps(keys)),
-            model,
-            dense.rendering,
+            dense.recorded_model,
+            dense.rendered_as,
             bm25,
             Analyser(bm25).versions,
             source.dimensions,

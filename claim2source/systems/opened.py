@@ -8,12 +8,16 @@ from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
+from claim2source.models import ModelConfig
+from claim2source.search.bm25 import BM25
+from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine
+from claim2source.search.fuse import Hybrid
+from claim2source.search.routes import Routes
 from claim2source.search.table import SearchResults
-from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stages
-from claim2source.systems.system import System
+from claim2source.systems.system import FUSE, RETRIEVE, System
 
 # The part of the work before the whole index is read.
 COUNTING = "reading the index"
@@ -47,18 +51,20 @@ class OpenedSystem:
     def _adopt(self) -> None:
         """Give the index the system's fusion and model, if the index can stand for the rest."""
         engine, system, first = self.engine, self.system, self.system.first
-        if isinstance(first, HybridNode):
-            engine.fusion = first.fusion
+        if isinstance(first.retriever, Hybrid):
+            engine.fusion = first.retriever.fusion
         require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
         for part in first.parts or (first,):
-            if isinstance(part, BM25Node):
-                engine.manifest.check_analyser(part.bm25, engine.location)
-            elif not isinstance(part, DenseNode) or isinstance(first, RouteNode):
+            own = part.retriever
+            is_dense = isinstance(own, Dense) and isinstance(own.model, ModelConfig)
+            if isinstance(own, BM25):
+                engine.manifest.check_analyser(own, engine.location)
+            elif not is_dense or isinstance(first.retriever, Routes):
                 allowed = "bm25, dense or hybrid: the index is the first stage"
                 require(False, "system", system.name, allowed)
             # `dense: checkpoint` is the index's own.
-            elif part.unsupported is None and part.model != engine.manifest.model:
-                engine.load(part.model)
+            elif part.unsupported is None and own.model != engine.manifest.model:
+                engine.load(own.model)
 
     def apply(
         self,
@@ -79,13 +85,10 @@ class OpenedSystem:
 
     def _first_results(self, found: SearchResults) -> list[tuple[str, Result]]:
         first = self.system.first
-        if isinstance(first, HybridNode):
-            return [
-                (first.sparse.display_name, found.lexical),
-                (first.dense.display_name, found.dense),
-                (FUSE, found.fused),
-            ]
-        if isinstance(first, BM25Node):
+        if isinstance(first.retriever, Hybrid):
+            sparse, dense = (part.display_name for part in first.parts)
+            return [(sparse, found.lexical), (dense, found.dense), (FUSE, found.fused)]
+        if isinstance(first.retriever, BM25):
             return [(RETRIEVE, found.lexical)]
         return [(RETRIEVE, found.dense)]
 

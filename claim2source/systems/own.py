@@ -143,6 +143,31 @@ class OwnIndex:
         return Run.from_lists(lists, pool=candidate_pool(claims))
 
 
+@dataclass(frozen=True)
+class Own:
+    """Rank by a retriever of the user's own, which a dotted `path` names.
+
+    It is given claims whose text is of `form`, and what a `runtime` has.
+    """
+
+    path: str
+    retriever: Retriever
+    form: ClaimForm = "original"
+    runtime: SystemRuntime | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def fits_itself(self) -> bool:
+        return fits_itself(self.retriever)
+
+    @property
+    def models(self) -> list[str]:
+        return own_models(self.retriever)
+
+    def index(self, sources: Sequence[Source]) -> OwnIndex:
+        runtime = self.runtime or SystemRuntime()
+        return OwnIndex(self.path, self.retriever, sources, self.form, runtime)
+
+
 def own_models(retriever: Retriever) -> list[str]:
     """Name the model of a retriever, which may have been trained on claims."""
     model = getattr(retriever, "model", None)

@@ -28,28 +28,18 @@ from claim2source.core.stage import Retriever, Stage
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, BM25_GRID
 from claim2source.search.choose import Grid
+from claim2source.search.dense import Dense
 from claim2source.search.fielded import FIELDED_GRID, Fielded
-from claim2source.search.fuse import FusionConfig
+from claim2source.search.fuse import FusionConfig, Hybrid
+from claim2source.search.routes import DEFAULT, Routes
 from claim2source.search.saved import ALL, Saved
 from claim2source.stages import SHARED
 from claim2source.systems.choose import MIXES, THRESHOLDS, WEIGHTS
 from claim2source.systems.conditions import MARGIN, WhenConfig
-from claim2source.systems.nodes import (
-    CHECKPOINT,
-    DEFAULT,
-    NO_CHECKPOINT,
-    RETRIEVE,
-    AnyNode,
-    BM25Node,
-    DenseNode,
-    FieldedNode,
-    HybridNode,
-    OwnNode,
-    RouteNode,
-    RunNode,
-)
+from claim2source.systems.own import Own
+from claim2source.systems.retrieval import CHECKPOINT, NO_CHECKPOINT, Retrieval
 from claim2source.systems.stages import MIX, THRESHOLD, WEIGHT, SystemStage
-from claim2source.systems.system import System
+from claim2source.systems.system import RETRIEVE, System
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
 Entry = TypeVar("Entry")
@@ -323,7 +313,7 @@ class _Reader:
             stages = (*stages, read_stage(own, f"stages.{number}", is_first=not stages))
         return System(name, first, stages, claims, depth, label, unsupported, advice)
 
-    def _first_stage(self, name: str, entry: SystemEntry) -> AnyNode:
+    def _first_stage(self, name: str, entry: SystemEntry) -> Retrieval:
         several = self._several(entry.retrieve, "retrieve")
         if entry.routes is None and len(several) == 1:
             # The whole system's label is its own; without stages it is the node's too.
@@ -338,21 +328,21 @@ class _Reader:
                 raise ConfigError(f"routes.{language}", node, allowed)
             routes[language] = self._several(node, f"routes.{language}")
         for language, nodes in routes.items():
-            if any(isinstance(node, RouteNode) for node in nodes):
+            if any(isinstance(node.retriever, Routes) for node in nodes):
                 allowed = "a node without routes of its own"
                 raise ConfigError(f"routes.{language}", language, allowed)
-        node = RouteNode(name=name, routes=routes)
+        node = Retrieval(Routes(routes), name=name)
         _require_small(node, "routes")
         return node
 
-    def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
+    def _several(self, value: Any, key: str) -> tuple[Retrieval, ...]:
         nodes = value if isinstance(value, list) else [value]
         parts = tuple(self._node(node, key) for node in nodes)
         if not parts or any(part in parts[:i] for i, part in enumerate(parts)):
             raise ConfigError(key, value, "a node, or a list of different ones")
         return parts
 
-    def _node(self, node: Any, key: str) -> AnyNode:
+    def _node(self, node: Any, key: str) -> Retrieval:
         if isinstance(node, str):
             if node not in self.entries:
                 kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
@@ -375,7 +365,7 @@ class _Reader:
             raise ConfigError(f"{key}.{name}", entry, "none here")
         return replace(_leaf_node(kind, node[kind], f"{key}.{kind}"), claims=claims)
 
-    def _shared_node(self, name: str, key: str) -> AnyNode:
+    def _shared_node(self, name: str, key: str) -> Retrieval:
         system = self.system(name)
         if system.stages:
             raise ConfigError(key, name, "a system without stages")
@@ -388,12 +378,12 @@ class _Reader:
             advice=system.advice or system.first.advice,
         )
 
-    def _hybrid(self, value: Any, beside: Mapping[str, Any], key: str) -> HybridNode:
+    def _hybrid(self, value: Any, beside: Mapping[str, Any], key: str) -> Retrieval:
         if not isinstance(value, list) or len(value) != 2:
             allowed = "a list of two nodes: the sparse and the dense one"
             raise ConfigError(f"{key}hybrid", value, allowed)
         parts = [self._node(item, f"{key}hybrid.{n}") for n, item in enumerate(value, 1)]
-        if any(isinstance(part, RouteNode) for part in parts):
+        if any(isinstance(part.retriever, Routes) for part in parts):
             allowed = "parts without routes: give these to the system"
             raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(beside)
@@ -403,12 +393,12 @@ class _Reader:
                 allowed = "nothing with `alpha: fit`, which chooses it"
                 raise ConfigError(f"{key}{name}", setting, allowed)
         fusion = make(FusionConfig, settings, key)
-        node = HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+        node = Retrieval(Hybrid(parts[0], parts[1], fusion, fits))
         _require_small(node, f"{key}hybrid")
         return node
 
 
-def _require_small(node: AnyNode, key: str) -> None:
+def _require_small(node: Retrieval, key: str) -> None:
     """Raise `ConfigError` if a tree has too many levels or nodes."""
     levels = nodes = 0
     level = [node]
@@ -420,46 +410,46 @@ def _require_small(node: AnyNode, key: str) -> None:
         level = [part for parent in level for part in parent.parts]
 
 
-def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
+def _dense(value: Any, beside: Mapping[str, Any], key: str) -> Retrieval:
     settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
     missing = settings.get("name", CHECKPOINT) == CHECKPOINT
     dense_settings = make(_DenseSettings, beside, key)
-    return DenseNode(
-        model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
-        sources_form=dense_settings.sources,
+    retriever = Dense(
+        make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
+        sources=dense_settings.sources,
         rendering=dense_settings.rendering,
         claim_length=dense_settings.claim_length,
-        unsupported=NO_CHECKPOINT if missing else None,
     )
+    return Retrieval(retriever, unsupported=NO_CHECKPOINT if missing else None)
 
 
-def _leaf_node(kind: str, value: Any, key: str) -> AnyNode:
+def _leaf_node(kind: str, value: Any, key: str) -> Retrieval:
     if "." in kind:
         return _own(kind, value, key)
     if kind == "bm25":
         bm25, grid = _read_grid(BM25, value, key, BM25_GRID)
-        return BM25Node(bm25=bm25, grid=grid)
+        return Retrieval(bm25, grid=grid)
     if kind == "fielded":
         fielded, grid = _read_grid(Fielded, value, key, FIELDED_GRID)
-        return FieldedNode(fielded=fielded, grid=grid)
+        return Retrieval(fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
     if not {spec.name for spec in fields(Saved)} & set(settings):  # files by language
         settings = {"files": dict(settings)}
-    return RunNode(run=make(Saved, settings, f"{key}."))
+    return Retrieval(make(Saved, settings, f"{key}."))
 
 
-def _own(path: str, value: Any, key: str) -> OwnNode:
+def _own(path: str, value: Any, key: str) -> Retrieval:
     """Make the node of a retriever of the user's own, which `path` names."""
     allowed = f"{', '.join(KINDS)}, or {_OWN_PATH}"
     kind = import_dataclass(key, path, "index", allowed)
     retriever: Retriever
     retriever, grid = _read_grid(kind, value, key, ())
-    node = OwnNode(path=path, retriever=retriever, grid=grid)
-    if grid and node.fits_itself:
+    own = Own(path, retriever)
+    if grid and own.fits_itself:
         name, values = grid[0]
         reason = f"one value: {path} chooses its settings by its own fit(val)"
         raise ConfigError(f"{key}.{name}", list(values), reason)
-    return node
+    return Retrieval(own, grid=grid)
 
 
 def _takes_list(kind: type, name: str) -> bool:

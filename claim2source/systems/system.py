@@ -22,21 +22,21 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import Hybrid
+from claim2source.search.routes import DEFAULT, Routes
+from claim2source.search.saved import Saved
 from claim2source.stages.learned import Learned
-from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
-from claim2source.systems.nodes import (
-    DEFAULT,
-    FUSE,
-    RETRIEVE,
-    ROUTE,
-    AnyNode,
-    DenseNode,
+from claim2source.systems.fit_retrieval import fit_retrieval
+from claim2source.systems.heldout import (
+    ChoosingOn,
     Fitting,
-    HybridNode,
-    OwnNode,
-    RouteNode,
-    RunNode,
+    HeldOut,
+    NothingToChooseOn,
+    SelectionData,
 )
+from claim2source.systems.own import Own
+from claim2source.systems.retrieval import Retrieval, claims_behind_run, retrieval_settings
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.seen import claims_models_saw
 from claim2source.systems.stages import (
@@ -49,6 +49,7 @@ from claim2source.systems.stages import (
 from claim2source.text import ClaimForm
 
 DEPTH = 100
+FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ class System:
 
     Example:
         >>> import claim2source as c2s
-        >>> from claim2source.systems.nodes import BM25Node
-        >>> c2s.System("BM25", BM25Node(grid=(("k1", (1.2, 0.9)),))).is_fit
+        >>> from claim2source.systems.retrieval import Retrieval
+        >>> c2s.System("BM25", Retrieval(c2s.BM25(), grid=(("k1", (1.2, 0.9)),))).is_fit
         True
     """
 
     name: str
-    first: AnyNode
+    first: Retrieval
     stages: tuple[SystemStage, ...] = ()
     claims: ClaimForm | None = None
     depth: int | None = None
@@ -118,13 +119,22 @@ class System:
 
     @property
     def dense_models(self) -> list[ModelConfig]:
-        return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
+        parts = [part for part in self.first.walk() if isinstance(part.retriever, Dense)]
+        return [part.main_model for part in parts if part.main_model is not None]
 
     @property
     def settings(self) -> dict[str, Any]:
         """State its settings as JSON values, stages as they are written in YAML."""
-        stages = [as_plain(stage.entry) for stage in self.stages]
-        return {**as_plain(replace(self, stages=())), "stages": stages}
+        return {
+            "name": self.name,
+            "first": retrieval_settings(self.first),
+            "stages": [as_plain(stage.entry) for stage in self.stages],
+            "claims": self.claims,
+            "depth": self.depth,
+            "label": self.label,
+            "unsupported": self.unsupported,
+            "advice": self.advice,
+        }
 
     def full_label(self, stages: int | None = None) -> str:
         """Return the name by which reports and published tables know it.
@@ -154,8 +164,9 @@ class System:
 
     def own_code(self) -> dict[str, str]:
         """Hash the code of the user's own retrievers and stages, by dotted path."""
-        nodes = [node.retriever for node in self.first.walk() if isinstance(node, OwnNode)]
-        kinds = {type(part) for part in (*nodes, *(stage.stage for stage in self.stages))}
+        retrievers = [part.retriever for part in self.first.walk()]
+        own = [retriever.retriever for retriever in retrievers if isinstance(retriever, Own)]
+        kinds = {type(part) for part in (*own, *(stage.stage for stage in self.stages))}
         hashes: dict[str, str] = {}
         for kind in kinds:
             if not is_shipped(kind):
@@ -164,7 +175,8 @@ class System:
 
     def fitted_on(self) -> list[TrainedOn]:
         """List the claims that parts without a manifest were fitted on: saved runs, fusions."""
-        runs = [node.trained_on for node in self.first.walk() if isinstance(node, RunNode)]
+        retrievers = [part.retriever for part in self.first.walk()]
+        runs = [claims_behind_run(saved) for saved in retrievers if isinstance(saved, Saved)]
         stages = [stage.stage for stage in self.stages]
         fusions = [stage.fusion.fitted.trained_on for stage in stages if isinstance(stage, Learned)]
         return [*runs, *fusions]
@@ -184,7 +196,7 @@ class System:
         self,
         path: str,
         routes: Mapping[str, str] | None = None,
-        read_as: DenseNode | None = None,
+        read_as: Dense | None = None,
         name: str = "",
     ) -> System:
         """Replace the dense model by a checkpoint, for some languages by another.
@@ -194,16 +206,17 @@ class System:
         against it. Raises `ConfigError` if the system has no dense model.
         """
         first = self.first
-        if routes and not isinstance(first, RouteNode):
+        if routes and not isinstance(first.retriever, Routes):
             unlabelled = replace(first, label=None, unsupported=None, advice=None)
-            first = RouteNode(routes={DEFAULT: (unlabelled,)})
+            first = Retrieval(Routes({DEFAULT: (unlabelled,)}))
         first = _with_checkpoint(first, path, routes, read_as)
         own = self.name
         if name:
             own = f"{name}+{self.name}" if self.name else name
             first = replace(first, name=own)
-            if isinstance(first, HybridNode):
-                first = replace(first, dense=replace(first.dense, name=name))
+            if isinstance(first.retriever, Hybrid):
+                sparse, dense = first.parts
+                first = first.with_parts([sparse, replace(dense, name=name)])
         # With other checkpoints it is no longer what its label says.
         return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
 
@@ -223,9 +236,10 @@ class System:
         form = self.claims or form
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
-        first, choices = self.first.fit(fitting)
+        first, choices = fit_retrieval(self.first, fitting)
+        system, settled = replace(self, first=first), first.settled(form, runtime)
         own = first.choose_form(form, runtime)
-        fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
+        fitted = FittedSystem(system, runtime, settled, own, tuple(choices))
         if not any(stage.fits for stage in self.stages):
             return fitted
         # The stages are fitted on claims that no model of the system knows.
@@ -245,60 +259,69 @@ class System:
 
 
 def _with_checkpoint(
-    node: AnyNode,
+    part: Retrieval,
     path: str,
     routes: Mapping[str, str] | None = None,
-    read_as: DenseNode | None = None,
-) -> AnyNode:
+    read_as: Dense | None = None,
+) -> Retrieval:
     # With another model it is no longer what its label says.
-    unlabelled = replace(node, label=None, unsupported=None, advice=None)
-    if isinstance(unlabelled, HybridNode):
-        return replace(unlabelled, dense=_with_checkpoint(unlabelled.dense, path, None, read_as))
-    if isinstance(unlabelled, RouteNode):
-        parts_of, paths = {}, by_primary_language(routes or {}, "routes")
-        for language in dict.fromkeys((*unlabelled.routes, *paths)):
-            own, parts = paths.get(language, path), unlabelled.candidates(language)
-            if len(parts) != 1:
-                allowed = f"none: val chooses among several for {language}"
-                raise ConfigError("checkpoint", path, allowed)
-            part = _with_checkpoint(parts[0], own, None, read_as)
-            parts_of[language] = (replace(part, name=part.name or own),)
-        return replace(unlabelled, routes=parts_of)
-    if not isinstance(unlabelled, DenseNode):
-        allowed = f"none: the first stage {node.display_name} has no dense model"
+    unlabelled = replace(part, label=None, unsupported=None, advice=None)
+    retriever = part.retriever
+    if isinstance(retriever, Hybrid):
+        sparse, dense = part.parts
+        return unlabelled.with_parts([sparse, _with_checkpoint(dense, path, None, read_as)])
+    if isinstance(retriever, Routes):
+        routed = _routes_with_checkpoint(retriever, path, routes or {}, read_as)
+        return replace(unlabelled, retriever=routed)
+    if not isinstance(retriever, Dense):
+        allowed = f"none: the first stage {part.display_name} has no dense model"
         raise ConfigError("checkpoint", path, allowed)
     if read_as is None:
-        return replace(
-            unlabelled,
-            model=unlabelled.model.for_checkpoint(Path(path)),
-            rendering=None,
-            claim_length=None,
+        assert isinstance(retriever.model, ModelConfig)
+        model = retriever.model.for_checkpoint(Path(path))
+        own = replace(retriever, model=model, rendering=None, claim_length=None)
+    else:
+        assert isinstance(read_as.model, ModelConfig)
+        own = replace(
+            retriever,
+            model=replace(read_as.model, name=path),
+            sources=read_as.sources,
+            rendering=read_as.rendering,
         )
-    return replace(
-        unlabelled,
-        model=replace(read_as.model, name=path),
-        sources_form=read_as.sources_form,
-        rendering=read_as.rendering,
-    )
+    return replace(unlabelled, retriever=own)
+
+
+def _routes_with_checkpoint(
+    routes: Routes, path: str, paths: Mapping[str, str], read_as: Dense | None
+) -> Routes:
+    routed: dict[str, tuple[Retrieval, ...]] = {}
+    own_paths = by_primary_language(paths, "routes")
+    for language in dict.fromkeys((*routes.routes, *own_paths)):
+        own, parts = own_paths.get(language, path), routes.candidates(language)
+        if len(parts) != 1:
+            allowed = f"none: val chooses among several for {language}"
+            raise ConfigError("checkpoint", path, allowed)
+        part = _with_checkpoint(parts[0], own, None, read_as)
+        routed[language] = (replace(part, name=part.name or own),)
+    return Routes(routed)
 
 
 @dataclass(frozen=True)
 class FittedSystem:
     """System with all its choices made, and the claim form that it runs with.
 
-    `requested` is the form that was asked for: without one each part has its own.
+    `first` is its first stage, in which the claim form of every part is settled.
     """
 
     system: System
     runtime: SystemRuntime
-    requested: ClaimForm | None
+    first: Retrieval
     form: ClaimForm
     choices: tuple[Choice, ...] = ()
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
         sources = as_sources(sources)
-        first = self.system.first.index(sources, self.runtime, self.requested)
-        return SystemIndex(self, sources, first)
+        return SystemIndex(self, sources, self.first.index(sources, self.runtime))
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +339,7 @@ class SystemIndex:
         fitted, claims, k = self.fitted, as_claims(claims), whole_number(k, "k")
         system, runtime = fitted.system, fitted.runtime
         result = self.first.search(claims, system.first_depth(k))
-        kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
+        kind = {"hybrid": FUSE, "routes": ROUTE}.get(system.first.kind, RETRIEVE)
         stages = [*result.parts, (kind, result)]
         stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
@@ -364,8 +387,8 @@ class SystemRunner:
 
     reported: Dataset
     settings: RunSettings = RunSettings()
-    _fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = field(
-        default_factory=dict, init=False
+    _fitted: list[tuple[System, ClaimForm | None, FittedSystem]] = field(
+        default_factory=list, init=False
     )
     _last: SystemIndex | None = field(default=None, init=False)
 
@@ -380,11 +403,12 @@ class SystemRunner:
 
     def fit(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
         """Choose all that is to be chosen of a system for a claim form, off the reported split."""
-        key = repr(system), form
-        if key not in self._fitted:
-            languages = self.reported.languages
-            self._fitted[key] = system.fit(self.runtime, self.held_out, languages, form)
-        return self._fitted[key]
+        for other, other_form, fitted in self._fitted:
+            if other_form == form and other == system:
+                return fitted
+        fitted = system.fit(self.runtime, self.held_out, self.reported.languages, form)
+        self._fitted.append((system, form, fitted))
+        return fitted
 
     def run(
         self, system: System, form: ClaimForm | None = None, dataset: Dataset | None = None
@@ -438,11 +462,14 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
 
-def _dense_models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
-    if isinstance(node, RouteNode):
-        parts = [node.candidates(language)[0] for language in languages]
-        distinct = [part for i, part in enumerate(parts) if part not in parts[:i]]
-        return [model for part in distinct for model in _dense_models(part, languages)]
-    if isinstance(node, HybridNode):
-        return _dense_models(node.dense, languages)
-    return [] if node.main_model is None else [node.main_model]
+def _dense_models(part: Retrieval, languages: Iterable[str]) -> list[ModelConfig]:
+    if isinstance(part.retriever, Routes):
+        distinct: list[Retrieval] = []
+        for language in languages:
+            own = part.retriever.candidates(language)[0]
+            if own not in distinct:
+                distinct.append(own)
+        return [model for own in distinct for model in _dense_models(own, languages)]
+    if isinstance(part.retriever, Hybrid):
+        return _dense_models(part.parts[1], languages)
+    return [] if part.main_model is None else [part.main_model]

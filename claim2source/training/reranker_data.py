@@ -12,10 +12,11 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result
 from claim2source.data.grouping import connected_groups
 from claim2source.mining import MinedRow
+from claim2source.search.bm25 import BM25
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.seen import require_held_out
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text.views import untranslated_sentences
@@ -32,7 +33,7 @@ def first_system(settings: FirstStageConfig) -> System:
     Raises `ConfigError` for one that is not there, or cannot run.
     """
     if settings.system is None:
-        return System("BM25", BM25Node(name="BM25"))
+        return System("BM25", Retrieval(BM25(), name="BM25"))
     systems = read_systems(settings.files or None)
     require_one_of("first.system", settings.system, list(systems))
     system = systems[settings.system]

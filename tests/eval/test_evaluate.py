@@ -13,7 +13,9 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
 from claim2source.evaluation.plan import plan_rows, vary_words
 from claim2source.models import ModelConfig
-from claim2source.systems.nodes import BM25Node, DenseNode
+from claim2source.search.bm25 import BM25
+from claim2source.search.dense import Dense
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import System
 
 SYSTEMS = """\
@@ -167,12 +169,10 @@ def test_values_of_variations_are_read_as_those_of_configs() -> None:
 
 
 def test_a_varied_depth_is_a_number() -> None:
-    plans = {"B": System("B", BM25Node())}
+    plans = {"B": System("B", Retrieval(BM25()))}
     for value in (True, 0, "x", 2.5):
         with pytest.raises(ConfigError) as error:
-            plan_rows(
-                plans, {}, [], DenseNode(model=ModelConfig()), vary={"retrieve.depth": [value]}
-            )
+            plan_rows(plans, {}, [], Dense(ModelConfig()), vary={"retrieve.depth": [value]})
         assert error.value.key == "vary retrieve.depth"
 
 

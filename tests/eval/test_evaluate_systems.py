@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_a_cell_is_what_its_system_gives_alone(setup: tuple[Path, Path, Path], o
     split, encoder = load(setup[1], "dev"), small(setup[0])
     for form in FORMS:
         bm25 = BM25("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
-        sparse = BM25(bm25).index(split.sources).search(split.claims)
+        sparse = bm25.index(split.sources).search(split.claims)
         rendering = Rendering(form, "title_abstract")  # type: ignore[arg-type]
         dense = Dense(encoder, rendering=rendering).index(split.sources).search(split.claims)
         fused = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5)).top(100)
@@ -150,7 +150,7 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     choices = cell_of(out, "HT-Small.bilingual")["choices"]
     assert [choice["what"] for choice in choices] == ["bm25", "fusion"]
     for choice, config, best in zip(choices, (bm25, fusion), (first, second), strict=True):
-        assert choice["settings"] == vars(config) and (choice["split"], choice["claims"]) == (
+        assert choice["settings"] == asdict(config) and (choice["split"], choice["claims"]) == (
             "train",
             48,
         )

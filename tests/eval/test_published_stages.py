@@ -9,9 +9,10 @@ import pytest
 from claim2source.evaluation.plan import plan_rows
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
+from claim2source.search.dense import Dense
+from claim2source.search.routes import Routes
 from claim2source.stages.http import Http
 from claim2source.stages.yes_no import YesNo
-from claim2source.systems.nodes import DenseNode, RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.system import System
 
@@ -69,8 +70,8 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
     kimi = systems["Kimi-K2.6"]
 
     def varied(key: str, value: object) -> System:
-        node = DenseNode(model=ModelConfig())
-        return plan_rows({"K": kimi}, {}, [], node, vary={key: [value]})[1].system
+        read_as = Dense(ModelConfig())
+        return plan_rows({"K": kimi}, {}, [], read_as, vary={key: [value]})[1].system
 
     assert varied("stages.2.depth", 20).full_label() not in rows
     assert varied("stages.1.claims", "original").full_label() not in rows
@@ -97,9 +98,8 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
     )
     models: dict[str, set[str]] = {}
     for system in systems.values():
-        for node in system.first.walk():
-            if isinstance(node, DenseNode):
-                models.setdefault(node.model.name, set()).add(repr(node.model))
+        for model in system.dense_models:
+            models.setdefault(model.name, set()).add(repr(model))
     assert len(models) > 10 and all(len(readings) == 1 for readings in models.values())
     # The re-rankers and verifiers of the papers' files: one description of each model and task.
     stages: dict[object, set[str]] = {}
@@ -120,8 +120,8 @@ def test_the_papers_rerankers_are_there_as_released() -> None:
     for name in names:
         stage = systems[name].stages[0].stage
         assert (stage.depth, stage.claims, stage.mix) == (100, "translated", 0), name
-        first = systems[name].first
-        assert isinstance(first, RouteNode)
+        first = systems[name].first.retriever
+        assert isinstance(first, Routes)
         routes = {lang: [part.name for part in parts] for lang, parts in first.routes.items()}
         assert routes == {"default": ["GritLM"], "de": ["GritLM-F"]}
         assert stage.sources == "released"

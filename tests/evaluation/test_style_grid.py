@@ -24,7 +24,10 @@ from claim2source.evaluation.table import scored_rows
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25
-from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import Hybrid
+from claim2source.search.routes import Routes
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.styles import STYLES, StyleOrigin, originals, require_texts, write_style
@@ -35,7 +38,7 @@ CLAIMS = {"a": "apple", "b": "pear", "c": "fig", "h": "moss", "d": "Birne"}
 C1 = {"a": "plum", "b": "pear kiwi", "c": "fig", "h": "moss", "d": "pear kiwi"}
 SOURCES = {"pa": "apple", "pb": "pear", "pc": "fig", "ph": "fern"}
 S1 = {"pa": "plum", "pb": "kiwi", "pc": "fig", "ph": "moss"}
-WORDS = BM25Node(name="BM25", bm25=BM25(stop_words=False, stemmer=False), label="bm25")
+WORDS = Retrieval(BM25(stop_words=False, stemmer=False), name="BM25", label="bm25")
 BM25 = System("BM25", WORDS)
 Versions = Sequence[Mapping[str, str]]
 
@@ -175,9 +178,9 @@ def test_routes_see_the_cells_own_texts_and_must_read_alike(
 ) -> None:
     """A language's claims are the same in S0 and S1: their sources tell the cells apart."""
     options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
-    routed = System("routed", RouteNode(routes={"de": (WORDS,), "default": (WORDS,)}))
+    routed = System("routed", Retrieval(Routes({"de": (WORDS,), "default": (WORDS,)})))
     posted = replace(WORDS, claims="original")
-    system = System("mixed", RouteNode(routes={"de": (posted,), "default": (WORDS,)}))
+    system = System("mixed", Retrieval(Routes({"de": (posted,), "default": (WORDS,)})))
     report = run(dataset, options, tmp_path, (BM25, routed, system))
     assert values(report, "routed") == values(report, "BM25")
     (row,) = report.not_run
@@ -190,8 +193,8 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
     dataset: Dataset, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=16)
-    tiny = DenseNode(name="tiny", model=model)
-    hybrid = HybridNode(name="H-tiny", sparse=WORDS, dense=tiny)
+    tiny = Retrieval(Dense(model, sources="title_abstract"), name="tiny")
+    hybrid = Retrieval(Hybrid(WORDS, tiny), name="H-tiny")
     systems = (BM25, System("tiny", tiny), System("H-tiny", hybrid))
     names = ("C1", "C2", "C3", "C4", "S1", "S2", "S3")
     styles = {

@@ -16,9 +16,9 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.models import ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import local_model, local_models, local_name
+from claim2source.search.dense import Dense
 from claim2source.stages.load import LocalReranker
 from claim2source.stages.max_sim import EncoderReranker
-from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import apply_stage
 from tests.training.reranker.small import small_rerankers
@@ -66,8 +66,9 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     inner = [getattr(stage, "stage", stage) for stage in all_stages]
     stages = [stage for stage in inner if isinstance(stage, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
-    nodes = [node for system in systems.values() for node in system.first.walk()]
-    dense = [node.model for node in nodes if isinstance(node, DenseNode) and not node.unsupported]
+    parts = [part for system in systems.values() for part in system.first.walk()]
+    parts = [part for part in parts if isinstance(part.retriever, Dense) and not part.unsupported]
+    dense = [part.retriever.model for part in parts]
     assert len(dense) > 30 and {type(stage).__name__ for stage in stages} == {*kinds, "MaxSim"}
     for name in {model.model for model in stages} | {model.name for model in dense}:
         path = tmp_path / Path(name).name

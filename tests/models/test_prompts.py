@@ -137,14 +137,15 @@ def test_one_model_by_its_folder_and_in_memory_gives_one_result_or_says_so(
     for model in (str(folder), oracle(folder)):
         caplog.clear()
         dense = Dense(model, device="cpu") if isinstance(model, str) else Dense(model)
+        encoder = dense.encoder
         lines = [record.getMessage() for record in caplog.records]
         warned.append([side for side in ("claims", "sources") if any(side in x for x in lines)])
         if not isinstance(model, str):
-            Dense(model)  # a training evaluates it many times
+            assert Dense(model).encoder  # a training evaluates it many times
             assert len([x for x in caplog.records if "prompt" in x.getMessage()]) == len(differs)
-            in_memory = dense.encoder
+            in_memory = encoder
         else:
-            by_folder = dense.encoder
+            by_folder = encoder
     assert warned == [[*differs], [*differs]]
     for side, name in (("claim", "claims"), ("source", "sources")):
         options: dict[str, Any] = {"store": None, "progress": None}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -415,13 +415,13 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
 def test_soft_hyphens_and_characters_without_width_do_not_part_words(tmp_path: Path) -> None:
     sources = [Source("a", "Vac\u00adcines", "of the out\u200bbreak"), Source("b", "Masks", "cut")]
     claims = [Claim("0", "vac\u2060cine"), Claim("1", "\ufeffoutbreaks\u200b")]
-    for config in (BM25Config(), BM25Config(clean=True)):
+    for config in (BM25(), BM25(clean=True)):
         run = BM25Index(sources, config).search(claims).run
         assert [run.sources(claim.id) for claim in claims] == [["a"], ["a"]]
         assert Analyser(config).texts(["vac\u00adcine"]) == Analyser(config).texts(["vaccine"])
     # As the papers and the organisers split.
     for analysis in ("whitespace", "spaces"):
-        index = BM25Index(sources, BM25Config(analysis=analysis))
+        index = BM25Index(sources, BM25(analysis=analysis))
         assert not index.search([Claim("0", "Vaccines")]).run.sources("0")
 
 
@@ -429,14 +429,14 @@ def test_runs_of_texts_without_them_keep_their_keys() -> None:
     plain, unseen = [Source("a", "Masks")], [Source("a", "Ma\u00adsks")]
     store = cast(Store, object())
 
-    def key(sources: list[Source], claim: str, config: BM25Config) -> object:
+    def key(sources: list[Source], claim: str, config: BM25) -> object:
         return BM25Index(sources, config, store)._key([Claim("0", claim)], 10)
 
-    config = BM25Config()
+    config = BM25()
     assert "without" not in cast(dict[str, object], key(plain, "masks", config))
     for sources, claim in ((unseen, "masks"), (plain, "ma\u200bsks")):
         assert "without" in cast(dict[str, object], key(sources, claim, config))
-        other = BM25Config(analysis="whitespace")
+        other = BM25(analysis="whitespace")
         assert "without" not in cast(dict[str, object], key(sources, claim, other))
 
 
@@ -454,3 +454,13 @@ def test_scores_of_other_texts_are_as_they_were(monkeypatch: pytest.MonkeyPatch)
         assert old.keys() - changed == new.keys() - changed
         for key in old.keys() - changed:
             assert new[key] == pytest.approx(old[key], rel=1e-4)
+
+
+def test_a_store_is_no_setting_and_stays_with_changed_settings(tmp_path: Path) -> None:
+    sources, claims = [Source("a", "masks"), Source("b", "tea")], [Claim("c", "masks")]
+    plain, stored = BM25(k1=1.5), BM25(k1=1.5, store=Store(tmp_path))
+    assert plain == stored and repr(plain) == repr(stored) and "store" not in asdict(stored)
+    changed = replace(stored, b=0.5)
+    assert not changed.index(sources).search(claims).stored
+    assert changed.index(sources).search(claims).stored
+    assert not replace(plain, b=0.5).index(sources).search(claims).stored

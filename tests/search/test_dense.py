@@ -127,11 +127,13 @@ def model() -> Iterator[Resolved]:
 def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
     trained = Rendering("bilingual", "title_abstract")
     checkpoint = replace(model, manifest=SimpleNamespace(rendering=trained))  # type: ignore[arg-type]
-    assert Dense(checkpoint).rendering == Dense(checkpoint, rendering=trained).rendering == trained
+    assert Dense(checkpoint).rendered_as == trained
+    assert Dense(checkpoint, rendering=trained).rendered_as == trained
     with pytest.raises(UserError, match="rendering: the checkpoint was trained with"):
-        Dense(checkpoint, rendering=Rendering())
+        Dense(checkpoint, rendering=Rendering()).index([])
     # Any other model is rendered as asked, an exported one as it was trained unless asked.
     exported = replace(model, exported=trained)
-    assert Dense(exported).rendering == trained and Dense(model).rendering == Rendering()
+    assert Dense(exported).rendered_as == trained and Dense(model).rendered_as == Rendering()
     for source in (exported, model, model.encoder):
-        assert Dense(source, rendering=Rendering("translated")).rendering.claims == "translated"
+        dense = Dense(source, rendering=Rendering("translated"))
+        assert dense.rendered_as.claims == "translated"

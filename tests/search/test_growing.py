@@ -172,7 +172,7 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, encoded = Store(tmp_path / "store", keeps_open=True), list[str]()
-    texts = dense.rendering.source_texts(SOURCES)
+    texts = dense.rendered_as.source_texts(SOURCES)
     dense.encoder.encode(texts[1::2], "source", store=store, progress=None)
     encode = type(dense.encoder)._encode_chunk  # type: ignore[attr-defined]
 
@@ -181,7 +181,7 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
         return encode(self, chunk, *rest)
 
     monkeypatch.setattr(type(dense.encoder), "_encode_chunk", watched)
-    encoder = PaperEncoder(dense.encoder, dense.rendering, store, True)
+    encoder = PaperEncoder(dense.encoder, dense.rendered_as, store, True)
     vectors, findings, new = encoder.encode(PAPERS, Progress(None, None))
     assert new == 5 and sorted(encoded) == sorted([*texts[::2], "vaccine works"])
     expected, _ = dense.encoder.encode(texts, "source", store=None, progress=None)

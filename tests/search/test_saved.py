@@ -15,10 +15,11 @@ from claim2source.core.run import Cost, Run
 from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.evaluation.table import evaluate_systems
-from claim2source.search.fuse import FusionConfig
+from claim2source.search.bm25 import BM25
+from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.search.saved import Saved
-from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import make_system, read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import System, run_system
 from tests.data.test_released import claim_of, write
 
@@ -106,10 +107,10 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
 def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Path) -> None:
     run = Run.from_lists({claim.id: [("p4", 2.0), ("p3", 1.0)] for claim in CLAIMS})
     write_trec_run(run, tmp_path / "all.trec")
-    saved = RunNode(run=Saved({"all": tmp_path / "all.trec"}))
+    saved = Retrieval(Saved({"all": tmp_path / "all.trec"}))
     for missing in ("lowest", "scored"):
         fusion = FusionConfig(alpha=0.0, missing=missing)  # type: ignore[arg-type]
-        mix = HybridNode(sparse=BM25Node(), dense=saved, fusion=fusion)
+        mix = Retrieval(Hybrid(Retrieval(BM25()), saved, fusion))
         fused = run_system(System("mix", mix), DATA).result.run
         assert all(fused.sources(claim.id)[:2] == ["p4", "p3"] for claim in CLAIMS)
     only = Claim("dev-en-0", "x", candidates=("p3",))

@@ -14,8 +14,9 @@ from claim2source.data.store import Store
 from claim2source.evaluation.table import evaluate_systems
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.models.local import local_models
-from claim2source.systems.nodes import DenseNode
+from claim2source.search.dense import Dense
 from claim2source.systems.read import read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import RunSettings, System
 from claim2source.text import Rendering
 from claim2source.text.views import distinct_forms
@@ -34,10 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def dense(name: str) -> DenseNode:
-    node = SYSTEMS[name].first
-    assert isinstance(node, DenseNode)
-    return node
+def dense(name: str) -> Dense:
+    retriever = SYSTEMS[name].first.retriever
+    assert isinstance(retriever, Dense)
+    return retriever
 
 
 def index_model(name: str) -> ModelConfig:
@@ -84,7 +85,7 @@ def test_gritlm_reads_what_the_released_code_gives_it(
     name: str, before: str, masked: bool, source: str, folder: Path
 ) -> None:
     resolved, system = tiny(name, folder), SYSTEMS[name]
-    rendering = Rendering(system.claims or "paired", dense(name).sources_form)
+    rendering = Rendering(system.claims or "paired", dense(name).sources)
     (claim,) = rendering.claim_texts([ENGLISH])
     twice = "the user" if system.claims else "the user\nthe user"
     assert read_as(resolved, claim, "claim")[0] == f"{before}{INSTRUCTION}\n<|embed|>\n{twice}"
@@ -117,10 +118,11 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
     for kind in ("", "-style"):
         released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
-        own, node = SYSTEMS[released], dense(released)
-        model = replace(index_model(right), template=node.model.template)
-        twin = replace(dense(right), model=model, name=node.name, label=node.label)
-        system = replace(SYSTEMS[right], first=twin, name=own.name, label=own.label)
+        own, other = SYSTEMS[released], SYSTEMS[right]
+        model = replace(index_model(right), template=index_model(released).template)
+        retriever = replace(dense(right), model=model)
+        twin = replace(other.first, retriever=retriever, name=own.first.name, label=own.first.label)
+        system = replace(other, first=twin, name=own.name, label=own.label)
         assert system == own
 
 
@@ -133,7 +135,7 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
     assert distinct_forms(["paired", "bilingual"], data.claims)[0] == ["original", "paired"]
     assert distinct_forms(["paired"], data.claims) == (["paired"], [])
     released = replace(index_model("GritLM-as-released"), revision=None, dtype="float32")
-    systems = {"G": System("G", DenseNode(name="G", model=released, sources_form="released"))}
+    systems = {"G": System("G", Retrieval(Dense(released, sources="released"), name="G"))}
     settings = RunSettings(store=Store(tmp_path), device="cpu")
     with local_models(folder.parent):
         forms = ["original", "bilingual", "paired"]

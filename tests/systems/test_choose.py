@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
+from claim2source.search.bm25 import BM25
 from claim2source.search.choose import Preference, Weighing, choose, weigh
 from claim2source.search.fuse import FusionConfig, choose_fusion
 from claim2source.systems.choose import choose_margin
 from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.heldout import SelectionData
-from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import fit_stages
 from claim2source.systems.system import System, run_system
@@ -250,7 +251,7 @@ def test_the_margin_is_chosen_by_hand() -> None:
 def test_a_mix_is_chosen_on_the_declared_mix_of_seen_and_unseen_papers(tiny_folder: Path) -> None:
     train = small_splits()[0]
     entry = {"rerank": "max_sim", "model": str(tiny_folder), "max_length": 32, "mix": "fit"}
-    first = run_system(System("R", BM25Node()), train).result
+    first = run_system(System("R", Retrieval(BM25())), train).result
     values = weigh(train).of(first.run)
     # Seen are the claims that BM25 ranks well: the more they weigh, the higher the score.
     good = zip(weigh(train).claim_ids, values >= sorted(values)[len(values) // 2], strict=True)

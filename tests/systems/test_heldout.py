@@ -27,7 +27,6 @@ from claim2source.models import (
     Base,
     EncoderSettings,
     Manifest,
-    ModelConfig,
     Resolved,
     Weights,
 )
@@ -35,12 +34,14 @@ from claim2source.models.manifest import DataRecord
 from claim2source.models.trained_on import TrainedOn
 from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.choose import Grid
+from claim2source.search.dense import Dense
 from claim2source.search.fielded import FIELDED_GRID, Fielded
-from claim2source.search.fuse import FusionConfig, choose_fusion, fuse
-from claim2source.systems import heldout, nodes
+from claim2source.search.fuse import FusionConfig, Hybrid, choose_fusion, fuse
+from claim2source.search.routes import Routes
+from claim2source.systems import fit_retrieval, heldout
 from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all
-from claim2source.systems.nodes import BM25Node, DenseNode, FieldedNode, HybridNode, RouteNode
 from claim2source.systems.read import make_system
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import Rendering
 from tests.rumor_files import with_tags, write_rumors
@@ -381,16 +382,21 @@ def test_a_fusion_of_two_dense_models_is_chosen_on_what_neither_knows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = {"a": recorded(folder, 0.25, 5), "b": recorded(folder, 0.4, 9)}
-    monkeypatch.setattr(nodes, "_manifest_of", lambda node, _: models[node.model.name])
-    parts = [DenseNode(name=name, model=ModelConfig(name)) for name in models]
+
+    def by_name(part: Retrieval, _: SystemRuntime) -> Manifest:
+        assert part.main_model is not None
+        return models[part.main_model.name]
+
+    monkeypatch.setattr(fit_retrieval, "_main_manifest", by_name)
+    parts = [Retrieval(Dense(name), name=name) for name in models]
     runtime = SystemRuntime(progress=False)
     expected = HeldOut(str(folder), "dev").claims([*models.values()]).val
-    route = RouteNode(routes={"default": (parts[0],), "de": (parts[1],)})
+    route = Retrieval(Routes({"default": (parts[0],), "de": (parts[1],)}))
     for node in (
-        HybridNode(sparse=parts[0], dense=parts[1]),
-        HybridNode(sparse=BM25Node(), dense=route),
+        Retrieval(Hybrid(parts[0], parts[1])),
+        Retrieval(Hybrid(Retrieval(BM25()), route)),
     ):
-        found = HeldOut(str(folder), "dev").claims(nodes._manifests(node, runtime))
+        found = HeldOut(str(folder), "dev").claims(fit_retrieval._manifests(node, runtime))
         assert found.val == expected
 
 
@@ -467,7 +473,7 @@ def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Pat
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
     entry = {"retrieve": {"bm25": {"k1": "fit", "b": 0.5, "stemmer": [False, True]}}}
     node = make_system("A", entry).first
-    assert isinstance(node, BM25Node) and node.bm25 == BM25(stemmer=False)
+    assert node.retriever == BM25(stemmer=False)
     assert [name for name, _ in node.grid] == ["stemmer", "title_weight", "k1", "b"]
     for grid, key in (
         ({"k1": [1.2, -1]}, "retrieve.bm25.k1: -1"),
@@ -477,5 +483,4 @@ def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: 
         with pytest.raises(UserError, match=key):
             make_system("A", {"retrieve": {"bm25": grid}})
     fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
-    assert isinstance(fielded, FieldedNode) and fielded.grid == FIELDED_GRID
-    assert fielded.fielded == Fielded()
+    assert fielded.grid == FIELDED_GRID and fielded.retriever == Fielded()

@@ -12,8 +12,9 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.models import ModelConfig
-from claim2source.systems.nodes import DenseNode
+from claim2source.search.dense import Dense
 from claim2source.systems.read import make_system, read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.views import render_source
 from tests.shared_data import REPOSITORY
@@ -22,14 +23,14 @@ FILE = REPOSITORY / "configs" / "systems" / "organisers_2026.yaml"
 
 
 def test_the_baseline_is_set_as_the_organisers_do() -> None:
-    node = read_systems([FILE])["Organisers-2026"].first
-    assert isinstance(node, DenseNode)
-    assert (node.model.max_length, node.claim_length) == (512, 128)
-    assert (node.model.template.claim, node.model.template.source) == ("query: ", "passage: ")
+    dense = read_systems([FILE])["Organisers-2026"].first.retriever
+    assert isinstance(dense, Dense) and isinstance(dense.model, ModelConfig)
+    assert (dense.model.max_length, dense.claim_length) == (512, 128)
+    assert (dense.model.template.claim, dense.model.template.source) == ("query: ", "passage: ")
     source = Source("1", "A title", "An abstract", ("Jane Doe", "R. Roe"), "A venue")
-    text = render_source(source, node.sources_form)
+    text = render_source(source, dense.sources)
     assert text == "A title. A venue. An abstract. Jane Doe, R. Roe"
-    assert render_source(Source("1", "A title"), node.sources_form) == "A title"
+    assert render_source(Source("1", "A title"), dense.sources) == "A title"
 
 
 def test_claims_are_cut_earlier_than_sources(
@@ -47,14 +48,14 @@ def test_claims_are_cut_earlier_than_sources(
     assert short.key() != whole.key()
     # As a system: another ranking's scores than with whole claims, of the same sources.
     pool = [Source("a", "masks " * 6), Source("b", "tea " * 12)]
-    node = DenseNode(model=model)
+    dense = Dense(model, sources="title_abstract")
     scores = [
-        part.index(pool, runtime).search([Claim("1", words)], 2).run.scored("1")
-        for part in (node, replace(node, claim_length=8))
+        Retrieval(one).index(pool, runtime).search([Claim("1", words)], 2).run.scored("1")
+        for one in (dense, replace(dense, claim_length=8))
     ]
     assert scores[0].keys() == scores[1].keys() and scores[0] != scores[1]
     with pytest.raises(ConfigError) as error:
-        replace(node, claim_length=25).index(pool, runtime)
+        Retrieval(replace(dense, claim_length=25)).index(pool, runtime)
     assert error.value.key == "claim_length"
     with pytest.raises(ConfigError):
         make_system("x", {"retrieve": {"dense": "m", "claim_length": 1}})

@@ -319,7 +319,8 @@ def test_a_hybrid_with_it_is_put_on_a_checkpoint(pieces: Any, tmp_path: Path) ->
     placed = system.on_checkpoint("some/folder", name="epoch-1")
     first: Any = placed.first
     assert placed.name == "epoch-1+Both" and placed.reason_not_to_run is None
-    assert first.sparse == system.first.parts[0] and first.dense.model.name == "some/folder"
+    sparse, dense = first.parts
+    assert sparse == system.first.parts[0] and dense.main_model.name == "some/folder"
     with pytest.raises(ConfigError):
         make_system("Own", {"retrieve": {"pieces.Pieces": {}}}).on_checkpoint("some/folder")
 

@@ -12,8 +12,9 @@ from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rows import by_model
 from claim2source.search.bm25 import BM25
-from claim2source.search.fuse import FusionConfig
-from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import FusionConfig, Hybrid
+from claim2source.search.routes import Routes
 from claim2source.systems.read import (
     MOST_LEVELS,
     MOST_NODES,
@@ -21,6 +22,7 @@ from claim2source.systems.read import (
     read_stage,
     read_systems,
 )
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import System
 from tests.shared_data import REPOSITORY
 
@@ -99,9 +101,8 @@ CM: {retrieve: {hybrid: [C, M]}}
 def test_the_papers_settings() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
     bm25, dense = systems["BM25"].first, {name: systems[name].first for name in DENSE_2025}
-    assert isinstance(bm25, BM25Node)
-    assert bm25.bm25 == BM25("whitespace", k1=1.2, b=1.0)
-    models = {name: node.model for name, node in dense.items() if isinstance(node, DenseNode)}
+    assert bm25.retriever == BM25("whitespace", k1=1.2, b=1.0)
+    models = {name: part.main_model for name, part in dense.items() if part.main_model}
     e5, grit, specter = (models[name] for name in ("E5-Large", "GritLM-7B", "Specter"))
     assert (e5.template.claim, e5.template.source) == ("query: ", "passage: ")
     assert (grit.bidirectional, grit.dtype) == (True, "bfloat16")
@@ -109,9 +110,9 @@ def test_the_papers_settings() -> None:
     for name, model in models.items():
         assert model.pooling and model.max_length and model.normalize
         hybrid = systems[f"H-{name}"].first
-        assert isinstance(hybrid, HybridNode) and not hybrid.is_fit
-        assert hybrid.sparse == bm25 and hybrid.main_model == model
-        assert hybrid.fusion == FusionConfig("linear", alpha=0.5, scale="min-max")
+        assert isinstance(hybrid.retriever, Hybrid) and not hybrid.is_fit
+        assert hybrid.parts[0] == bm25 and hybrid.main_model == model
+        assert hybrid.retriever.fusion == FusionConfig("linear", alpha=0.5, scale="min-max")
     assert {models[name].pooling for name in ("SciNCL", "Specter")} == {"cls"}
     assert not any(systems[name].reason_not_to_run for name in DENSE_2025)
     assert len(specter.revision or "") == 40 and specter.allow_bin == ("allenai/specter",)
@@ -125,7 +126,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
     )
     assert {path.stem for path in FILES} == set(names.split())
     for name, system in systems.items():
-        assert not isinstance(system.first, DenseNode) or system.advice, name
+        assert not isinstance(system.first.retriever, Dense) or system.advice, name
 
 
 BOTH = "A: {retrieve: {bm25: {}}}\nM: {retrieve: {dense: org/m}}\n"
@@ -239,11 +240,11 @@ Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, sources: title}]}}
 """
     systems = read_systems([write(tmp_path / "s.yaml", text)])
     titles, hybrid = systems["Titles"].first, systems["Both"].first
-    assert isinstance(titles, DenseNode) and isinstance(hybrid, HybridNode)
-    assert isinstance(hybrid.dense, DenseNode)
-    assert hybrid.dense.sources_form == titles.sources_form == "title"
-    assert systems["Named"].first == titles and not hybrid.sparse.name
-    assert systems["Plain"].first == DenseNode(name="Plain", model=titles.model)
+    sparse, dense = hybrid.parts
+    assert dense.retriever == titles.retriever == Dense("m", sources="title")
+    assert systems["Named"].first == titles and not sparse.name
+    plain = Dense("m", sources="title_abstract")
+    assert systems["Plain"].first == Retrieval(plain, name="Plain")
 
 
 # The house's own example of the grammar.
@@ -259,13 +260,12 @@ ours:
 
 def test_a_whole_system_reads_as_it_stands(tmp_path: Path) -> None:
     system = read_systems([write(tmp_path / "s.yaml", OURS)])["ours"]
-    assert isinstance(system.first, RouteNode) and system.is_fit
-    (default,), (german,) = system.first.routes["default"], system.first.routes["de"]
-    assert isinstance(default, HybridNode) and isinstance(german, DenseNode)
-    assert isinstance(default.sparse, BM25Node) and isinstance(default.dense, DenseNode)
-    assert default.sparse.bm25 == BM25(metadata=True) and not default.sparse.is_fit
-    assert default.fits and default.dense.model.name == "checkpoints/demo"
-    assert german.model.name == "checkpoints/german"
+    assert isinstance(system.first.retriever, Routes) and system.is_fit
+    default, german = system.first.parts
+    sparse, dense = default.parts
+    assert sparse.retriever == BM25(metadata=True) and not sparse.is_fit
+    names = [part.main_model.name for part in (dense, german) if part.main_model]
+    assert default.retriever.fits and names == ["checkpoints/demo", "checkpoints/german"]
     assert [stage.name for stage in system.stages] == ["rerank yes_no", "verify select"]
     assert system.first_depth(10) == 100
 
@@ -285,20 +285,19 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     assert (b.first, b.claims, b.depth) == (a.first, "translated", 7)
     assert b.stages == (*a.stages, read_stage({"rerank": "max_sim", "depth": 2}))
     assert (c.claims, c.stages, c.full_label()) == ("original", a.stages, a.full_label())
-    assert isinstance(e.first, HybridNode) and isinstance(f.first, HybridNode)
-    shared = e.first.sparse
+    shared, dense = e.first.parts
     assert (shared.claims, shared.label, shared.advice) == ("bilingual", "d", "go")
-    assert e.reason_not_to_run == "no" and e.first.dense.claims == "translated"
-    assert e.first.fusion == FusionConfig(alpha=0.3, scale="z-score")
-    assert f.first.sparse == BM25Node(bm25=BM25(k1=1.0), claims="bilingual")
+    assert e.reason_not_to_run == "no" and dense.claims == "translated"
+    assert e.first.retriever.fusion == FusionConfig(alpha=0.3, scale="z-score")
+    assert f.first.parts[0] == Retrieval(BM25(k1=1.0), claims="bilingual")
 
 
 def models(system: System) -> dict[str, list[str | None]]:
     """The dense model of each language's candidates."""
-    assert isinstance(system.first, RouteNode)
+    assert isinstance(system.first.retriever, Routes)
     return {
         language: [part.main_model.name if part.main_model else None for part in parts]
-        for language, parts in system.first.routes.items()
+        for language, parts in system.first.retriever.routes.items()
     }
 
 

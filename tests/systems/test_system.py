@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,14 @@ from claim2source.evaluation.evaluate import Scoring, evaluate, score_system
 from claim2source.evaluation.table import evaluate_systems
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
+from claim2source.search import fuse as fuse_module
 from claim2source.search.bm25 import BM25
-from claim2source.search.fuse import FusionConfig, fuse
-from claim2source.systems import nodes
+from claim2source.search.fuse import FusionConfig, Hybrid, fuse
+from claim2source.search.routes import Routes
+from claim2source.systems import fit_retrieval
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
-from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.stages import SystemStage, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
@@ -73,8 +74,8 @@ GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole grids are tested if a setting is chosen of them."""
-    choose = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
-    monkeypatch.setattr(nodes, "choose_fusion", choose)
+    grid = FusionConfig(), FusionConfig("rrf")
+    monkeypatch.setattr(fuse_module, "fusion_grid", lambda: grid)
 
 
 @pytest.fixture
@@ -207,20 +208,20 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
         make_system("A", {"retrieve": {"bm25": {}}, "stages": [entry]})
 
 
-def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
+def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> Retrieval:
     config, grid = BM25(**settings), GRID if fits else ()
-    return BM25Node(name=name, bm25=config, claims=claims, grid=grid)
+    return Retrieval(config, name=name, claims=claims, grid=grid)
 
 
-def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
+def routes(**given: Retrieval | tuple[Retrieval, ...]) -> Retrieval:
     several = {lang: node if isinstance(node, tuple) else (node,) for lang, node in given.items()}
-    return RouteNode(name="both", routes=several)
+    return Retrieval(Routes(several), name="both")
 
 
 PLAIN, WORDS = bm25("plain"), bm25("words", "translated", stemmer=False)
 
 
-def of(node: AnyNode, **options: Any) -> System:
+def of(node: Retrieval, **options: Any) -> System:
     return System(node.name, node, **options)
 
 
@@ -310,7 +311,7 @@ def test_equal_systems_under_two_names_are_fitted_once(
     assert list(first.result.run) == list(second.result.run)
     assert (first.system, second.system) == ("one", "other")
     runner.run(of(routes(de=node, default=replace(second_node, label="x"))), "original")
-    runner.run(of(HybridNode(name="mix", sparse=node, dense=PLAIN)), "original")
+    runner.run(of(Retrieval(Hybrid(node, PLAIN), name="mix")), "original")
     assert len(fitted) == 1
     # Another text of the claims, or other settings, are another choice.
     runner.run(of(node), "translated")
@@ -348,7 +349,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
     # The routed system's own form is that of its parts, whatever is asked for.
     own = runner.run(of(route_node, claims="translated"), "original")
     assert list(own.result.run) == list(result.result.run)
-    hybrid = runner.run(of(HybridNode(name="m", sparse=PLAIN, dense=route_node)), "translated")
+    hybrid = runner.run(of(Retrieval(Hybrid(PLAIN, route_node), name="m")), "translated")
     expected = fuse(parts["plain"].result.run, result.result.run, k=100)
     assert all(hybrid.result.run.scored(c.id) == expected.scored(c.id) for c in dev.claims)
 
@@ -366,9 +367,10 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
         rendering=Rendering(),
         data=data,
     )
-    monkeypatch.setattr(nodes, "_manifest_of", lambda *_: manifest)
+    monkeypatch.setattr(fit_retrieval, "_main_manifest", lambda *_: manifest)
     tuned = bm25("bm25", fits=True)
-    mix = of(HybridNode(name="h", sparse=tuned, dense=bm25("dense", b=1.0), fits=True))
+    hybrid = Hybrid(tuned, bm25("dense", b=1.0), fits=True)
+    mix = of(Retrieval(hybrid, name="h"))
     reported = load("demo", "train").in_languages(["fr"])
     reported = reported.with_claims(reported.claims, "other")
 
@@ -385,9 +387,9 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
 def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev: Dataset) -> None:
     a, b, own = bm25("a"), bm25("b", b=1.0, k1=2.0), bm25("own", "translated")
     listed = (
-        *(of(a), of(b), of(HybridNode(name="ab", sparse=a, dense=b))),
+        *(of(a), of(b), of(Retrieval(Hybrid(a, b), name="ab"))),
         of(own, claims="translated"),
-        of(HybridNode(name="a+own", sparse=a, dense=own)),
+        of(Retrieval(Hybrid(a, own), name="a+own")),
         of(replace(a, name="absent"), unsupported="not here"),
     )
     systems = {system.name: system for system in listed}

@@ -24,11 +24,13 @@ from claim2source.metrics.metrics import Scores, judged_claims, language_strata
 from claim2source.metrics.significance import paired_randomisations
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.search.bm25 import BM25
+from claim2source.search.dense import Dense
+from claim2source.search.fuse import Hybrid
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
@@ -130,8 +132,9 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     spec = replace(model, name=str(save_tiny(tmp_path / "plain")))
     views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "best_sentence")}
     views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=spec)}
-    hybrid = HybridNode(sparse=BM25Node(), dense=DenseNode(model=model), fits=True)
-    systems = {"S": System("S", BM25Node()), "H": System("H", hybrid)}
+    bm25, dense = Retrieval(BM25()), Retrieval(Dense(model, sources="title_abstract"))
+    hybrid = Retrieval(Hybrid(bm25, dense, fits=True))
+    systems = {"S": System("S", bm25), "H": System("H", hybrid)}
     settings = RunSettings(data)
 
     def claims_for(kinds: str, system: str, settings: RunSettings = settings) -> Dataset:

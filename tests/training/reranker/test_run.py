@@ -26,8 +26,8 @@ from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.pairs import Pair, Reranker
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.stages.yes_no import YesNo
-from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage, read_systems
+from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.training.fusion import gather, known_claims
 from claim2source.training.reranker import finetune_reranker
@@ -89,7 +89,7 @@ def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     train, dev = load(str(tiny["data"]), "train"), load(str(tiny["data"]), "dev")
     _, val = carve_val(train, 0.4, 13)
     views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
-    plain = System("S", BM25Node())
+    plain = System("S", Retrieval(BM25()))
     staged = System(
         "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
     )
