@@ -109,11 +109,6 @@ class Trial:
     cost: SystemCost | None = None
 
 
-def _choice_key(name: str) -> str:
-    """Return the JSON key of a field of a choice."""
-    return "why" if name == "reason" else name
-
-
 @dataclass(frozen=True)
 class Choice:
     """Record settings chosen by `metric` on `claims` claims of a split that is not reported.
@@ -122,9 +117,8 @@ class Choice:
     share of its mean over claims of seen papers, and the rest of that over the others. `rule`
     is how it was chosen: of the settings that are within one standard error of the best, the
     one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
-    setting's, `error` is the standard error, by paper, of its difference from the chosen one,
-    and `reason` explains in a sentence that another than the best was taken: in JSON it is `why`.
-    `compared` settings were.
+    setting's, `error` is the standard error, by paper, of its difference from the chosen one, and
+    `reason` (JSON: `why`) explains that the best was not taken. `compared` settings were.
     """
 
     what: str
@@ -143,7 +137,10 @@ class Choice:
     reason: str = ""
     compared: int = 0
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "alias_generator": _choice_key}
+    __pydantic_config__: ClassVar[Any] = {
+        "extra": "forbid",
+        "alias_generator": lambda name: "why" if name == "reason" else name,
+    }
 
 
 @dataclass(frozen=True)
@@ -518,13 +515,13 @@ class Report(Strict):
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without a system's empty fields; null for what is not finite."""
         values = asdict(self)
+        choices = [choice for system in values["systems"].values() for choice in system["choices"]]
+        if self.training is not None and self.training.choice is not None:
+            choices.append(values["training"]["choice"])
+        for choice in choices:
+            choice["why"] = choice.pop("reason")
         for name, system in values["systems"].items():
-            system["choices"] = [_choice_json(choice) for choice in system["choices"]]
-            filled = {key: value for key, value in system.items() if value not in _EMPTY}
-            values["systems"][name] = filled
-        training = values["training"]
-        if training is not None and training["choice"] is not None:
-            training["choice"] = _choice_json(training["choice"])
+            values["systems"][name] = {k: v for k, v in system.items() if v not in _EMPTY}
         headline = values.pop("headline")
         if headline:
             values |= {**headline, "headline": list(headline)}
@@ -576,10 +573,6 @@ class Report(Strict):
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
-
-
-def _choice_json(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {_choice_key(name): value for name, value in choice.items()}
 
 
 def _upgrade(raw: dict[str, Any]) -> None:

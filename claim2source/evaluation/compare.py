@@ -144,10 +144,9 @@ class ScoredRuns:
         strata = language_strata(self.dataset.claims, self.claim_ids)
         masks = language_masks(self.dataset.claims, self.claim_ids)
         everything = np.ones(len(strata), dtype=bool)
-        parts = {
-            MACRO: (everything, strata),
-            **{lang: (mask, None) for lang, mask in masks.items()},
-        }
+        parts: dict[str, tuple[np.ndarray, np.ndarray | None]] = {MACRO: (everything, strata)}
+        for language, mask in masks.items():
+            parts[language] = mask, None
         if len(masks) > 1:
             parts[MICRO] = everything, None
         bounds: dict[str, dict[str, Interval]] = {}
@@ -155,16 +154,11 @@ class ScoredRuns:
             own = values[:, mask]
             limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
             # Not by `claim_weights`: these are the reports' numbers to the last digit.
-            strata_masks = (
-                [mask] if by is None else [strata == number for number in np.unique(strata)]
-            )
-            means = np.mean(
-                [values[:, stratum].mean(axis=1) for stratum in strata_masks], axis=0
-            ).tolist()
-            bounds[part] = {
-                name: Interval(mean, *ends)
-                for name, mean, ends in zip(self.scores, means, limits, strict=True)
-            }
+            averaged = [mask] if by is None else [*masks.values()]
+            means = np.mean([values[:, stratum].mean(axis=1) for stratum in averaged], axis=0)
+            bounds[part] = {}
+            for name, mean, (low, high) in zip(self.scores, means.tolist(), limits, strict=True):
+                bounds[part][name] = Interval(mean, low, high)
         return bounds
 
     @cached_property
@@ -324,15 +318,15 @@ class Leaderboard:
         return render([self.title, board, *self.scored.notes, last])
 
     def as_json(self) -> object:
+        scores: dict[str, dict[str, dict[str, float]]] = {}
+        for part, bars in self.bounds.items():
+            scores[part] = {name: interval._asdict() for name, interval in bars.items()}
         record = {
             "dataset": self.folder,
             "split": self.scored.dataset.split,
             "metric": self.scored.metric,
             "baseline": self.scored.baseline,
-            "scores": {
-                part: {name: interval._asdict() for name, interval in bars.items()}
-                for part, bars in self.bounds.items()
-            },
+            "scores": scores,
             "tests": [asdict(result) for result in self.results],
         }
         return finite(record)
@@ -414,17 +408,22 @@ def compare(
     require(bool(results), "results", dict(results), "one or more systems by name")
     repeats = whole_number(repeats, "repeats")
     seed = whole_number(seed, "seed", 0)
-    rankings = {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}
-    runs = {
-        name: ranking if isinstance(ranking, Run) else ranking.run
-        for name, ranking in rankings.items()
-    }
+    runs: dict[str, Run] = {}
+    for name, given in results.items():
+        ranking = read_ranking(given, dataset, name)
+        runs[name] = ranking if isinstance(ranking, Run) else ranking.run
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
     bounds = scored.bounds(repeats, seed)
     bounds.pop(MICRO, None)
-    scores = {name: {part: row[name].value for part, row in bounds.items()} for name in runs}
-    intervals = {name: {part: row[name][1:] for part, row in bounds.items()} for name in runs}
+    scores: dict[str, dict[str, float]] = {}
+    intervals: dict[str, dict[str, tuple[float, float]]] = {}
+    for name in runs:
+        scores[name] = {}
+        intervals[name] = {}
+        for part, row in bounds.items():
+            scores[name][part] = row[name].value
+            intervals[name][part] = row[name].low, row[name].high
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

@@ -250,27 +250,20 @@ def score_system(
 
 def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> SystemReport:
     """Describe a whole system: its stages, choices and cost."""
-    stages = tuple(
-        StageReport(
-            stage.name,
-            SystemCost.of(stage.result.cost, stage.result.stored),
-            stage.result.failure_counts(),
-            stage.result.settings,
-        )
-        for stage in result.stages
-    )
+    stages: list[StageReport] = []
+    is_stored = True
+    for name, stage in result.stages:
+        is_stored = is_stored and stage.stored
+        cost = SystemCost.of(stage.cost, stage.stored)
+        stages.append(StageReport(name, cost, stage.failure_counts(), stage.settings))
     return replace(
         report,
         system=result.system,
         claims=result.form,
         sources=result.sources,
-        stages=stages,
+        stages=tuple(stages),
         choices=result.choices,
-        cost=known_cost(
-            result.cost,
-            all(stage.result.stored for stage in result.stages),
-            result.parameters,
-        ),
+        cost=known_cost(result.cost, is_stored, result.parameters),
         without_translation=len(missing_translations(dataset.claims, result.form)),
     )
 

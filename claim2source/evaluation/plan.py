@@ -102,12 +102,13 @@ def row_name(system: str, form: ClaimForm) -> str:
 
 def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[RowPlan]:
     """List every system with every claim form; one with claims of its own has those alone."""
-    forms_of: Sequence[ClaimForm | None] = forms or [None]
-    return [
-        replace(row, form=form)
-        for row in plans
-        for form in (forms_of if row.system.claims is None else [row.system.claims])
-    ]
+    over: list[RowPlan] = []
+    for row in plans:
+        own = row.system.claims
+        given: Sequence[ClaimForm | None] = forms or [None]
+        for form in given if own is None else [own]:
+            over.append(replace(row, form=form))
+    return over
 
 
 def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
@@ -165,12 +166,13 @@ def plan_rows(
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
-    waiting = {
-        name: system
-        for name, system in systems.items()
-        if checkpoints and any(model.name == CHECKPOINT for model in system.dense_models)
-    }
-    plans = [RowPlan(system) for name, system in systems.items() if name not in waiting]
+    waiting: dict[str, System] = {}
+    plans: list[RowPlan] = []
+    for name, system in systems.items():
+        if checkpoints and any(model.name == CHECKPOINT for model in system.dense_models):
+            waiting[name] = system
+        else:
+            plans.append(RowPlan(system))
     for checkpoint in checkpoints:
         checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
         for system in (_CHECKPOINT_ALONE, *{**staged, **waiting}.values()):
@@ -178,19 +180,25 @@ def plan_rows(
             plans.append(RowPlan(system, checkpoint=checkpoint))
     plans = _select(plans, only)
     if run is not None:
-        if reason := file_error(run):
-            raise InputError(run, reason=reason)
-        node = Retrieval(Saved({ALL: run}))
-        plans = [
-            replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
-            for row in plans
-        ]
-    return plans + [
-        RowPlan(_varied(row.system, key, value), None, row.checkpoint, row.system.name)
-        for key, values in (vary or {}).items()
-        for row in plans
-        for value in values
-    ]
+        plans = _on_run(plans, run)
+    variations: list[RowPlan] = []
+    for key, values in (vary or {}).items():
+        for row in plans:
+            for value in values:
+                system = _varied(row.system, key, value)
+                variations.append(RowPlan(system, None, row.checkpoint, row.system.name))
+    return plans + variations
+
+
+def _on_run(plans: Sequence[RowPlan], run: Path) -> list[RowPlan]:
+    """Take a ranking in place of every system's first stage. Raises `InputError` without it."""
+    if reason := file_error(run):
+        raise InputError(run, reason=reason)
+    changed: list[RowPlan] = []
+    for row in plans:
+        node = Retrieval(Saved({ALL: run}), name=row.system.name)
+        changed.append(replace(row, system=replace(row.system, first=node)))
+    return changed
 
 
 def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:

@@ -224,11 +224,12 @@ def _without_unset(value: Any) -> Any:
         return [_without_unset(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: _without_unset(item)
-        for key, item in value.items()
-        if item not in (None, "", [], False) and key not in ("url", "key_env")
-    }
+    kept: dict[str, Any] = {}
+    for key, item in value.items():
+        is_set = item not in (None, "", [], False)
+        if is_set and key not in ("url", "key_env"):
+            kept[key] = _without_unset(item)
+    return kept
 
 
 def _stage_details(

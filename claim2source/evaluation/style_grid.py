@@ -114,20 +114,23 @@ class StyleViews:
         The 2026 companion paper's C0 is the translation: it is rewritten if the form reads it.
         """
         read: ClaimText = "original" if form == "original" else "translation"
-        texts = {
-            name: style_texts(STYLES[name], dataset, read, options.texts)
-            for name in options.rewritten
-        }
+        texts: dict[str, StyleTexts] = {}
+        for name in options.rewritten:
+            texts[name] = style_texts(STYLES[name], dataset, read, options.texts)
         claims = {CLAIM: [dataset.claims]}
         sources = {SOURCE: [dataset.sources]}
         for name, style in texts.items():
-            if name in CLAIM_STYLES:
-                claims[name] = [with_claim_texts(dataset.claims, v, form) for v in style.versions]
-            else:
-                sources[name] = [
-                    with_source_texts(dataset.sources, v, keep_title=options.keep_title)
-                    for v in style.versions
-                ]
+            for version in style.versions:
+                if name in CLAIM_STYLES:
+                    rewritten = with_claim_texts(dataset.claims, version, form)
+                    claims.setdefault(name, []).append(rewritten)
+                else:
+                    papers = with_source_texts(
+                        dataset.sources,
+                        version,
+                        keep_title=options.keep_title,
+                    )
+                    sources.setdefault(name, []).append(papers)
         return cls(texts, claims, sources)
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:

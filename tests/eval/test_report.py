@@ -285,7 +285,9 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     for i, name in enumerate(("one", "two")):
         trials = tuple(Trial({"epoch": n}, 0.25 + i / 8 + n / 16) for n in range(3))
         choice = Choice("checkpoint", {"epoch": 1}, 0.3125, "val", 40, tried=trials, compared=3)
-        choice = replace(choice, rule="one_se", best={"epoch": 2}, error=0.0123, why=f"why {name}")
+        choice = replace(
+            choice, rule="one_se", best={"epoch": 2}, error=0.0123, reason=f"why {name}"
+        )
         fusion = replace(choice, what="scale", settings={"scale": 0.7}, compared=77, tried=())
         scores = evaluate_result(run, data(), repeats=0)
         parts = {"seen": 0.1234, "unseen": 0.2234}

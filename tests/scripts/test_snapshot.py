@@ -137,7 +137,10 @@ def test_weights_are_compared_by_value(
 
 
 def test_every_case_has_a_program_here() -> None:
-    words = {**snapshot.TABLE["words"], "r": REPOSITORY, "data": "/data", "llm": "", "threads": 1}
+    folders = {"r": REPOSITORY, "own": snapshot.OWN, "data": "/data", "out": "/out"}
+    # A word of a folder's name would never be read.
+    assert not folders.keys() & snapshot.TABLE["words"].keys()
+    words = {**snapshot.TABLE["words"], **folders, "llm": "", "threads": 1}
     for name, command in snapshot.CASES.items():
         filled = snapshot.fill(command, words)
         assert (REPOSITORY / filled.split()[0]).is_file() and "$" not in filled, name
