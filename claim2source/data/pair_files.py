@@ -231,22 +231,32 @@ def _pair(row: Row) -> _PairRow | None:
         return None
     anchors = _texts(row, anchor_name)
     positives = _texts(row, positive_name)
-    negatives: list[str] = []
-    for small, name in names.items():
-        if _NEGATIVE.fullmatch(small) and small not in _POSITIVE:
-            negatives += _texts(row, name)
+    negatives = _negatives(row, names)
     if not _is_positive(row, _first(names, _LABEL)):
         positives, negatives = [], [*positives, *negatives]
-    values: dict[str, str] = {}
-    for key, known in (("language", _LANGUAGE), ("split", ("split",))):
-        name = _first(names, known)
-        value = None if name is None else row.record[name]
-        values[key] = "" if name is None or value is None else row.as_text(name, value).strip()
-    if values["split"] and (reason := _split_error(values["split"])):
-        row.complain(str(names["split"]), reason)
+    language = _word(row, _first(names, _LANGUAGE))
+    split = _word(row, names.get("split"))
+    if split and (reason := _split_error(split)):
+        row.complain(names["split"], reason)
     if len(anchors) != 1 or not (positives or negatives):
         return None
-    return _PairRow(anchors[0], tuple(positives), tuple(negatives), **values)
+    return _PairRow(anchors[0], tuple(positives), tuple(negatives), language, split)
+
+
+def _negatives(row: Row, names: Mapping[str, str]) -> list[str]:
+    negatives: list[str] = []
+    for small, name in names.items():
+        if _NEGATIVE.fullmatch(small):
+            negatives += _texts(row, name)
+    return negatives
+
+
+def _word(row: Row, name: str | None) -> str:
+    """Read a field of one word; "" if it is absent."""
+    value = None if name is None else row.record[name]
+    if name is None or value is None:
+        return ""
+    return row.as_text(name, value).strip()
 
 
 def _texts(row: Row, name: str) -> list[str]:
