@@ -218,6 +218,8 @@ class ToolServer(MCPServer):
             if isinstance(error.__cause__, ValidationError):
                 field, reason = first_problem(error.__cause__.errors(include_url=False))
                 raise ToolError(printable_line(f"{field}: {reason}")) from None
+            if isinstance(error.__cause__, ToolError):  # the tool's own words
+                raise error.__cause__ from None
             raise
 
 
