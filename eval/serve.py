@@ -22,6 +22,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.terminal import say
+from claim2source.data.fetch import Fetcher
 from claim2source.data.store import Store
 from claim2source.find.finder import FinderOptions, with_index
 from claim2source.models.local import with_local_models
@@ -55,6 +56,10 @@ class ServeConfig(FinderOptions):
     hosts: list[str] = list_field([], help="further names in the Host header to answer to")
     proxies: list[str] = list_field(
         [], help="addresses of proxies that are believed whom they ask for"
+    )
+    instances: list[str] = list_field([], help="further hosts of Mastodon whose posts are read")
+    fetch: bool = flag(
+        "read posts of Bluesky and Mastodon for requests that ask for it (`fetch`)", default=True
     )
     sentences: bool = flag("find each paper's sentence that is nearest to the post", default=True)
     log_posts: bool = flag("print every post on stderr; otherwise none is")
@@ -101,7 +106,8 @@ def serve(config: ServeConfig) -> None:
     # Without a token other sites' pages must not get at it under a name of theirs.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
     access = AccessSettings(token, hosts, config.rate or None)
-    app = make_app(Service(batcher, config.log_posts, access))
+    fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
+    app = make_app(Service(batcher, config.log_posts, access, fetcher))
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"http://{host}:{listening.getsockname()[1]}/"
     say(f"{engine.stats().papers} papers at {address} (Ctrl+C stops)")

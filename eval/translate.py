@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from claim2source.core.config import flag, list_field, read_config, require
@@ -15,10 +15,12 @@ from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import write_json
 from claim2source.core.languages import is_in_language, primary_language
 from claim2source.core.records import sorted_languages
+from claim2source.core.run import Thinking
 from claim2source.core.terminal import say
 from claim2source.data.loading import load
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
+from claim2source.llm.work import count_thinking
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.models.seq2seq import Seq2SeqConfig, translations
 from claim2source.text.quality import first_lines
@@ -123,11 +125,21 @@ def _ask(config: TranslateConfig, folder: Path, texts: Sequence[ForeignText]) ->
             say(str(llm.plan([task.request for task in tasks])))
             return
         results, answers = write_texts(llm, tasks, "translations")
-    write(config, folder, list(zip(texts, results, strict=True)))
+    thinking = count_thinking(answers)
+    write(config, folder, list(zip(texts, results, strict=True)), thinking)
     require_answers(answers, "texts")
 
 
-def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
+def write(
+    config: TranslateConfig,
+    folder: Path,
+    results: Sequence[Translated],
+    thinking: Sequence[Thinking] = (),
+) -> None:
+    """Write translations; print what became of the texts, and report it to a file.
+
+    `thinking` says what was sent to the server about it, and how many replies reasoned.
+    """
     results = put_translations(folder, results, config.out, strict=config.strict)
     kinds = Counter(reply.kind for _, reply in results)
     count = kinds[""] + (0 if config.strict else kinds["doubtful"])
@@ -140,7 +152,9 @@ def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) 
         for line in first_lines(lines, MAX_LINES, "" if config.report else "; see --report FILE"):
             say(line)
     if config.report is not None:
-        write_json(config.report, translation_report(results))
+        report = translation_report(results)
+        report["thinking"] = [asdict(count) for count in thinking]
+        write_json(config.report, report)
 
 
 if __name__ == "__main__":

@@ -84,11 +84,17 @@ class _Known(NamedTuple):
 def dataset_folder(name: str | Path) -> Path:
     """Locate the folder of a data set given by path or name, as `load` does.
 
-    Raises `InputError` if a plain name is no folder, here or in CLAIM2SOURCE_DATA.
+    A file of pairs is prepared as a folder of the store. Raises `InputError` if a plain name is no
+    folder, here or in CLAIM2SOURCE_DATA.
     """
     if str(name) == "demo":
         return DEMO
     folder = Path(name)
+    if folder.is_file():
+        from claim2source.data.pair_files import is_pair_file, prepared_folder
+
+        if is_pair_file(folder):
+            return prepared_folder(folder)
     if folder.is_dir() or len(folder.parts) != 1:
         return folder
     root = os.environ.get("CLAIM2SOURCE_DATA")

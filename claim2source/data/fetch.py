@@ -189,13 +189,13 @@ def posts_from(
     """
     if file is None:
         text = _standard_input() if post == "-" else post or ""
-        yield _resolved(Post("0", text), fetcher)
+        yield resolved(Post("0", text), fetcher)
         return
     failed: list[UserError] = []
     read = 0
     for item in read_posts(file, columns):
         try:
-            yield _resolved(item, fetcher)
+            yield resolved(item, fetcher)
             read += 1
         except UserError as error:
             if fetcher is None:
@@ -207,7 +207,7 @@ def posts_from(
         log.warning("%s: %d addresses left out: %s", file, len(failed), failed[0])
 
 
-def _resolved(item: Post, fetcher: Fetcher | None) -> Post:
+def resolved(item: Post, fetcher: Fetcher | None) -> Post:
     """Return a post, or the one at the address that it is. Raises `UserError` if none is read."""
     reason = address_error(item.text, fetcher or Fetcher(), "--fetch reads")
     if reason is None:

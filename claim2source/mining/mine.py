@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder
 
 # `teacher`: from a teacher's run, not mined.
-Origin = Literal["bm25", "dense", "both", "random", "teacher", "first"]
+Origin = Literal["bm25", "dense", "both", "random", "teacher", "first", "given"]
 # By what found a source: dense alone, BM25 alone, both.
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time, so that memory does not grow with their number.

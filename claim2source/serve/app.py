@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -20,11 +22,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
 from claim2source import __version__
+from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line
+from claim2source.data.fetch import Fetcher, address_error, is_address, resolved
+from claim2source.data.posts import Post
 from claim2source.find.finder import Answer
 from claim2source.serve.access import MAX_BYTES, MCP, Access, AccessSettings
 from claim2source.serve.batcher import NoAnswer, OnPart, RequestBatcher
-from claim2source.serve.page import PATHS, Page
+from claim2source.serve.page import FETCH_LABEL, PATHS, Page
 from claim2source.serve.schemas import (
     AUTO,
     DEFAULT_PAPERS,
@@ -32,6 +37,7 @@ from claim2source.serve.schemas import (
     AnswersOut,
     Batch,
     Date,
+    Fetch,
     Health,
     Lang,
     PaperLang,
@@ -80,14 +86,36 @@ class Service:
     batcher: RequestBatcher
     log_posts: bool = False
     access: AccessSettings = field(default_factory=AccessSettings)
+    fetcher: Fetcher | None = None
 
-    async def ask(self, question: Question, on_part: OnPart = lambda part: None) -> Answer:
-        """Answer one post. Raises as `RequestBatcher.ask` does."""
+    async def ask(
+        self,
+        question: Question,
+        on_part: OnPart = lambda part: None,
+        offer: str = "`fetch` reads",
+    ) -> Answer:
+        """Answer one post. Raises as `RequestBatcher.ask` and `read` do."""
         self.note(question.post)
-        (answer,) = await self.batcher.ask(
-            [question.as_post()], question.k, question.where, on_part
-        )
+        post = await self.read(question.as_post(), question.fetch, "post", offer)
+        (answer,) = await self.batcher.ask([post], question.k, question.where, on_part)
         return answer
+
+    async def read(self, post: Post, fetch: bool, field: str, offer: str = "`fetch` reads") -> Post:
+        """Return a post, or the one at the address that it is, if that is to be fetched.
+
+        Raises `NoAnswer` 422 for an address at which none is read; `offer` says how one is.
+        """
+        reason = address_error(post.text, self.fetcher or Fetcher(), offer)
+        if reason is None:
+            return post
+        if is_address(post.text) and self.fetcher is None:
+            reason = "is an address, and this server fetches none: give the post's text"
+        elif is_address(post.text) and fetch:
+            try:
+                return await asyncio.to_thread(resolved, post, self.fetcher)
+            except UserError as error:
+                reason = str(error).removeprefix(f"{post.text.strip()}: ")
+        raise NoAnswer(422, printable_line(reason), field=field)
 
     def note(self, post: str) -> None:
         """Log a post, if that was asked for."""
@@ -97,7 +125,9 @@ class Service:
 
 def make_app(service: Service) -> ASGIApp:
     """Make the application of a service whose batcher has been started."""
-    page = Page(service.batcher.finder, service.ask, service.access)
+    ask_on_page = partial(service.ask, offer=f"tick “{FETCH_LABEL}” to read")
+    fetches = service.fetcher is not None
+    page = Page(service.batcher.finder, ask_on_page, service.access, fetches=fetches)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -133,7 +163,7 @@ def make_app(service: Service) -> ASGIApp:
 
     @app.exception_handler(NoAnswer)
     async def unanswered(request: Request, error: NoAnswer) -> Response:
-        return problem(error.status, str(error), headers=error.headers)
+        return problem(error.status, str(error), error.field, error.headers)
 
     def refusal(status: int, reason: str, scope: Scope, headers: Mapping[str, str]) -> Response:
         if scope["path"] in PATHS:
@@ -154,7 +184,10 @@ def add_api(app: FastAPI, service: Service) -> None:
         """Find the papers of each of several posts."""
         for post in batch.posts:
             service.note(post.text)
-        posts = [post.as_post() for post in batch.posts]
+        reads: list[Awaitable[Post]] = []
+        for place, post in enumerate(batch.posts):
+            reads.append(service.read(post.as_post(), post.fetch, f"posts.{place}.text"))
+        posts = await asyncio.gather(*reads)
         answers = await service.batcher.ask(posts, batch.k, batch.where)
         return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])
 
@@ -185,6 +218,8 @@ class ToolServer(MCPServer):
             if isinstance(error.__cause__, ValidationError):
                 field, reason = first_problem(error.__cause__.errors(include_url=False))
                 raise ToolError(printable_line(f"{field}: {reason}")) from None
+            if isinstance(error.__cause__, ToolError):  # the tool's own words
+                raise error.__cause__ from None
             raise
 
 
@@ -208,6 +243,7 @@ def add_tool(
         k: Papers = DEFAULT_PAPERS,
         venue: Venue = None,
         paper_lang: PaperLang = None,
+        fetch: Fetch = False,
     ) -> AnswerOut:
         question = Question(
             post=post,
@@ -217,11 +253,13 @@ def add_tool(
             k=k,
             venue=venue,
             paper_lang=paper_lang,
+            fetch=fetch,
         )
         try:
             return AnswerOut.of(await ask(question))
         except NoAnswer as error:
-            raise ToolError(str(error)) from None
+            where = f"{error.field}: " if error.field else ""
+            raise ToolError(f"{where}{error}") from None
 
     tools.add_tool(
         find_papers,

@@ -29,10 +29,15 @@ OnPart = Callable[[str], None]
 
 
 class NoAnswer(Exception):
-    """Report why a post has no answer: an HTTP status, and seconds after which to try again."""
+    """Report why a post has no answer: an HTTP status, and seconds after which to try again.
 
-    def __init__(self, status: int, reason: str, seconds: int | None = None) -> None:
-        self.status = status
+    `field` is the part of the request that is wrong, if one is.
+    """
+
+    def __init__(
+        self, status: int, reason: str, seconds: int | None = None, field: str | None = None
+    ) -> None:
+        self.status, self.field = status, field
         self.headers = {} if seconds is None else {"retry-after": str(seconds)}
         super().__init__(reason)
 

@@ -43,7 +43,9 @@ STATIC = FOLDER / "static"
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+FETCH_LABEL = "Read the post at this address"
 LABELS = {"post": "Post", "lang": "Language", "date": "Posted on", "k": "Papers"}
+LABELS["fetch"] = FETCH_LABEL
 LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
 Ask = Callable[[Question, OnPart], Awaitable[Answer]]
 # A text, and whether it is a word of the post.
@@ -66,7 +68,9 @@ class PaperCard:
 class Page:
     """Render the page and answer its forms."""
 
-    def __init__(self, finder: Finder, ask: Ask, access: AccessSettings) -> None:
+    def __init__(
+        self, finder: Finder, ask: Ask, access: AccessSettings, *, fetches: bool = False
+    ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
         self._analyser = Analyser(finder.engine.manifest.bm25)
         self._templates = jinja2.Environment(
@@ -82,6 +86,7 @@ class Page:
             "languages": LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,
+            "fetch_label": FETCH_LABEL if fetches else "",
             "headline": headline,
             "matching_words": matching_words,
             "notes": notes,
@@ -109,14 +114,16 @@ class Page:
         headers: dict[str, str] = {}
         if fields["post"].strip() and not is_foreign(request.headers):
             try:
-                given = {name: text for name, text in fields.items() if text.strip()}
+                given: dict[str, object] = {}
+                given |= {name: text for name, text in fields.items() if text.strip()}
+                given["fetch"] = fields["fetch"].strip() == "true"
                 question = Question.model_validate(given)
                 values["found"] = await self.ask(question, lambda part: None)
             except ValidationError as error:
                 field, reason = first_problem(error.errors(include_url=False))
                 status, values["reason"] = 422, f"{LABELS.get(field, field)}: {reason}"
             except NoAnswer as error:
-                status, headers, values["reason"] = error.status, error.headers, str(error)
+                status, headers, values["reason"] = error.status, error.headers, _reason(error)
         cards: list[PaperCard] = []
         if values["found"] is not None:
             cards = await asyncio.to_thread(self.cards, values["found"])
@@ -144,7 +151,7 @@ class Page:
             text = self._text("answer.html", found=answer, cards=cards)
             yield json.dumps({"html": text}) + "\n"
         except NoAnswer as error:
-            yield json.dumps({"error": str(error)}) + "\n"
+            yield json.dumps({"error": _reason(error)}) + "\n"
         finally:
             task.cancel()
 
@@ -233,6 +240,11 @@ class Page:
         papers = self.finder.engine.manifest.papers  # as the last search saw it
         text = self._templates.get_template(template).render(**self._about, papers=papers, **values)
         return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _reason(error: NoAnswer) -> str:
+    label = LABELS.get(error.field or "", "")
+    return f"{label}: {error}" if label else str(error)
 
 
 def server_origin(request: Request) -> str:

@@ -21,7 +21,6 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from claim2source.core.languages import primary_language
-from claim2source.data.fetch import is_address, is_other_address
 from claim2source.data.posts import Post
 from claim2source.find.answers import headline, json_rows, notes
 from claim2source.find.finder import Answer
@@ -81,17 +80,22 @@ def iso_day(value: object) -> object:
     return value[:10] if value[4] == "-" else f"{value[:4]}-{value[4:6]}-{value[6:8]}"
 
 
-def no_address(value: str) -> str:
-    """Check that a post is not an address alone: none is fetched here. Raises ValueError."""
-    if is_address(value) or is_other_address(value):
-        raise ValueError("is an address, and none is fetched here: give the post's text")
-    return value
-
-
 Text = Annotated[
     str,
-    AfterValidator(no_address),
-    Field(min_length=1, max_length=CHARACTERS, pattern=_TEXT, description="the post's text"),
+    Field(
+        min_length=1,
+        max_length=CHARACTERS,
+        pattern=_TEXT,
+        description="the post's text, or with `fetch` its address",
+    ),
+]
+Fetch = Annotated[
+    bool,
+    Field(
+        strict=True,
+        description="read the post at its address, on Bluesky or Mastodon, by their public APIs",
+    ),
+    Optional(False),
 ]
 
 
@@ -189,6 +193,7 @@ class Question(Strict):
     k: Papers = DEFAULT_PAPERS
     venue: Venue = None
     paper_lang: PaperLang = None
+    fetch: Fetch = False
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"post": EXAMPLE}]})
 
@@ -208,6 +213,7 @@ class PostIn(Strict):
     lang: Lang = AUTO
     date: Date = None
     translation: Translation = ""
+    fetch: Fetch = False
 
     def as_post(self) -> Post:
         lang = "" if self.lang == AUTO else self.lang

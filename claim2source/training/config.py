@@ -24,6 +24,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError
 from claim2source.core.report import Rule
+from claim2source.data.pair_files import is_pair_file
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
@@ -38,7 +39,7 @@ class DataConfig(Settings):
 
     Args:
         dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`, the set that
-            ships with the package.
+            ships with the package; or a file of pairs (CSV, TSV, JSON lines, Parquet).
         train_split: split whose claims are trained on; `val` is carved from it.
         report_split: split that is scored at the end, and used for nothing else.
         val_share: share of each language's claims that goes to val, by gold paper.
@@ -297,6 +298,8 @@ class RunConfig(TrainingRecipe):
         """Return the share of claims held out though their papers are trained on."""
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
+        if is_pair_file(self.data.dataset):  # all pairs of a positive are on one side
+            return 0.0
         return self.data.val_share if self.choose == "best" else 0.0
 
 

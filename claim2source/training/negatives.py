@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,8 +12,17 @@ from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_path
 from claim2source.core.records import Dataset
 from claim2source.core.tables import TextTable
-from claim2source.mining import MinedRow, Miner, MiningCounts, read_mined, write_mined
+from claim2source.data.pair_files import is_pair_file
+from claim2source.mining import (
+    MinedRow,
+    Miner,
+    MiningCounts,
+    Negative,
+    read_mined,
+    write_mined,
+)
 from claim2source.mining.baseline import sampled_baseline
+from claim2source.mining.mine import Origin
 from claim2source.models import Encoder
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.data import TrainingData
@@ -22,6 +32,8 @@ from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
 from claim2source.training.teacher import teachers_rows
 
+# Origin of negatives of a file of pairs.
+GIVEN: Origin = "given"
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
 
@@ -51,13 +63,15 @@ def mine_first(
 ) -> tuple[list[MinedRow], list[str]]:
     """Mine with the base model, copy the user's file, or take the teacher's candidates.
 
-    Returns the rows, and how they were mined in lines.
+    A file of pairs that has negatives gives them: nothing is mined then. Returns the
+    rows, and how they were mined in lines.
     """
     run, world, train, file = session.run, session.world, data.train, session.run.config.mined
     distillation, optimisation = recipe.losses.find(Distillation), recipe.optimisation
     candidates = distillation is not None and distillation.candidates
     counts: MiningCounts | None = None
-    if file is None and not candidates and optimisation.negatives:
+    given = given_rows(data) if file is None and optimisation.negatives else []
+    if file is None and not candidates and optimisation.negatives and not given:
         counts = mine_pairs(session, recipe, train, encoder)
     elif world.is_first and not run.mined.is_file():
         rows: Iterable[MinedRow]
@@ -66,10 +80,14 @@ def mine_first(
         elif candidates:
             assert data.teacher is not None
             rows = teachers_rows(data.teacher, train, recipe.mining)
+        elif given:
+            rows = given
         else:
             rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
         write_mined(rows, run.mined)
     lines = [] if counts is None else counts.sentences()
+    if given and not candidates:
+        lines.append(f"{sum(bool(row.negatives) for row in given)} pairs have given negatives")
     if world.is_first:
         baseline = None if counts is None else counts.baseline
         if baseline is None:
@@ -77,6 +95,26 @@ def mine_first(
             baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
         lines += baseline.temperature_sentences(optimisation.temperature)
     return mined_rows(session, train), lines
+
+
+def given_rows(data: TrainingData) -> list[MinedRow]:
+    """Make rows of a file of pairs with the negatives that it gives; none if it gives none."""
+    if not is_pair_file(data.settings.dataset):
+        return []
+    rows: list[MinedRow] = []
+    for claim in data.train.claims:
+        judged = data.train.qrels.grades[claim.id]
+        given = [Negative(source, 0.0, GIVEN) for source, grade in judged.items() if grade <= 0]
+        rows += [MinedRow(claim.id, gold, tuple(given)) for gold in claim.golds]
+    return rows if any(row.negatives for row in rows) else []
+
+
+def _with_given(before: MinedRow, mined: MinedRow) -> MinedRow:
+    """Put the given negatives of a row before those that were mined for it now."""
+    given = tuple(negative for negative in before.negatives if negative.origin == GIVEN)
+    known = {negative.source for negative in given}
+    new = tuple(negative for negative in mined.negatives if negative.source not in known)
+    return replace(mined, negatives=(*given, *new)) if given else mined
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
@@ -109,7 +147,7 @@ def mine_pairs(
         # one that was not mined keeps its row.
         by_pair = {(row.claim, row.positive): row for row in rows}
         pairs = read_mined(before, train)
-        rows = [by_pair.get((row.claim, row.positive), row) for row in pairs]
+        rows = [_with_given(row, by_pair.get((row.claim, row.positive), row)) for row in pairs]
     write_mined(rows, session.run.mined)
     return miner.counts
 

@@ -239,6 +239,10 @@ def test_every_text_is_counted_once_by_what_became_of_it(
     found = json.loads(report.read_text())
     assert found["counts"] == {"good": 3, "doubtful": 1, "left out": 1, "failed": 1}
     assert found["texts"] == sum(found["counts"].values()) == 6
+    # What was sent to the server about thinking, and how many replies reasoned.
+    (thinking,) = found["thinking"]
+    assert (thinking["model"], thinking["sent"]) == ("m", "enable_thinking=false")
+    assert (thinking["replies"], thinking["reasoned"]) == (6, 0)
     kinds = {(row["_id"], row["part"]): row["kind"] for row in found["problems"]}
     assert kinds == {
         ("d3", "claim"): "doubtful",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from claim2source.data.fetch import Fetcher
 from claim2source.data.posts import Post
 from claim2source.find.finder import Answer, Finder
 from claim2source.search.rows import Where
@@ -42,7 +43,12 @@ class SlowFinder(Finder):
 
 @contextmanager
 def serving(
-    finder: Finder, *, capacity: int = 64, seconds: float = 60, access: AccessSettings | None = None
+    finder: Finder,
+    *,
+    capacity: int = 64,
+    seconds: float = 60,
+    access: AccessSettings | None = None,
+    fetcher: Fetcher | None = None,
 ) -> Iterator[str]:
     import uvicorn
 
@@ -50,7 +56,7 @@ def serving(
     batcher.start()
     settings = replace(access or AccessSettings(), rate=access.rate if access else None)
     listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(Service(batcher, access=settings))
+    app = make_app(Service(batcher, access=settings, fetcher=fetcher))
     server = uvicorn.Server(
         uvicorn.Config(
             app, http=CappedProtocol, ws="none", lifespan="on", log_config=None, access_log=False

@@ -47,7 +47,8 @@ function showProgress() {
 async function ask() {
   const question = { post: post.value };
   for (const [name, value] of new FormData(form)) {
-    if (name !== "post" && value) question[name] = name === "k" ? Number(value) : value;
+    if (name === "fetch") question.fetch = true;
+    else if (name !== "post" && value) question[name] = name === "k" ? Number(value) : value;
   }
   request?.abort();
   const mine = request = new AbortController();

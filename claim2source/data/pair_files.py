@@ -1,0 +1,292 @@
+"""Make a data set of a file of training pairs, as users of sentence-transformers have them.
+
+The data set is a folder in the store, by the hash of the file: every program reads it as any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from claim2source.core.errors import ConfigError, InputError, Problems, UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.data.beir import CORPUS, write_beir
+from claim2source.data.jsonl import Row, json_records
+from claim2source.data.split import carve_val
+from claim2source.data.store import default_root
+from claim2source.data.text_files import id_error, open_spreadsheet, text_error, tsv_rows
+
+log = logging.getLogger(__name__)
+
+TRAIN, DEV = "train", "dev"
+_TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json", ".ndjson")
+_PARQUET = ".parquet"
+# Names of columns, in small letters; the first that is there is read.
+_ANCHOR = ("anchor", "query", "question", "sentence1", "claim", "post", "text1")
+_POSITIVE = ("positive", "pos", "document", "passage", "answer", "sentence2", "source", "text2")
+_LANGUAGE = ("language", "lang")
+_LABEL = ("label", "score")
+_NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?s?_?[0-9]*")
+# Counted up when the same file would become another data set.
+_VERSION = 1
+# Of dev, by positive.
+_SHARE, _SEED = 0.1, 13
+
+
+def is_pair_file(name: str | Path) -> bool:
+    """Whether a data set's name is that of a file of pairs."""
+    path = Path(name)
+    return _suffix(path) in (*_TABLES, *_JSON, _PARQUET) and path.is_file()
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def prepared_folder(path: Path) -> Path:
+    """Return the data set of a file of pairs; it is written if it is not in the store.
+
+    A file with a column `split` keeps its splits. Otherwise all pairs of a tenth of the positives
+    are `dev`, the others `train`. Raises `InputError` with line and field of what is wrong.
+    """
+    digest = hashlib.sha256(f"pairs {_VERSION} {_suffix(path)}\n".encode())
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    folder = default_root() / "pairs" / digest.hexdigest()[:16]
+    if not (folder / CORPUS).is_file():
+        splits = read_pairs(path)
+        try:
+            write_beir(splits, folder)
+        except UserError:
+            # Another process of the same training may have written it.
+            if not (folder / CORPUS).is_file():
+                raise
+    return folder
+
+
+@dataclass
+class _Pairs:
+    """Texts by id, and judgements by split: 1 of a positive, 0 of a negative."""
+
+    anchors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    grades: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    split: dict[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: _PairRow) -> None:
+        anchor, split = _text_id(row.anchor), row.split or TRAIN
+        self.anchors.setdefault(anchor, (row.anchor, row.language))
+        # All pairs of an anchor are in the split of its first.
+        split = self.split.setdefault(anchor, split)
+        judged = self.grades.setdefault(split, {}).setdefault(anchor, {})
+        for text, grade in [*((t, 1) for t in row.positives), *((t, 0) for t in row.negatives)]:
+            source = _text_id(text)
+            self.texts.setdefault(source, text)
+            if grade or source != anchor:
+                judged[source] = max(grade, judged.get(source, 0))
+
+    def dataset(self, name: str, split: str) -> Dataset:
+        """Make the data set of a split; claims without a positive are left out."""
+        sources = tuple(Source(key, "", text) for key, text in self.texts.items())
+        claims: list[Claim] = []
+        grades: dict[str, dict[str, int]] = {}
+        for key, judged in self.grades[split].items():
+            golds = tuple(source for source, grade in judged.items() if grade)
+            if golds:
+                text, language = self.anchors[key]
+                claims.append(Claim(key, text, language or "en", golds=golds))
+                grades[key] = judged
+        return Dataset(tuple(claims), sources, Qrels(grades), split, name)
+
+
+@dataclass(frozen=True)
+class _PairRow:
+    """Row of a file of pairs."""
+
+    anchor: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    language: str = ""
+    split: str = ""
+
+
+def read_pairs(path: Path) -> list[Dataset]:
+    """Read a file of pairs as the splits of one data set, over the pool of all its texts.
+
+    Equal texts are one source, equal anchors one claim. Rows without an anchor, or without any
+    other text, are left out and counted in a warning.
+    """
+    problems = Problems()
+    pairs = _Pairs()
+    for row in _rows(path, problems):
+        pair = _pair(row)
+        problems.raise_if_any()
+        if pair is None:
+            pairs.left_out["rows without an anchor or a positive"] += 1
+        else:
+            pairs.add(pair)
+    problems.raise_if_any()
+    splits = [pairs.dataset(path.name, split) for split in pairs.grades]
+    splits = [part for part in splits if part.claims]
+    if not splits:
+        raise InputError(path, reason="holds no pair of an anchor and a positive")
+    for reason, count in pairs.left_out.items():
+        log.warning("%s: %d %s, left out", path, count, reason)
+    if [part.split for part in splits] != [TRAIN]:
+        return splits
+    try:
+        rest, dev = carve_val(splits[0], _SHARE, _SEED)
+    except ConfigError:
+        reason = "needs pairs of two or more positives: a part of them is held out"
+        raise InputError(path, reason=reason) from None
+    return [rest, dev.with_claims(dev.claims, split=DEV)]
+
+
+def _text_id(text: str) -> str:
+    """Name a text: an anchor that is a source too is never ranked for itself."""
+    return "t" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:15]
+
+
+def _rows(path: Path, problems: Problems) -> Iterator[Row]:
+    suffix = _suffix(path)
+    if suffix in _JSON:
+        yield from json_records(path, problems)
+    elif suffix == _PARQUET:
+        yield from _parquet_rows(path, problems)
+    else:
+        yield from _table_rows(path, problems)
+
+
+def _table_rows(path: Path, problems: Problems) -> Iterator[Row]:
+    known = (*_ANCHOR, *_POSITIVE, *_LANGUAGE, *_LABEL, "negative", "split")
+    header, separator, lines = open_spreadsheet(path, problems, known)
+    problems.raise_if_any()
+    names = [name for name in dict.fromkeys(header) if _is_read(name)]
+    _columns(path, header)
+    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
+        yield _row(path, number, dict(zip(names, cells, strict=True)), problems)
+
+
+def _parquet_rows(path: Path, problems: Problems) -> Iterator[Row]:
+    from pyarrow import ArrowException, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if _is_read(name)]
+            _columns(path, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=names):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield _row(path, number, record, problems)
+    except (ArrowException, OSError, ValueError) as error:
+        reason = f"not Parquet that can be read: {' '.join(str(error).split())}"
+        problems.add(path, number or None, None, reason)
+
+
+def _row(path: Path, number: int, record: Mapping[str, object], problems: Problems) -> Row:
+    def complain(name: str, reason: str, kind: str = "", /) -> None:
+        problems.add(path, number, name, reason, kind)
+
+    return Row(record, number, complain)
+
+
+def _is_read(name: str) -> bool:
+    small = name.lower()
+    known = (*_ANCHOR, *_POSITIVE, *_LANGUAGE, *_LABEL, "split")
+    return small in known or _NEGATIVE.fullmatch(small) is not None
+
+
+def _first(names: Mapping[str, str], known: Sequence[str]) -> str | None:
+    return next((names[name] for name in known if name in names), None)
+
+
+def _columns(path: Path, header: Sequence[str]) -> None:
+    """Raise `InputError` unless a table has an anchor and a positive."""
+    names = {name.lower(): name for name in reversed(header)}
+    for field_name, known in (("anchor", _ANCHOR), ("positive", _POSITIVE)):
+        if _first(names, known) is None:
+            listed = ", ".join(header) or "none"
+            reason = f"no such column, nor {', '.join(known[1:])}; there are: {listed}"
+            raise InputError(path, field=field_name, reason=reason)
+
+
+def _pair(row: Row) -> _PairRow | None:
+    """Read a row; None if it has no anchor, or nothing beside it."""
+    names: dict[str, str] = {}
+    for name in row.record:
+        names.setdefault(name.lower(), name)
+    anchor_name, positive_name = _first(names, _ANCHOR), _first(names, _POSITIVE)
+    for name, found in (("anchor", anchor_name), ("positive", positive_name)):
+        if found is None:
+            row.complain(name, f"is missing; there are: {', '.join(row.record) or 'none'}")
+    if anchor_name is None or positive_name is None:
+        return None
+    anchors = _texts(row, anchor_name)
+    positives = _texts(row, positive_name)
+    negatives = _negatives(row, names)
+    if not _is_positive(row, _first(names, _LABEL)):
+        positives, negatives = [], [*positives, *negatives]
+    language = _word(row, _first(names, _LANGUAGE))
+    split = _word(row, names.get("split"))
+    if split and (reason := _split_error(split)):
+        row.complain(names["split"], reason)
+    if len(anchors) != 1 or not (positives or negatives):
+        return None
+    return _PairRow(anchors[0], tuple(positives), tuple(negatives), language, split)
+
+
+def _negatives(row: Row, names: Mapping[str, str]) -> list[str]:
+    negatives: list[str] = []
+    for small, name in names.items():
+        if _NEGATIVE.fullmatch(small):
+            negatives += _texts(row, name)
+    return negatives
+
+
+def _word(row: Row, name: str | None) -> str:
+    """Read a field of one word; "" if it is absent."""
+    value = None if name is None else row.record[name]
+    if name is None or value is None:
+        return ""
+    return row.as_text(name, value).strip()
+
+
+def _texts(row: Row, name: str) -> list[str]:
+    """Read the texts of a field: one, or a list of them; blank ones are none."""
+    value = row.record[name]
+    texts: list[str] = []
+    for item in value if isinstance(value, list) else [value]:
+        if item is None:
+            continue
+        text = row.as_text(name, item).strip()
+        if text and text_error(text) is None:
+            texts.append(text)
+    return texts
+
+
+def _is_positive(row: Row, name: str | None) -> bool:
+    """Whether a row's label, if it has one, says that its two texts belong together."""
+    value = None if name is None else row.record[name]
+    if name is None or value is None or isinstance(value, str) and not value.strip():
+        return True
+    try:
+        label = float(str(value))
+    except ValueError:
+        label = -1.0
+    if not 0 <= label <= 1:
+        row.complain(name, f"{str(value)[:40]!r} is not a number from 0 to 1, 1 for a pair")
+    return label >= 0.5
+
+
+def _split_error(name: str) -> str | None:
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name):
+        return id_error(name)
+    return f"{name[:40]!r} is not the name of a split, such as train"
