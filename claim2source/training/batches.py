@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from claim2source.mining import Negative
 from claim2source.training.config import BatchesConfig
 
 # Batches that are made while the step before them runs.
@@ -271,3 +272,14 @@ def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
     for name in by_remainder[: max(0, total - sum(quotas.values()))]:
         quotas[name] += 1
     return quotas
+
+
+def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
+    """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
+    random = [negative for negative in negatives if negative.origin == "random"]
+    hard = [negative for negative in negatives if negative.origin != "random"]
+    size, listed = len(negatives), []
+    for row in (position % size for position in range(turn * count, (turn + 1) * count)):
+        before, after = (count * len(random) // size for count in (row, row + 1))
+        listed.append(random[before] if after > before else hard[row - before])
+    return listed

@@ -1,171 +1,25 @@
-"""Load a training's splits, and turn claims with golds and hard negatives into token batches."""
+"""Turn claims with golds and hard negatives into token batches."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import repeat
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.data.grouping import connected_groups, golds_by_text
-from claim2source.data.loading import load
-from claim2source.mining import MinedRow, Negative, read_mined
+from claim2source.mining import MinedRow, Negative
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
-from claim2source.models.trained_on import TrainedOn
-from claim2source.search.choose import SEEN, UNSEEN, Weighing
-from claim2source.systems.heldout import SelectionData, carve
-from claim2source.text.views import FORMS, untranslated_sentences
-from claim2source.training.batches import BatchPlan
-from claim2source.training.config import DataConfig, RetrieverRecipe
-from claim2source.training.loss_list import Losses
-from claim2source.training.losses import Distillation, KeepBase, LossTargets
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.teacher import (
-    AlignedTexts,
-    BaseVectors,
-    Teacher,
-    TeacherScores,
-    read_teacher,
-)
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """Splits to train on, to choose on and to report on, and a teacher's scores."""
-
-    settings: DataConfig
-    train: Dataset
-    selection: SelectionData
-    report: Dataset
-    teacher: Teacher | None = None
-
-    @property
-    def val(self) -> Dataset:
-        return self.selection.val
-
-    @cached_property
-    def weighing(self) -> Weighing:
-        return self.selection.weighing()
-
-    @property
-    def val_parts(self) -> tuple[str, ...]:
-        """Name the parts of val that are scored apart: none if it has claims of one alone."""
-        trained = self.selection.train.golds
-        seen = {not trained.isdisjoint(claim.golds) for claim in self.val.claims if claim.golds}
-        return (SEEN, UNSEEN) if len(seen) == 2 else ()
-
-
-def load_data(losses: Losses, run: RunFolder) -> TrainingData:
-    """Load the splits, carve val out of train, and read the teacher's scores.
-
-    Raises `ConfigError` if a loss needs what the claims do not have, `InputError` for a
-    teacher's run or mined negatives that do not fit the claims.
-    """
-    data = load_splits(run)
-    _require_translations(losses, data.train)
-    _require_languages(losses, data.train)
-    return replace(data, teacher=_read_teacher(losses, data.train))
-
-
-def _require_translations(losses: Losses, train: Dataset) -> None:
-    if any(claim.lang != "en" and claim.translation for claim in train.claims):
-        return
-    for name, loss in losses.needing("translations").items():
-        allowed = "0: no training claim has a translation to agree with"
-        raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
-
-
-def _require_languages(losses: Losses, train: Dataset) -> None:
-    keep_base = losses.find(KeepBase)
-    if keep_base is None or not keep_base.weight:
-        return
-    allowed = f"languages of the training claims: {', '.join(train.languages)}"
-    for language in sorted(keep_base.by_language.keys() - set(train.languages)):
-        raise ConfigError("losses.keep_base.languages", language, allowed)
-
-
-def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
-    """Read the scores that losses learn from: `scores` names their run.
-
-    They are divided by their spread in a claim if `temperature` is none.
-    """
-    needing = losses.needing("teacher_scores")
-    if not needing:
-        return None
-    first = next(iter(needing))
-    scores = losses.setting("teacher_scores", "scores", None)
-    if scores is None:
-        allowed = "a run file with the teacher's scores, in a field `scores`"
-        raise ConfigError(f"losses.{first}.scores", scores, allowed)
-    divided = [name for name, loss in needing.items() if getattr(loss, "temperature", 1.0) is None]
-    if divided and len(divided) < len(needing):
-        allowed = "a number, as of the other losses that read these scores"
-        raise ConfigError(f"losses.{divided[0]}.temperature", None, allowed)
-    temperature = None if divided else 1.0
-    return read_teacher(Path(scores), train, temperature, f"losses.{first}.scores")
-
-
-def load_splits(run: RunFolder) -> TrainingData:
-    """Load the splits and carve val out of train.
-
-    A file of mined negatives is read too, so that its errors come before any encoding; a resumed
-    run has its own copy.
-    """
-    config, data, languages = run.config, run.config.data, run.config.languages
-    full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
-    carved = carve(full, *shares)
-    train = carved.train
-    if not carved.val.golds:
-        raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
-    if data.limit is not None:
-        train = train.with_claims(train.claims[: data.limit])
-    # Another claim of the same text, as mixed data sets may have: val would know its answer.
-    unknown = carved.unknown_to(TrainedOn.on(train.claims), "are trained on as other claims")
-    if unknown is not carved:
-        log.warning("%s: val is %s", data.dataset, unknown.note)
-        carved = replace(unknown, note=carved.note)
-    if config.mined is not None and not config.resume:
-        read_mined(config.mined, train)
-    report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
-    if not report.golds:
-        raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    ids = {claim.id for claim in full.claims}
-    if shared := [claim.id for claim in report.claims if claim.id in ids]:
-        allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
-        raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(data, train, carved, report)
-
-
-def unused_data(
-    recipe: RetrieverRecipe, train: Dataset, mined: Path | None, pairs: int
-) -> list[str]:
-    """List translations that are missing, training pairs and teacher's scores that are not used.
-
-    `pairs` are trained on.
-    """
-    form = recipe.rendering.claims
-    if form == "original" and recipe.losses.needing("translations"):
-        form = "bilingual"
-    lines = untranslated_sentences(train.claims, form)
-    available = sum(len(claim.golds) for claim in train.claims)
-    if mined is not None and pairs < available:
-        missing = available - pairs
-        lines.append(f"{missing} of {available} training pairs have no row in {mined}")
-    distillation = recipe.losses.find(Distillation)
-    if distillation is not None and distillation.scores is not None and not distillation.weight:
-        lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
-    return lines
+from claim2source.text.views import FORMS
+from claim2source.training.batches import BatchPlan, in_turn
+from claim2source.training.config import RetrieverRecipe
+from claim2source.training.losses import LossTargets
+from claim2source.training.teacher import AlignedTexts, BaseVectors
+from claim2source.training.teacher_scores import TeacherScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,14 +272,3 @@ class TrainingPairs:
                     teacher[i, column_of[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
-
-
-def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
-    """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
-    random = [negative for negative in negatives if negative.origin == "random"]
-    hard = [negative for negative in negatives if negative.origin != "random"]
-    size, listed = len(negatives), []
-    for row in (position % size for position in range(turn * count, (turn + 1) * count)):
-        before, after = (count * len(random) // size for count in (row, row + 1))
-        listed.append(random[before] if after > before else hard[row - before])
-    return listed

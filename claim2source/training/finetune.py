@@ -11,11 +11,12 @@ from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.systems.seen import claims_models_saw
-from claim2source.training.after import evaluate_after, next_steps, read_after
+from claim2source.training.after import evaluate_after, next_steps
 from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
-from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
+from claim2source.training.data import TrainingPairs
 from claim2source.training.distributed import trained_encoder
+from claim2source.training.early import RetrieverInputs, check_early
 from claim2source.training.fit import (
     RetrieverOnVal,
     fit,
@@ -28,6 +29,7 @@ from claim2source.training.negatives import log_negatives, mine_first, restore_m
 from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_run
 from claim2source.training.session import Session, open_session
+from claim2source.training.splits import TrainingData, unused_data
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,17 @@ class Setup:
     trainer: pl.Trainer
 
 
-def finetune(config: FinetuneConfig) -> Report | None:
+def finetune(config: FinetuneConfig, inputs: RetrieverInputs | None = None) -> Report | None:
     """Fine-tune, run the evaluation that `after` names, and print the next commands.
 
-    Returns the training's report (None on later ranks). Raises `UserError` for anything the user
-    can correct.
+    `inputs` are what `check_early` found, if it was called before torch was imported. Returns the
+    training's report (None on later ranks). Raises `UserError` for anything the user can correct.
     """
-    after = read_after(config)
-    recipe = config.recipe(RetrieverRecipe)
-    with open_session(config) as session:
+    inputs = inputs or check_early(config)
+    recipe, after = config.recipe(RetrieverRecipe), inputs.after
+    with open_session(inputs) as session:
         with session.on_all_ranks():
-            setup = set_up(recipe, session)
+            setup = set_up(recipe, inputs.data, session)
             if recipe.self_check or not session.run.is_finished:
                 check_device(setup.base, setup.data.train, session.world)
         if recipe.self_check:
@@ -70,12 +72,11 @@ def finetune(config: FinetuneConfig) -> Report | None:
         return run_report
 
 
-def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
-    """Load the data, the base and the saved state, and check all settings.
+def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Setup:
+    """Load the base and the saved state, and check what `check_early` could not without torch.
 
     Nothing is written yet.
     """
-    data = load_data(recipe.losses, session.run)
     base = load_base(recipe, data, session)
     recipe = base.recipe
     session.read_state()
@@ -89,8 +90,7 @@ def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
             **{f"code of losses.{name}": code for name, code in recipe.losses.code().items()},
         }
     )
-    models = [recipe.model.name, *([] if recipe.teacher is None else [recipe.teacher.name])]
-    trained_on = claims_models_saw(models, data.settings.dataset)
+    trained_on = claims_models_saw(recipe.models.values(), data.settings.dataset)
     manifest = replace(base.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)

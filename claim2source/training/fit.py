@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -50,7 +50,6 @@ from claim2source.training.choose import (
     val_size_error,
 )
 from claim2source.training.config import TrainingRecipe
-from claim2source.training.data import TrainingData
 from claim2source.training.distributed import (
     Sharded,
     check_same_world,
@@ -58,13 +57,13 @@ from claim2source.training.distributed import (
     encode_shares,
     gather_values,
 )
+from claim2source.training.lightning_parts import listed
 from claim2source.training.module import RetrieverModule, TrainingModule
 from claim2source.training.monitors import (
     LOSS,
     NOT_LOGGED,
-    STEP_VALUES,
-    check_monitors,
-    logged_scores,
+    check_callbacks,
+    logged_names,
     part_score_name,
     score_name,
 )
@@ -79,10 +78,8 @@ from claim2source.training.resume import (
     skipped_steps,
 )
 from claim2source.training.session import Session
+from claim2source.training.splits import TrainingData
 from claim2source.training.trainer import trainer_arguments
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -478,9 +475,10 @@ def lightning_trainer(
         "log_every_n_steps": 1,
     }
     arguments = {"enable_model_summary": False, **trainer_arguments(recipe.trainer), **ours}
-    check_monitors(_listed(arguments.get("callbacks")), logged_names(recipe, evaluation.data))
+    if evaluation.session.has_own_callbacks:
+        check_callbacks(listed(arguments.get("callbacks")), logged_names(recipe, evaluation.data))
     for name, part in (("callbacks", callbacks), ("plugins", [StateFile()])):
-        arguments[name] = [*part, *_listed(arguments.get(name))]
+        arguments[name] = [*part, *listed(arguments.get(name))]
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := recipe.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -492,18 +490,6 @@ def lightning_trainer(
     check_same_world(world, trainer.world_size)
     check_limits(trainer, optimisation.batch_size * world.size, evaluation.data)
     return trainer
-
-
-def _listed(parts: object) -> list[object]:
-    """List an argument that may be one object, several or none."""
-    if parts is None:
-        return []
-    return parts if isinstance(parts, list) else [parts]
-
-
-def logged_names(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
-    """List all that callbacks can monitor: values of a step, and scores on val after an epoch."""
-    return [*STEP_VALUES, *recipe.measures, *logged_scores(data.val, data.val_parts)]
 
 
 def fit(

@@ -15,12 +15,12 @@ from claim2source.mining import MinedRow, Miner, MiningCounts, read_mined, write
 from claim2source.mining.baseline import sampled_baseline
 from claim2source.models import Encoder
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
-from claim2source.training.data import TrainingData
 from claim2source.training.distributed import barrier, encode_shares, gather_values
 from claim2source.training.losses import Distillation
 from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
-from claim2source.training.teacher import teachers_rows
+from claim2source.training.splits import TrainingData, users_negatives
+from claim2source.training.teacher_scores import teachers_rows
 
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
@@ -62,7 +62,7 @@ def mine_first(
     elif world.is_first and not run.mined.is_file():
         rows: Iterable[MinedRow]
         if file is not None:
-            rows = read_mined(file, train)
+            rows = users_negatives(data, run)
         elif candidates:
             assert data.teacher is not None
             rows = teachers_rows(data.teacher, train, recipe.mining)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
@@ -16,14 +16,15 @@ from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_systems
-from claim2source.systems.seen import require_held_out
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.data import TrainingData, in_turn, load_splits
+from claim2source.training.batches import in_turn
 from claim2source.training.reranker_config import FirstStageConfig, RerankerRecipe
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.session import Session
-from claim2source.training.teacher import TeacherScores, read_teacher
+from claim2source.training.splits import TrainingData
+from claim2source.training.teacher_scores import TeacherScores
+
+if TYPE_CHECKING:
+    from claim2source.training.session import Session
 
 
 def first_system(settings: FirstStageConfig) -> System:
@@ -41,23 +42,6 @@ def first_system(settings: FirstStageConfig) -> System:
     if (reason := system.reason_not_to_run) is not None:
         raise ConfigError("first.system", settings.system, f"another: {reason}")
     return system
-
-
-def load_data(
-    recipe: RerankerRecipe, first: FirstStageConfig, run: RunFolder
-) -> tuple[TrainingData, System]:
-    """Load the splits with the teacher's scores, and the first stage.
-
-    The claims of val are new to all models. Raises `UserError` for what cannot be trained so.
-    """
-    data, system = load_splits(run), first_system(first)
-    if (scores := recipe.loss.scores) is not None:
-        data = replace(data, teacher=read_teacher(scores, data.train, key="loss.scores"))
-    require_held_out("model.name", [recipe.model.name], data.val, data.settings)
-    key = "first.system" if first.checkpoint is None else "first.checkpoint"
-    models = [*(model.name for model in system.dense_models), *system.models()]
-    require_held_out(key, models, data.val, data.settings)
-    return data, system
 
 
 def first_rankings(
@@ -110,6 +94,13 @@ class RerankerPairs:
         sources = [source for source in train.sources if source.id in source_ids]
         texts = recipe.rendering.source_texts(sources)
         self._sources = {s.id: text for s, text in zip(sources, texts, strict=True)}
+
+    @classmethod
+    def of_training(
+        cls, data: TrainingData, rows: Sequence[MinedRow], recipe: RerankerRecipe
+    ) -> RerankerPairs:
+        """Make the pairs of mined rows, with the teacher's scores if there are any."""
+        return cls(data.train, rows, recipe, None if data.teacher is None else data.teacher.scores)
 
     def sentences(self) -> list[str]:
         """List translations that are missing, and count the pairs that are left out."""

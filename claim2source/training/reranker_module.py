@@ -21,7 +21,6 @@ from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import scored_epoch
-from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
 from claim2source.training.fit import EvaluateOnVal
 from claim2source.training.gradcache import length_chunks
@@ -30,6 +29,7 @@ from claim2source.training.reranker_config import ALIKE, Loss
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
+from claim2source.training.splits import TrainingData
 
 _TOP = 5  # places that LambdaLoss looks at
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.

@@ -14,12 +14,12 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.mining.baseline import RandomBaseline, first_loss_sentences
-from claim2source.training.data import unused_data
 from claim2source.training.early import check_early
 from claim2source.training.finetune import finetune
 from claim2source.training.loss_list import Losses
 from claim2source.training.losses import InfoNCE, KeepBase
 from claim2source.training.reranker import finetune_reranker
+from claim2source.training.splits import unused_data
 from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import data_of, small_config
 
