@@ -202,8 +202,9 @@ class BatchSampler:
 
     def _turns(self, rows: Sequence[int], uses: np.ndarray) -> tuple[int, ...]:
         """Look up how often each row's pair was used, and count this use."""
-        turns = []
-        for pair in (row % len(uses) for row in rows):
+        turns: list[int] = []
+        for row in rows:
+            pair = row % len(uses)
             turns.append(int(uses[pair]))
             uses[pair] += 1
         return tuple(turns)
@@ -276,10 +277,15 @@ def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
 
 def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
     """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
-    random = [negative for negative in negatives if negative.origin == "random"]
-    hard = [negative for negative in negatives if negative.origin != "random"]
-    size, listed = len(negatives), []
-    for row in (position % size for position in range(turn * count, (turn + 1) * count)):
-        before, after = (count * len(random) // size for count in (row, row + 1))
-        listed.append(random[before] if after > before else hard[row - before])
-    return listed
+    hard: list[Negative] = []
+    random: list[Negative] = []
+    for negative in negatives:
+        (random if negative.origin == "random" else hard).append(negative)
+    size = len(negatives)
+    taken: list[Negative] = []
+    for position in range(turn * count, (turn + 1) * count):
+        row = position % size
+        before = row * len(random) // size
+        after = (row + 1) * len(random) // size
+        taken.append(random[before] if after > before else hard[row - before])
+    return taken

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
@@ -152,38 +152,6 @@ def gather_values(value: Value, world: World) -> list[Value]:
     values: list[Any] = [None] * world.size
     dist.all_gather_object(values, value)
     return values
-
-
-def gather_vectors(own: Tensor, counts: Sequence[int], rank: int) -> Tensor:
-    """Gather vectors [sum of counts, d] of all processes by rank; `own` is [counts[rank], d].
-
-    The gradient of a vector is summed over the losses of all processes; once the gradients of
-    the weights are averaged, as DDP does, they are those of the mean loss. Every process must
-    call it, forward and backward, in the same order.
-    """
-    if len(counts) == 1:
-        return own
-    return _Gather.apply(own, tuple(counts), rank)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Gather(torch.autograd.Function):
-    """All-gather rows; the backward pass sums a row's gradient over all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, counts: tuple[int, ...], rank: int) -> Tensor:
-        ctx.counts, ctx.rank = counts, rank
-        # Collectives need equal shapes: pad to the longest, then cut.
-        padded = own.new_zeros(max(counts), own.shape[1])
-        padded[: len(own)] = own
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total.split(ctx.counts)[ctx.rank], None, None
 
 
 def encode_shares(

@@ -11,16 +11,18 @@ from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, write_mined
+from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.seen import claims_models_saw
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.training.early import RerankerInputs, check_reranker_early
-from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
+from claim2source.training.fit import fit, free_device, lightning_trainer
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
+from claim2source.training.on_val import provenance
 from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
 from claim2source.training.reranker_data import (
     RerankerPairs,
-    first_rankings,
     rankings_hash,
 )
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
@@ -97,6 +99,22 @@ def set_up(
             }
         )
     return Setup(data, reranker, system.name, rankings, evaluation, trainer)
+
+
+def first_rankings(
+    system: System, data: TrainingData, session: Session, depth: int
+) -> tuple[Result, Result]:
+    """Rank the claims of val and of the report split, on which nothing is chosen."""
+    settings = RunSettings(
+        data.settings.dataset,
+        ChoosingOn(lenient=data.settings.lenient),
+        store=session.store,
+        device=session.device,
+        depth=depth,
+    )
+    runner = SystemRunner(data.report, settings)
+    on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
+    return on_val.result, reported.result
 
 
 def mine(setup: Setup, session: Session) -> list[MinedRow]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -116,8 +116,9 @@ def load_splits(run: RunFolder) -> TrainingData:
     run has its own copy.
     """
     config, data = run.config, run.config.data
-    full = _load_split(run, data.train_split)
-    report = _load_split(run, data.report_split)
+    load_split = partial(load_judged, data.dataset, lenient=data.lenient)
+    full = load_split(data.train_split, config.languages)
+    report = load_split(data.report_split, config.languages)
     _require_apart(full, report)
     shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
     carved = carve(full, *shares)
@@ -137,15 +138,16 @@ def load_splits(run: RunFolder) -> TrainingData:
     return TrainingData(data, train, carved, report, mined)
 
 
-def _load_split(run: RunFolder, split: str) -> Dataset:
-    """Load a split in the run's languages. Raises `InputError` if no claim of it has a gold."""
-    settings, languages = run.config.data, run.config.languages
-    dataset = load(settings.dataset, split, languages, lenient=settings.lenient)
+def load_judged(
+    folder: str, split: str, languages: Sequence[str] | None, *, lenient: bool = False
+) -> Dataset:
+    """Load a split in some languages. Raises `InputError` if no claim of it has a gold."""
+    dataset = load(folder, split, languages, lenient=lenient)
     if not dataset.golds:
         reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
         if languages is not None:
             reason += f" (languages: {', '.join(languages)})"
-        raise InputError(dataset_folder(settings.dataset), field="split", reason=reason)
+        raise InputError(dataset_folder(folder), field="split", reason=reason)
     return dataset
 
 

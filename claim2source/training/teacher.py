@@ -60,7 +60,8 @@ class BaseVectors:
         def by_id(records: Sequence[Claim | Source], texts: Sequence[str], side: Side) -> Vectors:
             name = f"{side}s, base model" if progress else None
             vectors = encoder.encode(texts, side, store=store, progress=name)[0]
-            return dict(zip((record.id for record in records), vectors, strict=True))
+            ids = [record.id for record in records]
+            return dict(zip(ids, vectors, strict=True))
 
         return cls(
             by_id(train.claims, rendering.claim_texts(train.claims), "claim"),
