@@ -59,7 +59,7 @@ def encode(config: EncodeConfig) -> None:
     import torch
 
     from claim2source.core.machine import use_cores
-    from claim2source.training.distributed import LaunchedSettings, launched_world
+    from claim2source.training.launcher import LaunchedSettings, launched_world
 
     store = Store(config.store)
     require_writable(store.root, "folder")

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from claim2source.core.config import CONFIGS, read_config
 from claim2source.core.errors import run_program
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.early import check_early
 
 COMMON = (
     "data.dataset",
@@ -46,11 +45,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     # Fewer gaps in a GPU's memory; read before torch is imported.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    check_early(config)
+    from claim2source.training.early import check_early
+
+    inputs = check_early(config)
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.finetune import finetune
 
-    finetune(config)
+    finetune(config, inputs)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.training.early import check_early
 from claim2source.training.reranker_config import RerankerConfig
 
 COMMON = (
@@ -41,11 +40,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__ or "",
         common=COMMON,
     )
-    check_early(config)
+    from claim2source.training.early import check_reranker_early
+
+    inputs = check_reranker_early(config)
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.reranker import finetune_reranker
 
-    finetune_reranker(config)
+    finetune_reranker(config, inputs)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
 from claim2source.data.beir import dataset_files
 from claim2source.data.lenient import LENIENT
-from claim2source.data.loading import load, require_golds
 from claim2source.data.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
 from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
@@ -38,6 +37,7 @@ from claim2source.systems.heldout import ChoosingOn, carve
 from claim2source.text import Rendering
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.reranker_config import FirstStageConfig
+from claim2source.training.splits import load_judged
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,9 @@ def mine(config: MineConfig) -> list[str]:
     require_output_file(config.out)
     refuse_input(config.out, dataset_files(config.dataset))
     require_output_file(config.out, '"positive"', sign(config.instruction))
-    require_golds(config.dataset, config.split, lenient=config.lenient)
     if not config.ranked:
         require_model(config.model)
-    train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
+    train = load_judged(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         seen = config.val_share if config.val_seen_share is None else config.val_seen_share
         train = carve(train, config.val_share, config.val_seed, seen).train

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import read_config, read_yaml
-from claim2source.core.errors import ConfigError, InputError, report_once
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.program import program_command
 from claim2source.core.terminal import say
-from claim2source.data.wandb import wandb_mode
+from claim2source.data.wandb import Tracking
 from claim2source.evaluation.html.page import html_report
 from claim2source.evaluation.plan import CHOSEN, STEP_0
 from claim2source.evaluation.reports import ReportConfig
@@ -30,17 +30,15 @@ _SET_BY_RUN = (
 _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
-@report_once()
-def read_after(config: FinetuneConfig) -> EvaluateConfig | None:
+def read_after(config: FinetuneConfig, tracking: Tracking) -> EvaluateConfig:
     """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
 
-    None without one. Claims are evaluated in the form that the run was trained with, and in those
+    Claims are evaluated in the form that the run was trained with, and in those
     of FILE. Raises `UserError` with the file and the key before training, also for a key that the
     training sets itself, and for systems or files that do not exist.
     """
-    if (file := config.after) is None:
-        return None
-    run, tracking = str(config.out), wandb_mode(config.wandb.mode)
+    assert config.after is not None
+    file, run = config.after, str(config.out)
     values = read_yaml(file)
     for key in values if isinstance(values, dict) else ():
         if key in _SET_BY_RUN:

@@ -21,9 +21,8 @@ from claim2source.core.terminal import say
 from claim2source.data.store import Store
 from claim2source.models import Encoder, Identity, Manifest, Tokens, Weights, resolve
 from claim2source.models.layers import set_dropout
-from claim2source.models.manifest import FILE, Base, checkpoint_folder
+from claim2source.models.manifest import Base
 from claim2source.models.query_only import base_encoder
-from claim2source.systems.seen import require_held_out
 from claim2source.training.checkpoint import (
     PART,
     Kind,
@@ -32,11 +31,12 @@ from claim2source.training.checkpoint import (
     save_checkpoint,
 )
 from claim2source.training.config import RetrieverRecipe
-from claim2source.training.data import TrainingData
-from claim2source.training.distributed import World, first_before_others, gather_values
+from claim2source.training.distributed import first_before_others, gather_values
+from claim2source.training.launcher import World
 from claim2source.training.losses import info_nce
 from claim2source.training.memory_plan import MemoryPlan, plan_memory_here, trained_length
 from claim2source.training.session import Session
+from claim2source.training.splits import TrainingData, require_new_val
 from claim2source.training.targets import check_targets
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
@@ -104,35 +104,12 @@ class LoadedBase:
         )
 
 
-def require_new_val(
-    recipe: RetrieverRecipe, data: TrainingData, *, downloaded: bool = False
-) -> None:
-    """Raise `ConfigError` if base or teacher was trained on claims of val.
-
-    With `downloaded` only models of the hub are asked, whose files are here by then.
-    """
-    names = {"model.name": recipe.model.name}
-    if recipe.teacher is not None:
-        names["teacher.name"] = recipe.teacher.name
-    for key, name in names.items():
-        if not (downloaded and checkpoint_folder(name).exists()):
-            require_held_out(key, [name], data.val, data.settings)
-
-
 def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> LoadedBase:
     """Load the base and the teacher, to which the claims of val are new.
 
     Raises `UserError` for what cannot be trained as the recipe says.
     """
     name = recipe.model.name
-    require_new_val(recipe, data)
-    folder = checkpoint_folder(name)
-    if (folder / FILE).is_file():
-        raise UserError(
-            f"model.name: {name} is a checkpoint of a run; train from its export "
-            f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
-            f"({Manifest.read(folder).base.name})"
-        )
     resolved = resolve(recipe.model, session.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
@@ -149,7 +126,7 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         # Not of all: a pool may have a million.
         length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
     # A model of the hub says what it was trained on once it is here.
-    require_new_val(recipe, data, downloaded=True)
+    require_new_val(recipe.models, data, downloaded=True)
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
     # Else a length without room for the prefixes would fail once the base is scored.
     limit = None if recipe.optimisation.max_length is None else longest

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from claim2source.mining import Negative
 from claim2source.training.config import BatchesConfig
 
 # Batches that are made while the step before them runs.
@@ -201,8 +202,9 @@ class BatchSampler:
 
     def _turns(self, rows: Sequence[int], uses: np.ndarray) -> tuple[int, ...]:
         """Look up how often each row's pair was used, and count this use."""
-        turns = []
-        for pair in (row % len(uses) for row in rows):
+        turns: list[int] = []
+        for row in rows:
+            pair = row % len(uses)
             turns.append(int(uses[pair]))
             uses[pair] += 1
         return tuple(turns)
@@ -271,3 +273,19 @@ def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
     for name in by_remainder[: max(0, total - sum(quotas.values()))]:
         quotas[name] += 1
     return quotas
+
+
+def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
+    """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
+    hard: list[Negative] = []
+    random: list[Negative] = []
+    for negative in negatives:
+        (random if negative.origin == "random" else hard).append(negative)
+    size = len(negatives)
+    taken: list[Negative] = []
+    for position in range(turn * count, (turn + 1) * count):
+        row = position % size
+        before = row * len(random) // size
+        after = (row + 1) * len(random) // size
+        taken.append(random[before] if after > before else hard[row - before])
+    return taken

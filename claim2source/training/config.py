@@ -284,6 +284,10 @@ class RunConfig(TrainingRecipe):
 
     def check(self) -> None:
         check_names(self.trainer)
+        layers = self.optimisation.train_layers
+        allowed = f"none with tuning: {self.tuning}, which trains adapters alone"
+        is_good = layers is None or self.tuning == "full"
+        require(is_good, "optimisation.train_layers", layers, allowed)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
         # A file of mined negatives names claims beyond the limit.
         good = self.data.limit is None or self.mined is None
@@ -355,6 +359,14 @@ class RetrieverRecipe(TrainingRecipe):
         if self.teacher is not None:
             return "auto or ddp with a `teacher`: a small encoder is not sharded"
         return None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Return the names of the base and the teacher by their keys."""
+        names = {"model.name": self.model.name}
+        if self.teacher is not None:
+            names["teacher.name"] = self.teacher.name
+        return names
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -1,171 +1,30 @@
-"""Load a training's splits, and turn claims with golds and hard negatives into token batches."""
+"""Turn claims with golds and hard negatives into token batches."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import repeat
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.data.grouping import connected_groups, golds_by_text
-from claim2source.data.loading import load
-from claim2source.mining import MinedRow, Negative, read_mined
+from claim2source.mining import MinedRow, Negative
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
-from claim2source.models.trained_on import TrainedOn
-from claim2source.search.choose import SEEN, UNSEEN, Weighing
-from claim2source.systems.heldout import SelectionData, carve
-from claim2source.text.views import FORMS, untranslated_sentences
-from claim2source.training.batches import BatchPlan
-from claim2source.training.config import DataConfig, RetrieverRecipe
-from claim2source.training.loss_list import Losses
-from claim2source.training.losses import Distillation, KeepBase, LossTargets
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.teacher import (
-    AlignedTexts,
-    BaseVectors,
-    Teacher,
-    TeacherScores,
-    read_teacher,
-)
+from claim2source.models.packed import PackedBatch
+from claim2source.models.tokens import TokenBatch, changed
+from claim2source.text.views import FORMS
+from claim2source.training.batches import BatchPlan, in_turn
+from claim2source.training.config import OptimisationConfig, RetrieverRecipe
+from claim2source.training.losses import LossTargets
+from claim2source.training.teacher import AlignedTexts, BaseVectors
+from claim2source.training.teacher_scores import TeacherScores
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """Splits to train on, to choose on and to report on, and a teacher's scores."""
-
-    settings: DataConfig
-    train: Dataset
-    selection: SelectionData
-    report: Dataset
-    teacher: Teacher | None = None
-
-    @property
-    def val(self) -> Dataset:
-        return self.selection.val
-
-    @cached_property
-    def weighing(self) -> Weighing:
-        return self.selection.weighing()
-
-    @property
-    def val_parts(self) -> tuple[str, ...]:
-        """Name the parts of val that are scored apart: none if it has claims of one alone."""
-        trained = self.selection.train.golds
-        seen = {not trained.isdisjoint(claim.golds) for claim in self.val.claims if claim.golds}
-        return (SEEN, UNSEEN) if len(seen) == 2 else ()
-
-
-def load_data(losses: Losses, run: RunFolder) -> TrainingData:
-    """Load the splits, carve val out of train, and read the teacher's scores.
-
-    Raises `ConfigError` if a loss needs what the claims do not have, `InputError` for a
-    teacher's run or mined negatives that do not fit the claims.
-    """
-    data = load_splits(run)
-    _require_translations(losses, data.train)
-    _require_languages(losses, data.train)
-    return replace(data, teacher=_read_teacher(losses, data.train))
-
-
-def _require_translations(losses: Losses, train: Dataset) -> None:
-    if any(claim.lang != "en" and claim.translation for claim in train.claims):
-        return
-    for name, loss in losses.needing("translations").items():
-        allowed = "0: no training claim has a translation to agree with"
-        raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
-
-
-def _require_languages(losses: Losses, train: Dataset) -> None:
-    keep_base = losses.find(KeepBase)
-    if keep_base is None or not keep_base.weight:
-        return
-    allowed = f"languages of the training claims: {', '.join(train.languages)}"
-    for language in sorted(keep_base.by_language.keys() - set(train.languages)):
-        raise ConfigError("losses.keep_base.languages", language, allowed)
-
-
-def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
-    """Read the scores that losses learn from: `scores` names their run.
-
-    They are divided by their spread in a claim if `temperature` is none.
-    """
-    needing = losses.needing("teacher_scores")
-    if not needing:
-        return None
-    first = next(iter(needing))
-    scores = losses.setting("teacher_scores", "scores", None)
-    if scores is None:
-        allowed = "a run file with the teacher's scores, in a field `scores`"
-        raise ConfigError(f"losses.{first}.scores", scores, allowed)
-    divided = [name for name, loss in needing.items() if getattr(loss, "temperature", 1.0) is None]
-    if divided and len(divided) < len(needing):
-        allowed = "a number, as of the other losses that read these scores"
-        raise ConfigError(f"losses.{divided[0]}.temperature", None, allowed)
-    temperature = None if divided else 1.0
-    return read_teacher(Path(scores), train, temperature, f"losses.{first}.scores")
-
-
-def load_splits(run: RunFolder) -> TrainingData:
-    """Load the splits and carve val out of train.
-
-    A file of mined negatives is read too, so that its errors come before any encoding; a resumed
-    run has its own copy.
-    """
-    config, data, languages = run.config, run.config.data, run.config.languages
-    full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
-    carved = carve(full, *shares)
-    train = carved.train
-    if not carved.val.golds:
-        raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
-    if data.limit is not None:
-        train = train.with_claims(train.claims[: data.limit])
-    # Another claim of the same text, as mixed data sets may have: val would know its answer.
-    unknown = carved.unknown_to(TrainedOn.on(train.claims), "are trained on as other claims")
-    if unknown is not carved:
-        log.warning("%s: val is %s", data.dataset, unknown.note)
-        carved = replace(unknown, note=carved.note)
-    if config.mined is not None and not config.resume:
-        read_mined(config.mined, train)
-    report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
-    if not report.golds:
-        raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    ids = {claim.id for claim in full.claims}
-    if shared := [claim.id for claim in report.claims if claim.id in ids]:
-        allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
-        raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(data, train, carved, report)
-
-
-def unused_data(
-    recipe: RetrieverRecipe, train: Dataset, mined: Path | None, pairs: int
-) -> list[str]:
-    """List translations that are missing, training pairs and teacher's scores that are not used.
-
-    `pairs` are trained on.
-    """
-    form = recipe.rendering.claims
-    if form == "original" and recipe.losses.needing("translations"):
-        form = "bilingual"
-    lines = untranslated_sentences(train.claims, form)
-    available = sum(len(claim.golds) for claim in train.claims)
-    if mined is not None and pairs < available:
-        missing = available - pairs
-        lines.append(f"{missing} of {available} training pairs have no row in {mined}")
-    distillation = recipe.losses.find(Distillation)
-    if distillation is not None and distillation.scores is not None and not distillation.weight:
-        lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
-    return lines
+# Row numbers of texts, chunk by chunk.
+Chunks = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,9 +80,12 @@ class TrainingPairs:
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         claim_ids = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in claim_ids]
-        self._language_of = {claim.id: claim.lang for claim in claims}
-        tokens = encoder.tokenize(self.rendering.claim_texts(claims), "claim", self.length)
-        self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
+        self._claim_languages = {claim.id: claim.lang for claim in claims}
+        texts = self.rendering.claim_texts(claims)
+        tokens = encoder.tokenize(texts, "claim", self.length)
+        self.claim_tokens: dict[str, Tokens] = {}
+        for claim, text in zip(claims, tokens, strict=True):
+            self.claim_tokens[claim.id] = text
         self.views: Mapping[str, list[Tokens]] = {}
         if self.losses.needing("translations"):
             self.views = self._views(claims)
@@ -239,33 +101,50 @@ class TrainingPairs:
 
         Raises `ValueError` for other pairs or another order: batches are planned by row number.
         """
-        if [(r.claim, r.positive) for r in rows] != [(r.claim, r.positive) for r in self.rows]:
+        if list(map(_pair, rows)) != list(map(_pair, self.rows)):
             raise ValueError("not the pairs that are trained on, each in its place")
         self.rows = [self._taught_first(row) for row in rows]
-        source_ids = {row.positive for row in self.rows}
+        source_ids = self._source_ids()
+        sources: list[Source] = []
+        new: list[Source] = []
+        for source in self.dataset.sources:
+            if source.id not in source_ids:
+                continue
+            sources.append(source)
+            if source.id not in self.source_tokens:
+                new.append(source)
+        texts = self.rendering.source_texts(new)
+        tokens = self.encoder.tokenize(texts, "source", self.length)
+        for source, text in zip(new, tokens, strict=True):
+            self.source_tokens[source.id] = text
+        self.papers = self._paper_numbers(sources)
+
+    def _source_ids(self) -> set[str]:
+        """Name the sources that batches can have, and all golds of their claims."""
+        source_ids: set[str] = set()
         for row in self.rows:
+            source_ids.add(row.positive)
             # Another gold of the claim may have the same text as another row's negative.
             source_ids.update(self.golds[row.claim])
             negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
-            source_ids.update(negative.source for negative in negatives)
-        new = [
-            s for s in self.dataset.sources if s.id in source_ids and s.id not in self.source_tokens
-        ]
-        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source", self.length)
-        self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
-        self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in source_ids])
+            for negative in negatives:
+                source_ids.add(negative.source)
+        return source_ids
 
     def _paper_numbers(self, sources: Sequence[Source]) -> dict[str, int]:
         """Number the papers of sources: equal texts and near-duplicates share a number."""
-        texts = [self.source_tokens[source.id] for source in sources]
         first: dict[Tokens, str] = {}
-        pairs = [
-            (s.id, first.setdefault(text, s.id)) for s, text in zip(sources, texts, strict=True)
-        ]
+        pairs: list[tuple[str, str]] = []
+        for source in sources:
+            text = self.source_tokens[source.id]
+            pairs.append((source.id, first.setdefault(text, source.id)))
         limits = self.mining.max_title_similarity, self.mining.max_text_similarity
         pairs += same_papers(sources, *limits)
         numbers = connected_groups(pairs)
-        return {source.id: number for source, number in zip(sources, numbers, strict=False)}
+        papers: dict[str, int] = {}
+        for source, number in zip(sources, numbers, strict=False):
+            papers[source.id] = number
+        return papers
 
     def _teacher_scores_for(self, claim: str) -> Mapping[str, float]:
         return {} if self.teacher is None else self.teacher.get(claim, {})
@@ -280,13 +159,17 @@ class TrainingPairs:
     def _views(self, claims: Sequence[Claim]) -> dict[str, list[Tokens]]:
         """Tokenise the other representations of claims that have a translation, by claim id."""
         claims = [claim for claim in claims if claim.lang != "en" and claim.translation]
+        views: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
         # A claim with a translation is the same text paired as bilingual.
         own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
-        forms = [form for form in FORMS if form != own]
-        renderings = [replace(self.rendering, claims=form) for form in forms]
-        texts = [rendering.claim_texts(claims) for rendering in renderings]
-        tokens = [self.encoder.tokenize(form, "claim", self.length) for form in texts]
-        return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}
+        for form in FORMS:
+            if form == own:
+                continue
+            texts = replace(self.rendering, claims=form).claim_texts(claims)
+            tokens = self.encoder.tokenize(texts, "claim", self.length)
+            for claim, text in zip(claims, tokens, strict=True):
+                views[claim.id].append(text)
+        return views
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -296,9 +179,18 @@ class TrainingPairs:
         """Count the pairs with fewer mined negatives than are trained on."""
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
+    def sentences(self, repeats: int) -> list[str]:
+        """Describe pairs that share a batch with their own paper, and those short of negatives."""
+        lines: list[str] = []
+        if repeats:
+            lines.append(f"{repeats} pairs share a batch with their own paper (masked)")
+        if self.short_rows:
+            lines.append(f"{self.short_rows} pairs have too few negatives")
+        return lines
+
     @property
     def languages(self) -> list[str]:
-        return [self._language_of[row.claim] for row in self.rows]
+        return [self._claim_languages[row.claim] for row in self.rows]
 
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
@@ -322,27 +214,35 @@ class TrainingPairs:
         own = self._planned_rows(plan.rows)
         claims = [row.claim for row in own]
         by_rank = self._sources_by_rank(plan, shares)
-        columns = [source for part in by_rank for source in part]
-        column_of = {source: column for column, source in enumerate(columns)}
-        positives = torch.tensor([column_of[row.positive] for row in own])
-        masked = self._gold_mask(own, columns)
+        columns: dict[str, int] = {}
+        for part in by_rank:
+            for source in part:
+                columns[source] = len(columns)
+        positives = torch.tensor([columns[row.positive] for row in own])
+        masked = self._gold_mask(own, list(columns))
         masked[torch.arange(len(own)), positives] = False
+        sources: list[Tokens] = []
+        if not self.query_only:
+            sources = [self.source_tokens[source] for source in by_rank[plan.rank]]
+        base_claims = None
+        if self.base is not None and self.compares:
+            base_claims = self.base.claims(claims)
+        base_sources, fixed_sources = self._base_sources(list(columns))
         views, owners = self._batch_views(claims, plan.epoch)
         texts, aligned = self._aligned_texts(claims, plan, len(shares))
-        base_sources, fixed_sources = self._base_sources(columns)
         return TrainBatch(
             plan=plan,
             claims=[self.claim_tokens[claim] for claim in claims],
-            sources=[] if self.query_only else [self.source_tokens[s] for s in by_rank[plan.rank]],
-            counts=tuple(len(part) for part in by_rank),
+            sources=sources,
+            counts=tuple(map(len, by_rank)),
             fixed_sources=fixed_sources,
             views=views,
             texts=texts,
             positives=positives,
             masked=masked,
-            languages=tuple(self._language_of[claim] for claim in claims),
-            teacher=self._teacher_scores(own, column_of, masked),
-            base_claims=self.base.claims(claims) if self.base and self.compares else None,
+            languages=tuple(self._claim_languages[claim] for claim in claims),
+            teacher=self._teacher_scores(own, columns, masked),
+            base_claims=base_claims,
             base_sources=base_sources,
             owners=owners,
             aligned=aligned,
@@ -357,11 +257,15 @@ class TrainingPairs:
         rows: list[MinedRow] = []
         for share in shares:
             rows += self._planned_rows(share)
-        names = dict.fromkeys(row.positive for row in rows)
+        # A dictionary keeps the order in which names were added.
+        names: dict[str, None] = {}
+        for row in rows:
+            names[row.positive] = None
         for row, turn in zip(rows, plan.turns or repeat(0), strict=False):
-            negatives = self.choose_negatives(row, turn)
-            names |= dict.fromkeys(negative.source for negative in negatives)
-        return [list(names)[rank :: len(shares)] for rank in range(len(shares))]
+            for negative in self.choose_negatives(row, turn):
+                names[negative.source] = None
+        sources = list(names)
+        return [sources[rank :: len(shares)] for rank in range(len(shares))]
 
     def _batch_views(self, claims: Sequence[str], epoch: int) -> tuple[list[Tokens], Tensor | None]:
         """Take one other representation of each claim that has some, in turn; and its claim's row.
@@ -402,30 +306,111 @@ class TrainingPairs:
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] if the source is the paper of one of the claim's golds."""
         papers = [self.papers[source] for source in columns]
-        golds = [{self.papers.get(gold) for gold in self.golds[row.claim]} for row in own]
-        return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
+        mask: list[list[bool]] = []
+        for row in own:
+            golds = {self.papers.get(gold) for gold in self.golds[row.claim]}
+            mask.append([paper in golds for paper in papers])
+        return torch.tensor(mask)
 
     def _teacher_scores(
-        self, own: Sequence[MinedRow], column_of: Mapping[str, int], masked: Tensor
+        self, own: Sequence[MinedRow], columns: Mapping[str, int], masked: Tensor
     ) -> Tensor | None:
         """Collect the teacher's scores [own, columns], NaN where it has none; None without one."""
         if self.teacher is None:
             return None
-        teacher = torch.full((len(own), len(column_of)), torch.nan)
-        for i, row in enumerate(own):
+        teacher = torch.full((len(own), len(columns)), torch.nan)
+        for number, row in enumerate(own):
             for source, score in self._teacher_scores_for(row.claim).items():
-                if source in column_of:
-                    teacher[i, column_of[source]] = score
+                if source in columns:
+                    teacher[number, columns[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
 
 
-def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
-    """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
-    random = [negative for negative in negatives if negative.origin == "random"]
-    hard = [negative for negative in negatives if negative.origin != "random"]
-    size, listed = len(negatives), []
-    for row in (position % size for position in range(turn * count, (turn + 1) * count)):
-        before, after = (count * len(random) // size for count in (row, row + 1))
-        listed.append(random[before] if after > before else hard[row - before])
-    return listed
+def _pair(row: MinedRow) -> tuple[str, str]:
+    return row.claim, row.positive
+
+
+@dataclass(frozen=True)
+class CollatedBatch:
+    """Batch as its step takes it, on the CPU.
+
+    `distinct` are its texts, each once; `text_numbers` [texts] has the number of each of the
+    batch's claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk,
+    and `parts` each chunk's tensors.
+    """
+
+    batch: TrainBatch
+    distinct: Sequence[Tokens]
+    text_numbers: Tensor
+    chunks: Sequence[Sequence[int]]
+    parts: Sequence[TokenBatch | PackedBatch]
+
+    def pin_memory(self) -> CollatedBatch:
+        """Copy the tensors to memory that a GPU reads while it computes."""
+        batch = changed(self.batch, Tensor.pin_memory)
+        parts = [part.pin_memory() for part in self.parts]
+        return replace(changed(self, Tensor.pin_memory), batch=batch, parts=parts)
+
+
+def collate(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> CollatedBatch:
+    """Divide a batch's texts into chunks, and make their tensors.
+
+    Each distinct text is encoded once; the gradients of its copies add up.
+    """
+    texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
+    number: dict[Tokens, int] = {}
+    for text in texts:
+        number.setdefault(text, len(number))
+    text_numbers = torch.tensor([number[text] for text in texts])
+    distinct = list(number)
+    lengths = [len(text.ids) for text in distinct]
+    assert config.chunk_tokens != "auto", "settled by memory_plan"
+    if config.chunk_tokens is not None:
+        chunks = token_chunks(lengths, config.chunk_tokens, packed=encoder.packs)
+    elif config.chunk_size is not None:
+        chunks = length_chunks(lengths, config.chunk_size)
+    else:
+        chunks = list(encoder.length_batches(distinct))
+    parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
+    return CollatedBatch(batch, distinct, text_numbers, chunks, parts)
+
+
+def halved(chunks: Chunks, times: int) -> Chunks:
+    """Divide every chunk in two, so many times; a single text stays whole."""
+    for _ in range(times):
+        halves: list[Sequence[int]] = []
+        for chunk in chunks:
+            middle = len(chunk) // 2
+            if middle:
+                halves.append(chunk[:middle])
+            halves.append(chunk[middle:])
+        chunks = halves
+    return chunks
+
+
+def length_chunks(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Group positions of texts of these lengths into chunks of `size`, shortest first.
+
+    The last chunk is full and has the longest texts: it is encoded only once.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return [order[max(end - size, 0) : end] for end in range(len(order), 0, -size)][::-1]
+
+
+def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -> list[list[int]]:
+    """Group positions of texts of these lengths into chunks of at most `budget` tokens.
+
+    Padding counts, unless texts are packed. As in `length_chunks` the shortest texts come first
+    and the last chunk, which is encoded only once, is full; a longer text is a chunk by itself.
+    """
+    chunks: list[list[int]] = []
+    longest = total = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        padded = (len(chunks[-1]) + 1) * longest if chunks else 0
+        if not chunks or (total + lengths[row] if packed else padded) > budget:
+            chunks.append([])
+            longest, total = lengths[row], 0
+        chunks[-1].append(row)
+        total += lengths[row]
+    return [chunk[::-1] for chunk in reversed(chunks)]

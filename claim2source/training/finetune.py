@@ -11,23 +11,20 @@ from claim2source.core.report import Choice, Report
 from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.systems.seen import claims_models_saw
-from claim2source.training.after import evaluate_after, next_steps, read_after
+from claim2source.training.after import evaluate_after, next_steps
 from claim2source.training.base import LoadedBase, check_device, load_base, prepare_to_train
 from claim2source.training.config import FinetuneConfig, RetrieverRecipe
-from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
+from claim2source.training.data import TrainingPairs
 from claim2source.training.distributed import trained_encoder
-from claim2source.training.fit import (
-    RetrieverOnVal,
-    fit,
-    free_device,
-    lightning_trainer,
-    provenance,
-)
+from claim2source.training.early import RetrieverInputs, check_early
+from claim2source.training.fit import fit, free_device, lightning_trainer
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import log_negatives, mine_first, restore_mined
+from claim2source.training.on_val import RetrieverOnVal, provenance
 from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_run
 from claim2source.training.session import Session, open_session
+from claim2source.training.splits import TrainingData, unused_data
 
 
 @dataclass(frozen=True)
@@ -40,17 +37,17 @@ class Setup:
     trainer: pl.Trainer
 
 
-def finetune(config: FinetuneConfig) -> Report | None:
+def finetune(config: FinetuneConfig, inputs: RetrieverInputs | None = None) -> Report | None:
     """Fine-tune, run the evaluation that `after` names, and print the next commands.
 
-    Returns the training's report (None on later ranks). Raises `UserError` for anything the user
-    can correct.
+    `inputs` are what `check_early` found, if it was called before torch was imported. Returns the
+    training's report (None on later ranks). Raises `UserError` for anything the user can correct.
     """
-    after = read_after(config)
-    recipe = config.recipe(RetrieverRecipe)
-    with open_session(config) as session:
+    inputs = inputs or check_early(config)
+    recipe, after = config.recipe(RetrieverRecipe), inputs.after
+    with open_session(inputs) as session:
         with session.on_all_ranks():
-            setup = set_up(recipe, session)
+            setup = set_up(recipe, inputs.data, session)
             if recipe.self_check or not session.run.is_finished:
                 check_device(setup.base, setup.data.train, session.world)
         if recipe.self_check:
@@ -70,27 +67,26 @@ def finetune(config: FinetuneConfig) -> Report | None:
         return run_report
 
 
-def set_up(recipe: RetrieverRecipe, session: Session) -> Setup:
-    """Load the data, the base and the saved state, and check all settings.
+def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Setup:
+    """Load the base and the saved state, and check what `check_early` could not without torch.
 
     Nothing is written yet.
     """
-    data = load_data(recipe.losses, session.run)
     base = load_base(recipe, data, session)
     recipe = base.recipe
     session.read_state()
-    session.run.require_inputs(
-        {
-            "training data": data.train.fingerprint,
-            "val data": data.val.fingerprint,
-            "base model": base.record.sha256,
-            "teacher's run": None if data.teacher is None else data.teacher.sha256,
-            **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
-            **{f"code of losses.{name}": code for name, code in recipe.losses.code().items()},
-        }
-    )
-    models = [recipe.model.name, *([] if recipe.teacher is None else [recipe.teacher.name])]
-    trained_on = claims_models_saw(models, data.settings.dataset)
+    hashes: dict[str, str | None] = {
+        "training data": data.train.fingerprint,
+        "val data": data.val.fingerprint,
+        "base model": base.record.sha256,
+        "teacher's run": None if data.teacher is None else data.teacher.sha256,
+    }
+    if base.teacher is not None:
+        hashes["teacher"] = base.teacher.sha256
+    for name, code in recipe.losses.code().items():
+        hashes[f"code of losses.{name}"] = code
+    session.run.require_inputs(hashes)
+    trained_on = claims_models_saw(recipe.models.values(), data.settings.dataset)
     manifest = replace(base.manifest(provenance(recipe, data, session)), trained_on=trained_on)
     evaluation = RetrieverOnVal(session, manifest, data, base)
     trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
@@ -115,36 +111,36 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
 
 
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]) -> None:
-    """Train on the mined rows, from where a run was stopped."""
-    data, base, trainer, world = setup.data, setup.base, setup.trainer, session.world
-    encoder = base.encoder
-    vectors = prepare_to_train(base, data.train, session.store, world)
-    recipe, measured = base.plan.calibrate(encoder)
-    settings, optimisation = data.settings, recipe.optimisation
+    """Train on the mined rows, from where a run was stopped; `setup.evaluation` scores each epoch.
+
+    A batch is made of `pairs` as `sampler` plans it; `RetrieverModule` takes a step on it.
+    """
+    data, base, trainer = setup.data, setup.base, setup.trainer
+    vectors = prepare_to_train(base, data.train, session.store, session.world)
+    recipe, measured = base.plan.calibrate(base.encoder)
     pairs = TrainingPairs(
         data.train,
         rows,
-        encoder,
+        base.encoder,
         recipe,
         base=vectors,
         teacher=None if data.teacher is None else data.teacher.scores,
         aligned=None if base.teacher is None else base.teacher.aligned,
     )
     sampler, steps = plan_batches(pairs, recipe, session, trainer)
-    trained = trained_encoder(trainer, encoder)
-    module = RetrieverModule(trained, pairs, optimisation, recipe.losses, steps, session.stop)
-    shared = sampler.repeats()
-    summary = [
-        *([str(base.plan)] if base.plan.auto else []),
-        *measured,
-        *unused_data(recipe, data.train, session.run.config.mined, len(pairs)),
-        *mined,
-        *module.summary(settings, sampler, len(data.train.claims)),
-        *([f"{shared} pairs share a batch with their own paper (masked)"] if shared else []),
-        *([f"{pairs.short_rows} pairs have too few negatives"] if pairs.short_rows else []),
-        *([] if data.teacher is None else data.teacher.sentences()),
-    ]
-    log_negatives(session, pairs.rows, data.train, optimisation.seed)
+    encoder = trained_encoder(trainer, base.encoder)
+    module = RetrieverModule(
+        encoder, pairs, recipe.optimisation, recipe.losses, steps, session.stop
+    )
+    summary = [str(base.plan)] if base.plan.auto else []
+    summary += measured
+    summary += unused_data(recipe, data.train, session.run.config.mined, len(pairs))
+    summary += mined
+    summary += module.summary(data.settings, sampler, len(data.train.claims))
+    summary += pairs.sentences(sampler.repeats())
+    if data.teacher is not None:
+        summary += data.teacher.sentences()
+    log_negatives(session, pairs.rows, data.train, recipe.optimisation.seed)
     fit(session, trainer, module, sampler, summary)
 
 

@@ -17,6 +17,13 @@ CLASS, ARGUMENTS = "class_path", "init_args"
 _CALLBACKS = "pytorch_lightning.callbacks"
 
 
+def listed(parts: object) -> list[Any]:
+    """List an argument that may be one object, several or none."""
+    if parts is None:
+        return []
+    return parts if isinstance(parts, list) else [parts]
+
+
 def instances(value: Any) -> Any:
     """Make the objects that a value names by `class_path`, with their `init_args`.
 

@@ -22,12 +22,11 @@ from claim2source.training.losses import (
     InfoNCE,
     KeepBase,
     Loss,
-    LossInputs,
     Need,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +104,12 @@ class Losses(NamedParts):
 
     def code(self) -> dict[str, str]:
         """Hash the modules of losses that are not the package's own, by the losses' names."""
-        modules = {name: inspect.getmodule(type(loss)) for name, loss in self.active.items()}
-        return {
-            name: content_hash([inspect.getsource(module)])
-            for name, module in modules.items()
-            if module is not None and name not in LOSSES
-        }
+        hashes: dict[str, str] = {}
+        for name, loss in self.active.items():
+            module = inspect.getmodule(type(loss))
+            if module is not None and name not in LOSSES:
+                hashes[name] = content_hash([inspect.getsource(module)])
+        return hashes
 
     @classmethod
     def read(cls, key: str, value: object) -> Self:
@@ -161,15 +160,6 @@ def loss_name(loss: Loss) -> str:
 def needs(loss: Loss) -> tuple[Need, ...]:
     """Return the inputs that a loss needs besides vectors and positives."""
     return tuple(getattr(loss, "needs", ()))
-
-
-def combined(losses: Losses, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the weighted sum, and each term before weighting (detached) by its name."""
-    active = losses.active
-    terms = {name: loss.compute(inputs) for name, loss in active.items()}
-    weighted = [active[name].weight * term for name, term in terms.items()]
-    total = sum(weighted[1:], weighted[0])
-    return total, {name: term.detach() for name, term in terms.items()}
 
 
 def differing_losses(before: object, now: object) -> Iterator[tuple[str, object, object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, get_args
@@ -75,6 +75,17 @@ class Loss(Protocol):
     def compute(self, inputs: LossInputs) -> Tensor:
         """Compute the term, a scalar."""
         ...
+
+
+def combined(losses: Mapping[str, Loss], inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the weighted sum of losses, and each term before weighting (detached) by its name."""
+    terms: dict[str, Tensor] = {}
+    weighted: list[Tensor] = []
+    for name, loss in losses.items():
+        term = loss.compute(inputs)
+        terms[name] = term.detach()
+        weighted.append(loss.weight * term)
+    return sum(weighted[1:], weighted[0]), terms
 
 
 @dataclass(frozen=True)

@@ -110,31 +110,50 @@ def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
     every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
     the rank takes, and attention's one number per head, are left out.
     """
-    shape, train = model.config, recipe.optimisation
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    head = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
-    queries = head * shape.num_attention_heads
-    keys = head * (getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads)
-    adapters = recipe.tuning != "full"
-    low = train.precision == "bf16" or recipe.model.dtype != "float32"
+    hidden, inner = model.config.hidden_size, model.config.intermediate_size
+    queries, keys = _attention_widths(model)
+    low = recipe.optimisation.precision == "bf16" or recipe.model.dtype != "float32"
     size = 2 if low else 4
-    gated = any(name.endswith("gate_proj") for name, _ in model.named_modules())
-    # Inputs of attention, its three projections, its output; the inner layer's input and values:
-    # with a gate both halves, the activation and their product.
-    inner_copies = 4 if gated else 2
-    values = hidden + queries + 2 * keys + queries + hidden + inner_copies * inner
-    # A layer norm keeps its input; an RMS norm a copy in fp32 and, where its weight is trained,
-    # its normalised value.
-    norm = (4 if adapters else 8) if gated else size
+    # Inputs of attention, its three projections, its output, and the inner layer's input.
+    values = hidden + queries + 2 * keys + queries + hidden
+    if any(name.endswith("gate_proj") for name, _ in model.named_modules()):
+        # Both halves of the inner layer, the activation and their product.
+        values += 4 * inner
+        # An RMS norm keeps a copy in fp32 and, if its weight is trained, its normalised value.
+        norm = 8 if recipe.tuning == "full" else 4
+    else:
+        values += 2 * inner
+        # A layer norm keeps its input.
+        norm = size
     total = float(size * values + 2 * hidden * norm)
-    if adapters:
-        adapted = linear_layers(model, recipe.lora.targets).values()
-        inputs = sum(layer.in_features for layer in adapted) / shape.num_hidden_layers
-        copied = train.precision == "fp32" and recipe.model.dtype != "float32"
-        times = 2 if recipe.lora.dropout else 1 if copied else 0
-        if times:
-            total += times * (4 if copied else size) * inputs - size * (2 * hidden + inner)
+    if recipe.tuning != "full":
+        total += _adapter_bytes(model, recipe, size)
     return total
+
+
+def _attention_widths(model: PreTrainedModel) -> tuple[int, int]:
+    """Return the numbers of a token's queries, and of its keys or values, in a layer."""
+    shape = model.config
+    heads = shape.num_attention_heads
+    width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
+    key_heads = getattr(shape, "num_key_value_heads", None) or heads
+    return width * heads, width * key_heads
+
+
+def _adapter_bytes(model: PreTrainedModel, recipe: RetrieverRecipe, size: int) -> float:
+    """Count the bytes that a layer's adapters keep of a token, without those they replace."""
+    shape = model.config
+    copied = recipe.optimisation.precision == "fp32" and recipe.model.dtype != "float32"
+    copies = int(copied)
+    if recipe.lora.dropout:
+        copies = 2
+    if not copies:
+        return 0.0
+    adapted = linear_layers(model, recipe.lora.targets).values()
+    inputs = sum(layer.in_features for layer in adapted) / shape.num_hidden_layers
+    number_size = 4 if copied else size
+    replaced = size * (2 * shape.hidden_size + shape.intermediate_size)
+    return copies * number_size * inputs - replaced
 
 
 @dataclass(frozen=True)

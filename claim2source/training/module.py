@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +18,24 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.mining.baseline import first_loss_sentences
-from claim2source.models import Encoder, Tokens
-from claim2source.models.packed import PackedBatch
-from claim2source.models.tokens import TokenBatch, changed
+from claim2source.models import Encoder
+from claim2source.models.tokens import changed
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import DataConfig, OptimisationConfig, StepsConfig
-from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import Sharded, gather_vectors, shard, start_reducer
-from claim2source.training.gradcache import (
-    Chunks,
-    Encode,
-    GradCache,
-    LossOf,
-    halved,
-    length_chunks,
-    token_chunks,
+from claim2source.training.data import Chunks, CollatedBatch, TrainingPairs, collate, halved
+from claim2source.training.distributed import Sharded, shard, start_reducer
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import LossInputs, combined
+from claim2source.training.resume import (
+    CALMER,
+    RandomState,
+    StopSignals,
+    random_state,
+    restore_random_state,
+    skipped_steps,
+    trainable_weights,
 )
-from claim2source.training.loss_list import Losses, combined
-from claim2source.training.losses import LossInputs
-from claim2source.training.resume import CALMER, StopSignals, skipped_steps, trainable_weights
 
 if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs
@@ -47,6 +45,74 @@ log = logging.getLogger(__name__)
 # Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
 MOST_SKIPPED = 5
 _STOP, _SPOILT = "stop", "spoilt"
+
+
+Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
+LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
+
+
+@dataclass
+class GradCache:
+    """Compute a batch's loss and its gradients: in one graph if it is `whole`, else in chunks.
+
+    All chunks but the last are encoded without gradient, the last with. The loss goes backward
+    through the last chunk and leaves its gradient with respect to the other vectors; then each
+    other chunk is encoded again with the RNG state it had, and its gradient goes backward. The
+    gradients are the same, and one chunk's activations are kept.
+    """
+
+    chunks: Chunks
+    encode: Encode
+    loss_of: LossOf
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        self._before = self._after = random_state()
+        # Rows, the RNG state of their first pass, and their vectors: leaves for the loss.
+        self._repeats: list[tuple[Sequence[int], RandomState, Tensor]] = []
+
+    def forward(self) -> Tensor:
+        """Compute the loss, before `backward`."""
+        repeated = 0 if self.whole else len(self.chunks) - 1
+        with torch.no_grad():
+            for rows in self.chunks[:repeated]:
+                state = random_state()
+                self._repeats.append((rows, state, self.encode(rows)))
+        # Autocast caches the cast weights without gradient and would reuse them below.
+        torch.clear_autocast_cache()
+        leaves = [vectors.requires_grad_() for _, _, vectors in self._repeats]
+        vectors = torch.cat([*leaves, *map(self.encode, self.chunks[repeated:])])
+        order = torch.tensor([row for rows in self.chunks for row in rows])
+        loss = self.loss_of(vectors[order.argsort().to(vectors.device)])
+        # Behind the loss, which may draw random numbers of its own.
+        self._after = random_state()
+        return loss
+
+    def backward(
+        self, loss: Tensor, before_last: Callable[[Tensor], None] = lambda output: None
+    ) -> None:
+        """Add the gradients of `loss`, which `forward` returned, or of a multiple of it.
+
+        `before_last` is called with the output that the last of the backward passes begins at.
+        """
+        if not self._repeats:
+            before_last(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        while self._repeats:
+            rows, state, leaf = self._repeats.pop(0)
+            # Dropout must be that of the first pass.
+            restore_random_state(state)
+            vectors = self.encode(rows)
+            if not self._repeats:
+                before_last(vectors)
+            torch.autograd.backward(vectors, leaf.grad)
+        if not self.whole:
+            restore_random_state(self._after)
+
+    def begin_again(self) -> None:
+        """Go back to before the forward pass, and divide every chunk in two."""
+        self.chunks, self.whole, self._repeats = halved(self.chunks, 1), False, []
+        restore_random_state(self._before)
 
 
 class TrainingModule(pl.LightningModule):
@@ -102,11 +168,14 @@ class TrainingModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
+        matrices: list[Tensor] = []
+        vectors: list[Tensor] = []
+        for weight in trainable_weights(self.model).values():
+            (matrices if weight.ndim > 1 else vectors).append(weight)
         groups: list[dict[str, object]] = []
-        for matrices, decay in ((True, self.config.weight_decay), (False, 0.0)):
-            trainable = trainable_weights(self.model).values()
-            if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
-                groups.append({"params": parameters, "weight_decay": decay})
+        for weights, decay in ((matrices, self.config.weight_decay), (vectors, 0.0)):
+            if weights:
+                groups.append({"params": weights, "weight_decay": decay})
         optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
         warmup = warmup_steps(self.config, self.optimizer_steps)
         first = 0 if self.config.warmup_from_zero else 1
@@ -135,8 +204,11 @@ class TrainingModule(pl.LightningModule):
         self.cache, self.gradients = GradCache(chunks, encode, batch_loss, whole), {}
         # A CPU is not out of memory: nothing is copied there.
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
-            trained = trainable_weights(self.model).items()
-            self.gradients = {n: p.grad.clone() for n, p in trained if p.grad is not None}
+            gradients: dict[str, Tensor] = {}
+            for name, weight in trainable_weights(self.model).items():
+                if weight.grad is not None:
+                    gradients[name] = weight.grad.clone()
+            self.gradients = gradients
         return self._compute_loss()
 
     def _compute_loss(self) -> Tensor:
@@ -208,33 +280,34 @@ class TrainingModule(pl.LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        rate = float(optimizer.param_groups[0]["lr"])
+        window, terms = self.window, self.window.mean_terms()
+        window.rate = float(optimizer.param_groups[0]["lr"])
         # With the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
-        spoilt = (~norm.isfinite()).to(stop)
-        window = self.window
-        terms = {
-            name: torch.stack([measured[name] for measured in window.terms]).mean()
-            for name in window.terms[0]
-        }
-        terms |= {_STOP: stop, _SPOILT: spoilt}
-        values = torch.stack([terms[name].float() for name in sorted(terms)])
-        if self.trainer.world_size > 1:
-            torch.distributed.all_reduce(values)
-            values = values / self.trainer.world_size
-        means = dict(zip(sorted(terms), values.tolist(), strict=True))
+        terms[_STOP] = stop
+        terms[_SPOILT] = (~norm.isfinite()).to(stop)
+        means = self._mean_of_processes(terms)
         self.stopping = means.pop(_STOP) > 0
         is_taken = means.pop(_SPOILT) == 0 and math.isfinite(means["loss"])
         if not is_taken:
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
         self.losses.append(means["loss"] if is_taken else math.nan)
-        window.means, window.rate, window.norm, window.closed = means, rate, float(norm), True
+        window.means, window.norm, window.closed = means, float(norm), True
         if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
             self.give_up(
                 f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, had a loss or a "
                 f"gradient that is not finite, and were not taken; {CALMER}"
             )
+
+    def _mean_of_processes(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
+        """Average terms over all processes, in one exchange."""
+        names = sorted(terms)
+        values = torch.stack([terms[name].float() for name in names])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(values)
+            values = values / self.trainer.world_size
+        return dict(zip(names, values.tolist(), strict=True))
 
     def optimizer_zero_grad(self, *arguments: Any) -> None:
         """Do nothing: a forward pass of packed texts lays out a gradient; steps free them."""
@@ -247,8 +320,11 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         trainable = {f"model.{name}" for name in trainable_weights(self.model)}
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in trainable}
+        weights: dict[str, Tensor] = {}
+        for name, weight in checkpoint["state_dict"].items():
+            if name in trainable:
+                weights[name] = weight
+        checkpoint["state_dict"] = weights
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UserError` if a state trains other weights than this model."""
@@ -260,13 +336,13 @@ class TrainingModule(pl.LightningModule):
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
     def summary(self, settings: DataConfig, sampler: BatchSampler, claims: int) -> list[str]:
-        pairs, trained = self.pairs.rows, trainable_weights(self.model).values()
         repeated = f", {settings.repeat} times each," if settings.repeat > 1 else ""
         weights = sum(weight.numel() for weight in self.model.parameters())
+        trained = sum(weight.numel() for weight in trainable_weights(self.model).values())
         lines = [
-            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
+            f"{len(self.pairs.rows)} pairs{repeated} in {sampler.batches} batches an epoch, "
             f"{self.optimizer_steps} optimizer steps; "
-            f"{sum(weight.numel() for weight in trained):,} of {weights:,} weights are trained",
+            f"{trained:,} of {weights:,} weights are trained",
         ]
         if settings.limit is not None:
             lines.append(f"data.limit: only {claims} claims are trained on")
@@ -321,29 +397,13 @@ class StepSums:
     rate: float = 0.0
     norm: float = 0.0
 
-
-@dataclass(frozen=True)
-class CollatedBatch:
-    """Batch as its step takes it, on the CPU.
-
-    `distinct` are its texts, each once; `text_numbers` [texts] has the number of each of the
-    batch's claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk,
-    and `parts` each chunk's tensors.
-    """
-
-    batch: TrainBatch
-    distinct: Sequence[Tokens]
-    text_numbers: Tensor
-    chunks: Sequence[Sequence[int]]
-    parts: Sequence[TokenBatch | PackedBatch]
-
-    def pin_memory(self) -> CollatedBatch:
-        """Copy the tensors to memory that a GPU reads while it computes."""
-        return replace(
-            changed(self, Tensor.pin_memory),
-            batch=changed(self.batch, Tensor.pin_memory),
-            parts=[part.pin_memory() for part in self.parts],
-        )
+    def mean_terms(self) -> dict[str, Tensor]:
+        """Average the terms over the micro-batches."""
+        means: dict[str, Tensor] = {}
+        for name in self.terms[0]:
+            measured = [terms[name] for terms in self.terms]
+            means[name] = torch.stack(measured).mean()
+        return means
 
 
 class RetrieverModule(TrainingModule):
@@ -362,32 +422,13 @@ class RetrieverModule(TrainingModule):
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__(encoder.model, config, optimizer_steps, stop)
-        self.encoder, self.pairs, self.loss_list = encoder, pairs, losses
+        self.encoder, self.pairs, self.active_losses = encoder, pairs, losses.active
         # Sources that a claim of the last batch was compared with.
         self.candidates = 0
 
     def collate(self, plan: BatchPlan) -> CollatedBatch:
-        """Divide a planned batch's texts into chunks, and make their tensors.
-
-        It is done before the step, in another thread. Each distinct text is encoded once; the
-        gradients of its copies add up.
-        """
-        batch, encoder = self.pairs.batch(plan), self.encoder
-        texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
-        number: dict[Tokens, int] = {}
-        row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
-        distinct = list(number)
-        size, budget = self.config.chunk_size, self.config.chunk_tokens
-        assert budget != "auto", "settled by memory_plan"
-        lengths = [len(text.ids) for text in distinct]
-        if budget is not None:
-            chunks = token_chunks(lengths, budget, packed=encoder.packs)
-        elif size is not None:
-            chunks = length_chunks(lengths, size)
-        else:
-            chunks = list(encoder.length_batches(distinct))
-        parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-        collated = CollatedBatch(batch, distinct, row_of, chunks, parts)
+        """Make a planned batch's tensors; it is done before the step, in another thread."""
+        collated = collate(self.pairs.batch(plan), self.encoder, self.config)
         if self.device.type != "cuda":
             return collated
         # A thread begins with the first GPU as its own.
@@ -415,33 +456,24 @@ class RetrieverModule(TrainingModule):
 
     def forward_pass(self, collated: CollatedBatch) -> Tensor:
         """Compute the loss of one batch, and note its terms."""
-        chunks, terms, device = collated.chunks, dict[str, Tensor](), self.device
-        part_of = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
-
-        def batch_loss(vectors: Tensor) -> Tensor:
-            batch = changed(collated.batch, lambda tensor: tensor.to(device, non_blocking=True))
-            rows = collated.text_numbers.to(device, non_blocking=True)
-            sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
-            # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
-            with torch.autocast(device.type, enabled=False):
-                claims, sources, views, texts = vectors[rows].split(sizes)
-                if batch.fixed_sources is not None:
-                    sources = batch.fixed_sources
-                else:
-                    sources = gather_vectors(sources, batch.counts, batch.plan.rank)
-                self.candidates = len(sources)
-                temperature = self.config.temperature
-                inputs = LossInputs(claims, sources, views, texts, batch, temperature)
-                loss, losses = combined(self.loss_list, inputs)
-            terms.update(losses, loss=loss.detach())
-            return loss
+        chunks, device = collated.chunks, self.device
+        parts = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
+        terms: dict[str, Tensor] = {}
 
         def encode(rows: Sequence[int]) -> Tensor:
-            part = part_of.get(tuple(rows))
+            part = parts.get(tuple(rows))
             if part is None:
                 # A chunk without texts keeps step with other processes: its vectors are dropped.
                 part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
             return self.encoder.vectors(part.to(device, non_blocking=True))[: len(rows)]
+
+        def batch_loss(vectors: Tensor) -> Tensor:
+            # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
+            with torch.autocast(device.type, enabled=False):
+                inputs = self._loss_inputs(collated, vectors)
+                loss, losses = combined(self.active_losses, inputs)
+            terms.update(losses, loss=loss.detach())
+            return loss
 
         missing = 0
         if self.sharded:
@@ -453,3 +485,49 @@ class RetrieverModule(TrainingModule):
         loss = self.run_chunks([*[[]] * missing, *chunks], encode, batch_loss, one_chunk=one_chunk)
         self.window.terms.append(terms)
         return loss
+
+    def _loss_inputs(self, collated: CollatedBatch, vectors: Tensor) -> LossInputs:
+        """Deal the vectors of the distinct texts to the losses, with all processes' sources."""
+        device = self.device
+        batch = changed(collated.batch, lambda tensor: tensor.to(device, non_blocking=True))
+        rows = collated.text_numbers.to(device, non_blocking=True)
+        sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
+        claims, sources, views, texts = vectors[rows].split(sizes)
+        if batch.fixed_sources is not None:
+            sources = batch.fixed_sources
+        else:
+            sources = gather_vectors(sources, batch.counts, batch.plan.rank)
+        self.candidates = len(sources)
+        return LossInputs(claims, sources, views, texts, batch, self.config.temperature)
+
+
+def gather_vectors(own: Tensor, counts: Sequence[int], rank: int) -> Tensor:
+    """Gather vectors [sum of counts, d] of all processes by rank; `own` is [counts[rank], d].
+
+    The gradient of a vector is summed over the losses of all processes; once the gradients of
+    the weights are averaged, as DDP does, they are those of the mean loss. Every process must
+    call it, forward and backward, in the same order.
+    """
+    if len(counts) == 1:
+        return own
+    return _Gather.apply(own, tuple(counts), rank)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather rows; the backward pass sums a row's gradient over all processes."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, counts: tuple[int, ...], rank: int) -> Tensor:
+        ctx.counts, ctx.rank = counts, rank
+        # Collectives need equal shapes: pad to the longest, then cut.
+        padded = own.new_zeros(max(counts), own.shape[1])
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in counts]
+        torch.distributed.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        total = gradients[0].contiguous().clone()
+        torch.distributed.all_reduce(total)
+        return total.split(ctx.counts)[ctx.rank], None, None

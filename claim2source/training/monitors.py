@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from pytorch_lightning.callbacks import EarlyStopping
 
 from claim2source.core.errors import ConfigError, did_you_mean
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC
 from claim2source.evaluation.evaluate import METRICS
 from claim2source.metrics.metrics import judged_claims, language_masks
+from claim2source.training.config import TrainingRecipe
+from claim2source.training.lightning_parts import ARGUMENTS, CLASS, listed
+from claim2source.training.splits import TrainingData
+from claim2source.training.trainer import TrainerSettings
 
 MONITORS = "trainer.callbacks"
 # What is logged after every optimizer step of any training; a recipe's `measures` come beside it.
@@ -28,7 +31,7 @@ STEP_VALUES = (
     "padded_tokens_per_second",
     "peak_memory_mib",
 )
-_VAL = "val/"
+_VAL, _STOPPING = "val/", "EarlyStopping"
 _LIGHTNING = ("pytorch_lightning", "lightning_fabric", "lightning")
 # How a callback logs values of its own.
 _LOGS = (".log(", ".log_dict(", "callback_metrics[", "logged_metrics[")
@@ -53,48 +56,108 @@ def logged_scores(val: Dataset, parts: Sequence[str] = ()) -> list[str]:
     return [*names, *map(part_score_name, parts)]
 
 
-def check_monitors(callbacks: Iterable[object], logged: Sequence[str]) -> None:
+def logged_names(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
+    """List all that callbacks can monitor: values of a step, and scores on val after an epoch."""
+    return [*STEP_VALUES, *recipe.measures, *logged_scores(data.val, data.val_parts)]
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """Name what a callback of a class monitors; `mode` is that of an EarlyStopping."""
+
+    callback: str
+    name: str
+    mode: str | None = None
+    at_epoch_end: bool = True
+
+
+def named_monitors(settings: TrainerSettings) -> list[Monitor] | None:
+    """List the monitors of callbacks that are Lightning's own, without making any.
+
+    None if there are others: what they monitor and log is known once they are made.
+    """
+    monitors: list[Monitor] = []
+    for part in listed(settings.get("callbacks")):
+        path = part.get(CLASS) if isinstance(part, dict) else None
+        values = part.get(ARGUMENTS) or {} if isinstance(part, dict) else None
+        if not isinstance(path, str) or not isinstance(values, dict):
+            return None
+        if "." in path and path.split(".")[0] not in _LIGHTNING:
+            return None
+        name = values.get("monitor")
+        if path.split(".")[-1] == _STOPPING and isinstance(name, str):
+            at_epoch_end = values.get("check_on_train_epoch_end") is not False
+            monitors.append(Monitor(_STOPPING, name, values.get("mode", "min"), at_epoch_end))
+    return monitors
+
+
+def check_callbacks(callbacks: Sequence[object], logged: Sequence[str]) -> None:
+    """Raise `ConfigError` for a monitor of callbacks that are made, as `check_monitors`.
+
+    A name that is not known passes if a callback of the user's own may log it.
+    """
+    from pytorch_lightning.callbacks import EarlyStopping
+
+    monitors: list[Monitor] = []
+    for callback in callbacks:
+        name = getattr(callback, "monitor", None)
+        if not isinstance(name, str):
+            continue
+        monitor = Monitor(type(callback).__name__, name)
+        if isinstance(callback, EarlyStopping):
+            at_epoch_end = callback._check_on_train_epoch_end is not False
+            monitor = Monitor(monitor.callback, name, callback.mode, at_epoch_end)
+        monitors.append(monitor)
+    has_own_names = any(_logs_values(callback) for callback in callbacks)
+    check_monitors(monitors, logged, has_own_names=has_own_names)
+
+
+def check_monitors(
+    monitors: Iterable[Monitor], logged: Sequence[str], *, has_own_names: bool = False
+) -> None:
     """Raise `ConfigError` for a monitor that is not logged, or that would stop a run that improves.
 
-    A name that is not known passes where a callback of the user's own may log it.
+    With `has_own_names` others than the `logged` names may be logged too.
     """
-    found = list(callbacks)
-    own_names = any(_logs_values(callback) for callback in found)
-    for callback in found:
-        monitor = getattr(callback, "monitor", None)
-        if not isinstance(monitor, str):
-            continue
-        if monitor not in logged and not own_names:
-            raise monitor_error(callback, monitor, logged)
-        if isinstance(callback, EarlyStopping):
-            _check_early_stopping(callback, monitor)
+    for monitor in monitors:
+        if monitor.name not in logged and not has_own_names:
+            raise monitor_error(monitor, logged)
+        if monitor.mode is not None:
+            _check_early_stopping(monitor)
 
 
-def monitor_error(callback: object, monitor: str, logged: Sequence[str]) -> ConfigError:
+def monitor_error(monitor: Monitor, logged: Sequence[str]) -> ConfigError:
     """Make the error of a monitor that is never logged; it lists what is."""
-    languages = [name.split("/")[1] for name in logged if name.endswith(f"/{METRICS[0]}")]
-    others = [name for name in logged if not name.endswith(METRICS) or name.count("/") != 2]
+    languages: list[str] = []
+    others: list[str] = []
+    for name in logged:
+        if name.endswith(f"/{METRICS[0]}"):
+            languages.append(name.split("/")[1])
+        if not name.endswith(METRICS) or name.count("/") != 2:
+            others.append(name)
     if languages:
         others.append(f"{_VAL}[{' '.join(languages)}]/[{' '.join(METRICS)}]")
-    advice = did_you_mean(monitor, logged)
+    advice = did_you_mean(monitor.name, logged)
     allowed = f"what is logged; {advice}there are: {', '.join(others)}"
-    return ConfigError(MONITORS, f"{type(callback).__name__} with monitor {monitor}", allowed)
+    return ConfigError(MONITORS, f"{monitor.callback} with monitor {monitor.name}", allowed)
 
 
-def _check_early_stopping(callback: EarlyStopping, monitor: str) -> None:
-    name = f"EarlyStopping with mode {callback.mode}"
-    if monitor.startswith(_VAL) and callback.mode == "min":
+def _check_early_stopping(monitor: Monitor) -> None:
+    value = f"{_STOPPING} with mode {monitor.mode}"
+    name, is_loss = monitor.name, monitor.name == LOSS or monitor.name.startswith(f"{LOSS}/")
+    if name.startswith(_VAL) and monitor.mode == "min":
         allowed = (
-            f"mode: max, since a higher {monitor} is better; by min, Lightning's default, the run "
+            f"mode: max, since a higher {name} is better; by min, Lightning's default, the run "
             "would end while it improves"
         )
-        raise ConfigError(MONITORS, name, allowed)
-    if (monitor == LOSS or monitor.startswith(f"{LOSS}/")) and callback.mode == "max":
-        allowed = f"mode: min, since a lower {monitor} is better; the run would end as it improves"
-        raise ConfigError(MONITORS, name, allowed)
-    if callback._check_on_train_epoch_end is False:
+        raise ConfigError(MONITORS, value, allowed)
+    if is_loss and monitor.mode == "max":
+        allowed = f"mode: min, since a lower {name} is better; the run would end as it improves"
+        raise ConfigError(MONITORS, value, allowed)
+    if not monitor.at_epoch_end:
         allowed = "true, or leave it out: val is not run in batches, so nothing would be checked"
-        raise ConfigError(MONITORS, "EarlyStopping with check_on_train_epoch_end false", allowed)
+        value = f"{_STOPPING} with check_on_train_epoch_end false"
+        raise ConfigError(MONITORS, value, allowed)
 
 
 def _logs_values(callback: object) -> bool:

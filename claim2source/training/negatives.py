@@ -25,12 +25,12 @@ from claim2source.mining.baseline import sampled_baseline
 from claim2source.mining.mine import Origin
 from claim2source.models import Encoder
 from claim2source.training.config import OptimisationConfig, RetrieverRecipe
-from claim2source.training.data import TrainingData
 from claim2source.training.distributed import barrier, encode_shares, gather_values
 from claim2source.training.losses import Distillation
 from claim2source.training.resume import MinedFile
 from claim2source.training.session import Session
-from claim2source.training.teacher import teachers_rows
+from claim2source.training.splits import TrainingData, users_negatives
+from claim2source.training.teacher_scores import teachers_rows
 
 # Origin of negatives of a file of pairs.
 GIVEN: Origin = "given"
@@ -66,35 +66,55 @@ def mine_first(
     A file of pairs that has negatives gives them: nothing is mined then. Returns the
     rows, and how they were mined in lines.
     """
-    run, world, train, file = session.run, session.world, data.train, session.run.config.mined
-    distillation, optimisation = recipe.losses.find(Distillation), recipe.optimisation
-    candidates = distillation is not None and distillation.candidates
+    run, is_first, train = session.run, session.world.is_first, data.train
     counts: MiningCounts | None = None
-    given = given_rows(data) if file is None and optimisation.negatives else []
-    if file is None and not candidates and optimisation.negatives and not given:
+    given: list[MinedRow] = []
+    if _needs_negatives(recipe, run.config.mined):
+        given = given_rows(data)
+    if _needs_negatives(recipe, run.config.mined) and not given:
         counts = mine_pairs(session, recipe, train, encoder)
-    elif world.is_first and not run.mined.is_file():
-        rows: Iterable[MinedRow]
-        if file is not None:
-            rows = read_mined(file, train)
-        elif candidates:
-            assert data.teacher is not None
-            rows = teachers_rows(data.teacher, train, recipe.mining)
-        elif given:
-            rows = given
-        else:
-            rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
+    elif is_first and not run.mined.is_file():
+        rows = given or _rows_at_hand(session, recipe, data)
         write_mined(rows, run.mined)
-    lines = [] if counts is None else counts.sentences()
-    if given and not candidates:
+    lines: list[str] = []
+    baseline = None
+    if counts is not None:
+        lines, baseline = counts.sentences(), counts.baseline
+    if given:
         lines.append(f"{sum(bool(row.negatives) for row in given)} pairs have given negatives")
-    if world.is_first:
-        baseline = None if counts is None else counts.baseline
+    if is_first:
         if baseline is None:
             seed, store = recipe.mining.seed, session.store
             baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
-        lines += baseline.temperature_sentences(optimisation.temperature)
+        lines += baseline.temperature_sentences(recipe.optimisation.temperature)
     return mined_rows(session, train), lines
+
+
+def _takes_candidates(recipe: RetrieverRecipe) -> bool:
+    """Whether negatives are the candidates of a teacher's run."""
+    distillation = recipe.losses.find(Distillation)
+    return distillation is not None and distillation.candidates
+
+
+def _needs_negatives(recipe: RetrieverRecipe, file: Path | None) -> bool:
+    """Whether negatives are needed, and neither a file nor a teacher has them."""
+    return file is None and not _takes_candidates(recipe) and recipe.optimisation.negatives > 0
+
+
+def _rows_at_hand(
+    session: Session, recipe: RetrieverRecipe, data: TrainingData
+) -> Sequence[MinedRow]:
+    """List the rows of the user's file, of the teacher's candidates, or without negatives."""
+    if session.run.config.mined is not None:
+        return users_negatives(data, session.run)
+    if _takes_candidates(recipe):
+        assert data.teacher is not None
+        return teachers_rows(data.teacher, data.train, recipe.mining)
+    rows: list[MinedRow] = []
+    for claim in data.train.claims:
+        for gold in claim.golds:
+            rows.append(MinedRow(claim.id, gold, ()))
+    return rows
 
 
 def given_rows(data: TrainingData) -> list[MinedRow]:
@@ -146,8 +166,10 @@ def mine_pairs(
         # Batches are planned by row number, and a file named by the user need not hold every pair;
         # one that was not mined keeps its row.
         by_pair = {(row.claim, row.positive): row for row in rows}
-        pairs = read_mined(before, train)
-        rows = [_with_given(row, by_pair.get((row.claim, row.positive), row)) for row in pairs]
+        rows = []
+        for row in read_mined(before, train):
+            mined = by_pair.get((row.claim, row.positive), row)
+            rows.append(_with_given(row, mined))
     write_mined(rows, session.run.mined)
     return miner.counts
 
@@ -164,8 +186,10 @@ def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> Text
     titles = {source.id: source.title or source.id for source in train.sources}
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     table = []
-    for row in (rows[i] for i in order[:SHOWN_PAIRS]):
+    for number in order[:SHOWN_PAIRS]:
+        row = rows[number]
         claim = claims[row.claim]
         pair = [claim.lang, claim.text, titles[row.positive]]
-        table += [[*pair, titles[n.source], n.score, n.origin] for n in row.negatives]
+        for negative in row.negatives:
+            table.append([*pair, titles[negative.source], negative.score, negative.origin])
     return TextTable(["language", "claim", "gold", "negative", "score", "origin"], table)

@@ -9,8 +9,9 @@ import pytorch_lightning as pl
 from claim2source.core.errors import ConfigError
 from claim2source.training.batches import BatchSampler
 from claim2source.training.config import BatchesConfig, RetrieverRecipe, TrainingRecipe
-from claim2source.training.data import TrainingData, TrainingPairs
+from claim2source.training.data import TrainingPairs
 from claim2source.training.session import Session
+from claim2source.training.splits import TrainingData
 
 if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs

@@ -43,9 +43,9 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.stages import apply_stage
 from claim2source.training.config import RetrieverRecipe, TrainingRecipe
-from claim2source.training.data import TrainingData
 from claim2source.training.reranker_config import RerankerRecipe
 from claim2source.training.session import Session
+from claim2source.training.splits import TrainingData
 
 # Bootstrap draws, and permutations of a re-ranker's report.
 _REPEATS = 10_000

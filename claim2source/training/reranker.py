@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytorch_lightning as pl
 
-from claim2source.core.errors import UserError
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
-from claim2source.mining import MinedRow, read_mined, write_mined
-from claim2source.models import checkpoint_folder
-from claim2source.systems.seen import claims_models_saw, require_held_out
-from claim2source.training.data import TrainingData
-from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
+from claim2source.mining import MinedRow, write_mined
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.seen import claims_models_saw
+from claim2source.systems.system import RunSettings, System, SystemRunner
+from claim2source.training.early import RerankerInputs, check_reranker_early
+from claim2source.training.fit import fit, free_device, lightning_trainer
 from claim2source.training.negatives import log_negatives, mined_rows, restore_mined
+from claim2source.training.on_val import provenance
 from claim2source.training.plan import plan_batches
 from claim2source.training.report import report_pipeline
-from claim2source.training.reranker_config import FirstStageConfig, RerankerConfig, RerankerRecipe
+from claim2source.training.reranker_config import RerankerConfig, RerankerRecipe
 from claim2source.training.reranker_data import (
     RerankerPairs,
-    first_rankings,
-    load_data,
     rankings_hash,
 )
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import PipelineOnVal, RerankerModule, pipeline_scores
 from claim2source.training.session import Session, open_session
+from claim2source.training.splits import TrainingData, require_new_val, users_negatives
 
 # As deep as the report's recall of the first stage.
 REPORTED_DEPTH = 100
@@ -51,16 +50,19 @@ class RerankerSetup:
     trainer: pl.Trainer
 
 
-def finetune_reranker(config: RerankerConfig) -> Report | None:
+def finetune_reranker(
+    config: RerankerConfig, inputs: RerankerInputs | None = None
+) -> Report | None:
     """Fine-tune as the config says; return the report (None on later ranks).
 
+    `inputs` are what `check_reranker_early` found, if it was called before torch was imported.
     Raises `UserError` for anything the user can correct.
     """
-    config.require_mined()
+    inputs = inputs or check_reranker_early(config)
     recipe = config.recipe(RerankerRecipe)
-    with open_session(config) as session:
+    with open_session(inputs) as session:
         with session.on_all_ranks():
-            setup = set_up(recipe, config.first, config.choose_by, session)
+            setup = set_up(recipe, inputs, config, session)
         session.begin()
         if not session.run.is_finished:
             train(setup, session, mine(setup, session))
@@ -71,37 +73,48 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
 
 def set_up(
-    recipe: RerankerRecipe, first: FirstStageConfig, choose_by: str, session: Session
+    recipe: RerankerRecipe, inputs: RerankerInputs, config: RerankerConfig, session: Session
 ) -> RerankerSetup:
-    """Load the data, the model and the saved state, rank with the first stage, and check all."""
-    data, system = load_data(recipe, first, session.run)
+    """Load the model and the saved state, and rank with the first stage."""
+    data, system, depth = inputs.data, inputs.first, config.first.depth
     texts = recipe.rendering.claim_texts(data.train.claims)
-    reranker = load_to_train(recipe, texts, first.depth, session.device)
-    if not checkpoint_folder(recipe.model.name).exists():
-        # A model of the hub says what it was trained on once it is here.
-        require_held_out("model.name", [recipe.model.name], data.val, data.settings)
+    reranker = load_to_train(recipe, texts, depth, session.device)
+    # A model of the hub says what it was trained on once it is here.
+    require_new_val(recipe.models, data, downloaded=True)
     session.read_state()
     trained_on = claims_models_saw([recipe.model.name], data.settings.dataset)
     manifest = replace(reranker.manifest(provenance(recipe, data, session)), trained_on=trained_on)
-    evaluation = PipelineOnVal(session, manifest, data, reranker, choose_by)
+    evaluation = PipelineOnVal(session, manifest, data, reranker, config.choose_by)
     trainer = lightning_trainer(recipe, evaluation, reranker.model.device)
-    if session.state is None and not session.run.is_finished:
-        assert session.run.config.mined is not None
-        rows = read_mined(session.run.config.mined, data.train)
-        training_pairs(recipe, data, rows, session.run.config.mined)
     rankings = None
     if session.world.is_first:
-        rankings = first_rankings(system, data, session, max(first.depth, REPORTED_DEPTH))
+        rankings = first_rankings(system, data, session, max(depth, REPORTED_DEPTH))
         session.run.require_inputs(
             {
                 "training data": data.train.fingerprint,
                 "val data": data.val.fingerprint,
                 "base model": reranker.base.sha256,
-                "first stage": rankings_hash(rankings, first.depth),
+                "first stage": rankings_hash(rankings, depth),
                 "teacher's run": None if data.teacher is None else data.teacher.sha256,
             }
         )
     return RerankerSetup(data, reranker, system.name, rankings, evaluation, trainer)
+
+
+def first_rankings(
+    system: System, data: TrainingData, session: Session, depth: int
+) -> tuple[Result, Result]:
+    """Rank the claims of val and of the report split, on which nothing is chosen."""
+    settings = RunSettings(
+        data.settings.dataset,
+        ChoosingOn(lenient=data.settings.lenient),
+        store=session.store,
+        device=session.device,
+        depth=depth,
+    )
+    runner = SystemRunner(data.report, settings)
+    on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
+    return on_val.result, reported.result
 
 
 def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
@@ -116,27 +129,15 @@ def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
-        assert run.config.mined is not None
-        write_mined(read_mined(run.config.mined, data.train), run.mined)
+        write_mined(users_negatives(data, run), run.mined)
     return mined_rows(session, data.train)
-
-
-def training_pairs(
-    recipe: RerankerRecipe, data: TrainingData, rows: Sequence[MinedRow], file: Path
-) -> RerankerPairs:
-    """Make the pairs of mined rows. Raises `UserError` if none has a negative to learn from."""
-    scores = None if data.teacher is None else data.teacher.scores
-    pairs = RerankerPairs(data.train, rows, recipe, scores)
-    if not pairs.rows:
-        raise UserError(f"{file}: no pair has a negative to learn from")
-    return pairs
 
 
 def train(setup: RerankerSetup, session: Session, rows: Sequence[MinedRow]) -> None:
     """Train on groups of these rows, from where a run was stopped."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
     recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
-    pairs = training_pairs(recipe, data, rows, session.run.mined)
+    pairs = RerankerPairs.of_training(data, rows, recipe)
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(seed, verbose=False)
     reranker.adapt()

@@ -151,6 +151,11 @@ class RerankerRecipe(TrainingRecipe):
         return "auto or ddp for a re-ranker"
 
     @property
+    def models(self) -> dict[str, str]:
+        """Return the name of the base by its key."""
+        return {"model.name": self.model.name}
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """Name the share of groups whose scores are alike."""
         return (ALIKE,)

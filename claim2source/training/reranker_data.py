@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError
@@ -14,17 +13,14 @@ from claim2source.data.grouping import connected_groups
 from claim2source.mining import MinedRow
 from claim2source.search.bm25 import BM25
 from claim2source.stages.pairs import Pair
-from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.read import read_systems
 from claim2source.systems.retrieval import Retrieval
-from claim2source.systems.seen import require_held_out
-from claim2source.systems.system import RunSettings, System, SystemRunner
+from claim2source.systems.system import System
 from claim2source.text.views import untranslated_sentences
-from claim2source.training.data import TrainingData, in_turn, load_splits
+from claim2source.training.batches import in_turn
 from claim2source.training.reranker_config import FirstStageConfig, RerankerRecipe
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.session import Session
-from claim2source.training.teacher import TeacherScores, read_teacher
+from claim2source.training.splits import TrainingData
+from claim2source.training.teacher_scores import TeacherScores
 
 
 def first_system(settings: FirstStageConfig) -> System:
@@ -44,43 +40,13 @@ def first_system(settings: FirstStageConfig) -> System:
     return system
 
 
-def load_data(
-    recipe: RerankerRecipe, first: FirstStageConfig, run: RunFolder
-) -> tuple[TrainingData, System]:
-    """Load the splits with the teacher's scores, and the first stage.
-
-    The claims of val are new to all models. Raises `UserError` for what cannot be trained so.
-    """
-    data, system = load_splits(run), first_system(first)
-    if (scores := recipe.loss.scores) is not None:
-        data = replace(data, teacher=read_teacher(scores, data.train, key="loss.scores"))
-    require_held_out("model.name", [recipe.model.name], data.val, data.settings)
-    key = "first.system" if first.checkpoint is None else "first.checkpoint"
-    models = [*(model.name for model in system.dense_models), *system.models()]
-    require_held_out(key, models, data.val, data.settings)
-    return data, system
-
-
-def first_rankings(
-    system: System, data: TrainingData, session: Session, depth: int
-) -> tuple[Result, Result]:
-    """Rank the claims of val and of the report split, on which nothing is chosen."""
-    settings = RunSettings(
-        data.settings.dataset,
-        ChoosingOn(lenient=data.settings.lenient),
-        store=session.store,
-        device=session.device,
-        depth=depth,
-    )
-    runner = SystemRunner(data.report, settings)
-    on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
-    return on_val.result, reported.result
-
-
 def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
     """Hash the first sources of every claim, that are re-ranked."""
-    runs = [result.run for result in rankings]
-    return content_hash([{c: run.sources(c, depth) for c in run.claim_ids} for run in runs])
+    candidates: list[dict[str, Sequence[str]]] = []
+    for result in rankings:
+        run = result.run
+        candidates.append({claim: run.sources(claim, depth) for claim in run.claim_ids})
+    return content_hash(candidates)
 
 
 class RerankerPairs:
@@ -106,16 +72,30 @@ class RerankerPairs:
         self.languages = [claim.lang for claim in row_claims]
         self._claims = recipe.rendering.claim_texts(row_claims)
         self._untranslated = untranslated_sentences(train.claims, recipe.rendering.claims)
-        source_ids = {n.source for row in self.rows for n in row.negatives}
-        source_ids |= {row.positive for row in self.rows}
+        source_ids: set[str] = set()
+        for row in self.rows:
+            source_ids.add(row.positive)
+            for negative in row.negatives:
+                source_ids.add(negative.source)
         sources = [source for source in train.sources if source.id in source_ids]
         texts = recipe.rendering.source_texts(sources)
-        self._sources = {s.id: text for s, text in zip(sources, texts, strict=True)}
+        self._sources: dict[str, str] = {}
+        for source, text in zip(sources, texts, strict=True):
+            self._sources[source.id] = text
+
+    @classmethod
+    def of_training(
+        cls, data: TrainingData, rows: Sequence[MinedRow], recipe: RerankerRecipe
+    ) -> RerankerPairs:
+        """Make the pairs of mined rows, with the teacher's scores if there are any."""
+        return cls(data.train, rows, recipe, None if data.teacher is None else data.teacher.scores)
 
     def sentences(self) -> list[str]:
         """List translations that are missing, and count the pairs that are left out."""
-        left_out = f"{self.untaught} pairs are left out: they have nothing to compare"
-        return [*self._untranslated, *([left_out] if self.untaught else [])]
+        lines = list(self._untranslated)
+        if self.untaught:
+            lines.append(f"{self.untaught} pairs are left out: they have nothing to compare")
+        return lines
 
     def groups(self) -> list[int]:
         """Number the pairs' groups of connected golds: such pairs are kept apart."""
@@ -123,12 +103,15 @@ class RerankerPairs:
 
     def group(self, row: MinedRow, epoch: int) -> list[str]:
         """List the ids of a pair's sources in an epoch, its gold first."""
-        scored = None if self.teacher is None else self.teacher.get(row.claim, {})
-        negatives = [n for n in row.negatives if scored is None or n.source in scored]
-        gold = [row.positive] if scored is None or row.positive in scored else []
+        group, gold = list(row.negatives), [row.positive]
+        if self.teacher is not None:
+            scored = self.teacher.get(row.claim, {})
+            group = [negative for negative in group if negative.source in scored]
+            gold = [source for source in gold if source in scored]
         # Without the gold, one more is there to compare with.
         count = self.negatives + 1 - len(gold)
-        group = in_turn(negatives, count, epoch) if len(negatives) > count else negatives
+        if len(group) > count:
+            group = in_turn(group, count, epoch)
         group.sort(key=lambda negative: negative.origin == "random")
         return [*gold, *(negative.source for negative in group)]
 

@@ -21,15 +21,15 @@ from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import scored_epoch
-from claim2source.training.data import TrainingData
+from claim2source.training.data import length_chunks
 from claim2source.training.distributed import gather_values
-from claim2source.training.fit import EvaluateOnVal
-from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
+from claim2source.training.on_val import EvaluateOnVal
 from claim2source.training.reranker_config import ALIKE, Loss
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
+from claim2source.training.splits import TrainingData
 
 _TOP = 5  # places that LambdaLoss looks at
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
@@ -104,9 +104,10 @@ class GroupLoss:
         if kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
-            single = [
-                self.loss([[""], *([row] for row in part)], teacher[None, part]) for part in rows
-            ]
+            single: list[Tensor] = []
+            for part in rows:
+                columns = [[""], *([row] for row in part)]
+                single.append(self.loss(columns, teacher[None, part]))
             return torch.stack(single).mean()
         targets = [part.float() for part in golds.split(list(sizes))]
         if kind == "listwise":
@@ -119,6 +120,15 @@ def are_alike(scores: Tensor) -> bool:
     """Whether a claim's scores are so near each other that they rank nothing."""
     spread = float(scores.max() - scores.min())
     return spread <= _NEAR * float(scores.abs().mean()) + _ROUNDING
+
+
+def share_alike(logits: Tensor, sizes: Sequence[int]) -> float:
+    """Compute the share of groups of these sizes whose scores, of logits, are alike."""
+    scores = logits[:, 0]
+    if logits.shape[1] == 2:
+        scores = logits[:, 1] - logits[:, 0]
+    groups = scores.split(list(sizes))
+    return sum(map(are_alike, groups)) / len(groups)
 
 
 @dataclass(frozen=True)
@@ -161,15 +171,20 @@ class RerankerModule(TrainingModule):
 
     def collate(self, plan: BatchPlan) -> CollatedGroups:
         texts: list[Pair] = []
-        sizes, golds, taught = [], [], []
-        for number in (row % len(self.pairs.rows) for row in plan.rows):
+        sizes: list[int] = []
+        golds: list[bool] = []
+        taught: list[float] = []
+        teacher_scores = self.pairs.teacher
+        for row in plan.rows:
+            number = row % len(self.pairs.rows)
             mined = self.pairs.rows[number]
             ids = self.pairs.group(mined, plan.epoch)
             texts += self.pairs.pairs(number, ids)
             sizes.append(len(ids))
-            golds += [source == mined.positive for source in ids]
-            if self.pairs.teacher is not None:
-                taught += [self.pairs.teacher[mined.claim][source] for source in ids]
+            for source in ids:
+                golds.append(source == mined.positive)
+                if teacher_scores is not None:
+                    taught.append(teacher_scores[mined.claim][source])
         # Pairs of like length share a chunk; the longest come last, and are read only once.
         lengths = [len(claim + source) for claim, source in texts]
         chunks = length_chunks(lengths, self.chunk_size or len(lengths))
@@ -195,11 +210,9 @@ class RerankerModule(TrainingModule):
                 golds = groups.golds.to(logits.device)
                 teacher = None if groups.teacher is None else groups.teacher.to(logits.device)
                 loss = self.loss_of_groups(logits.float(), groups.sizes, golds, teacher)
-            values = logits.detach().float()
-            scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
-            uniform = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
-            share = torch.tensor(sum(uniform) / len(uniform), device=loss.device)
-            terms.update({"loss": loss.detach(), ALIKE: share})
+            share = share_alike(logits.detach().float(), groups.sizes)
+            terms["loss"] = loss.detach()
+            terms[ALIKE] = torch.tensor(share, device=loss.device)
             return loss
 
         with without_copies(self.model):

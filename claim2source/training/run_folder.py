@@ -113,11 +113,7 @@ class RunFolder:
         folder = _resolved(path)
         require_writable(folder, "folder")
         if not exists and not is_unbegun(path):
-            if config.resume:
-                raise UserError(f"{path}: no run to resume here")
-            files = path.iterdir() if path.exists() else ()
-            if any(not is_leftover(file) and file.name != LOCK_FILE for file in files):
-                raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
+            _require_free(path, config)
             return run
         if exists and not (config.resume or config.overwrite):
             raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
@@ -296,13 +292,24 @@ def _resolved(path: Path) -> Path:
         raise InputError(path, reason="cannot be used: its links lead nowhere") from None
 
 
+def _require_free(path: Path, config: RunConfig) -> None:
+    """Raise `UserError` for a run to resume that is not there, and for files that are not ours."""
+    if config.resume:
+        raise UserError(f"{path}: no run to resume here")
+    for file in path.iterdir() if path.exists() else ():
+        if not is_leftover(file) and file.name != LOCK_FILE:
+            raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
+
+
 def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
     for key, value in settings.items():
-        values = value if isinstance(value, list) else [value]
-        names = [name for name in values if isinstance(name, str) and os.path.exists(name)]
-        inside = [name for name in names if Path(name).resolve().is_relative_to(folder)]
-        if inside and key not in ("out", "store"):
-            raise ConfigError(key, inside[0], "a place outside the run that is replaced")
+        if key in ("out", "store"):
+            continue
+        for name in value if isinstance(value, list) else [value]:
+            if not isinstance(name, str) or not os.path.exists(name):
+                continue
+            if Path(name).resolve().is_relative_to(folder):
+                raise ConfigError(key, name, "a place outside the run that is replaced")
 
 
 def _named_settings(config: RunConfig) -> dict[str, object]:

@@ -13,21 +13,16 @@ from typing import Any
 from pytorch_lightning.loggers import CSVLogger
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import Stopped, UserError, report_once
+from claim2source.core.errors import Stopped, UserError
 from claim2source.core.machine import use_cores
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.core.terminal import say
 from claim2source.data.store import Store
-from claim2source.data.wandb import Tracker, TrainingPage, as_wandb, wandb_mode
-from claim2source.training.config import RunConfig
-from claim2source.training.distributed import (
-    LaunchedSettings,
-    World,
-    joined_world,
-    launched_world,
-    synchronised,
-)
+from claim2source.data.wandb import Tracker, Tracking, TrainingPage, as_wandb
+from claim2source.training.distributed import joined_world, synchronised
+from claim2source.training.early import RerankerInputs, RetrieverInputs
+from claim2source.training.launcher import World
 from claim2source.training.monitors import part_score_name, score_name
 from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
 from claim2source.training.run_folder import RunFolder
@@ -51,9 +46,9 @@ class RunLog(CSVLogger):
         self.page = page
 
     @classmethod
-    def open(cls, run: RunFolder) -> RunLog:
+    def open(cls, run: RunFolder, mode: Tracking) -> RunLog:
         """Open the run's page, if W&B is on; the CSV file is made when first written to."""
-        config, mode = run.config.wandb, wandb_mode(run.config.wandb.mode)
+        config = run.config.wandb
         if mode == "off":
             return cls(run, None)
         page = TrainingPage.begin(run.path, config.project, config.name)
@@ -91,19 +86,22 @@ class Session:
     """Training's processes, folder, signals and store, before anything is loaded.
 
     `state` is what a stopped run is resumed from, once it is read; `device` is the config's.
+    With `has_own_callbacks` their monitors are checked once they are made.
     """
 
     world: World
     run: RunFolder
     stop: StopSignals
     store: Store
+    tracking: Tracking
     device: str | None = None
+    has_own_callbacks: bool = False
     state: TrainingState | None = None
 
     @cached_property
     def logs(self) -> RunLog:
         """Open the run's logs, in the first process and once its state is read."""
-        return RunLog.open(self.run)
+        return RunLog.open(self.run, self.tracking)
 
     def on_all_ranks(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
@@ -145,32 +143,41 @@ class Session:
 
 
 @contextmanager
-def open_session(config: RunConfig) -> Iterator[Session]:
-    """Join the launch's processes and find the run's folder; nothing is written.
+def open_session(inputs: RetrieverInputs | RerankerInputs) -> Iterator[Session]:
+    """Join the launch's processes, and free the run's folder at the end; nothing is written.
 
     A signal ends the body with `Stopped`, which says how the run goes on.
     """
-    with report_once():
-        steps = config.optimisation
-        world = launched_world(
-            settings=LaunchedSettings(config.device, steps.precision, steps.accumulation)
-        )
-    if not world.is_first:
-        # What a lenient loading leaves out, or a model cuts, is said once.
-        for part in ("data", "models"):
-            logging.getLogger(f"claim2source.{part}").setLevel(logging.ERROR)
-    with joined_world(world, config.device), StopSignals().installed() as stop:
-        with synchronised(world):
-            run = RunFolder.find(config, lock=world.is_first)
-            store = Store(config.store)
+    place = inputs.place
+    config, world, run = place.config, place.world, place.run
+    try:
+        with joined_world(world, config.device), StopSignals().installed() as stop:
             use_cores(world.local_size, config.threads)
-        try:
-            yield Session(world, run, stop, store, config.device)
-        except (Stopped, RuntimeError) as error:
-            # Where one process stops first, the others' exchange with it fails.
-            if stop.received is None and not isinstance(error, Stopped):
-                raise
-            signal = error.signal if isinstance(error, Stopped) else stop.received
-            raise Stopped(run.stopped_text if world.is_first else "", signal or SIGTERM) from None
-        finally:
-            run.release()
+            session = Session(
+                world,
+                run,
+                stop,
+                place.store,
+                place.tracking,
+                device=config.device,
+                has_own_callbacks=inputs.has_own_callbacks,
+            )
+            with _stopping(session):
+                yield session
+    finally:
+        run.release()
+
+
+@contextmanager
+def _stopping(session: Session) -> Iterator[None]:
+    """End the body with how the run goes on, if a signal stops it."""
+    stop = session.stop
+    try:
+        yield
+    except (Stopped, RuntimeError) as error:
+        # Where one process stops first, the others' exchange with it fails.
+        if stop.received is None and not isinstance(error, Stopped):
+            raise
+        signal = error.signal if isinstance(error, Stopped) else stop.received
+        text = session.run.stopped_text if session.world.is_first else ""
+        raise Stopped(text, signal or SIGTERM) from None

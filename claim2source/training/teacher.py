@@ -1,9 +1,8 @@
-"""Read a teacher's scores, candidates and vectors of the training texts."""
+"""Make a base's or a teacher's vectors of the training texts."""
 
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.files import content_hash, file_hash
+from claim2source.core.errors import ConfigError
+from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.data.store import Store
-from claim2source.data.trec import named_as, read_run
-from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, Identity, ModelConfig, Side, Tokens, Weights, resolve
 from claim2source.models.projection import (
     FILE,
@@ -31,130 +28,17 @@ from claim2source.models.query_only import source_model
 from claim2source.text import Rendering
 from claim2source.text.clean import split_sentences
 from claim2source.training.config import RetrieverRecipe
-from claim2source.training.distributed import World, first_before_others
+from claim2source.training.distributed import first_before_others
+from claim2source.training.launcher import World
 from claim2source.training.losses import Alignment
 
 if TYPE_CHECKING:
     from claim2source.models.manifest import SourceModel
 
-# Claim id -> source id -> the teacher's score.
-TeacherScores = Mapping[str, Mapping[str, float]]
 # Id of a claim or source -> its vector [dimensions].
 Vectors = Mapping[str, np.ndarray]
-_KEY = "losses.distillation.scores"
 # A shorter sentence is mostly a heading: "Methods."
 _FEWEST_WORDS = 4
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """Teacher's scores of training claims, divided by `spread` if that is set.
-
-    `sha256` is its run's.
-    """
-
-    scores: TeacherScores
-    spread: float | None
-    claims: int
-    sha256: str = ""
-
-    def sentences(self) -> list[str]:
-        """Describe how many training claims are scored, and the divisor of the scores."""
-        sentence = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
-        if self.spread is not None:
-            sentence += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
-        return [sentence]
-
-
-def read_teacher(
-    path: Path, train: Dataset, temperature: float | None = None, key: str = _KEY
-) -> Teacher:
-    """Read a teacher's scores of training claims, divided by their spread without a temperature.
-
-    The run, a file or every `.trec` of a folder, may be any system's; other claims of it are
-    ignored. Raises `InputError`, which names the `key`, if there is no file, or it has none of
-    the claims, names a source that the data set does not have, or scores a claim in two files.
-    """
-    files = _run_files(path, key)
-    scores = _scores_in(files, train)
-    if not scores:
-        raise InputError(path, field="claim", reason="scores no claim of the training split")
-    spread = None
-    if temperature is None:
-        spread = _mean_spread(scores)
-        scores = {
-            claim: {source: score / spread for source, score in row.items()}
-            for claim, row in scores.items()
-        }
-    hashes = [file_hash(file) for file in files]
-    sha256 = hashes[0] if path.is_file() else content_hash(hashes)
-    return Teacher(scores, spread, len(train.claims), sha256)
-
-
-def _run_files(path: Path, key: str) -> list[Path]:
-    """List the run that is named, or those of the folder. Raises `InputError` if there is none."""
-    if not path.is_dir():
-        if not path.is_file():
-            raise InputError(path, field=key, reason="no such file")
-        return [path]
-    files = sorted(path.glob("*.trec"))
-    if not files:
-        names = sorted(file.name for file in path.iterdir())[:3]
-        holds = f"holds {', '.join(names)} .." if names else "is empty"
-        reason = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
-        raise InputError(path, field=key, reason=reason)
-    if not files[0].is_file():
-        raise InputError(path, field=key, reason="no such file")
-    return files
-
-
-def _scores_in(files: Sequence[Path], train: Dataset) -> dict[str, Mapping[str, float]]:
-    """Read the scores of training claims: each claim from one file, sources of the data set."""
-    source_ids = {source.id for source in train.sources}
-    golds = {claim.id: claim.golds for claim in train.claims}
-    scores: dict[str, Mapping[str, float]] = {}
-    for file in files:
-        run = named_as(read_run(file), golds).run
-        for claim in golds:
-            scored = run.scored(claim)
-            if not scored:
-                continue
-            if claim in scores:
-                raise InputError(file, field="claim", reason=f"{claim} is in another file too")
-            for source in scored:
-                if source not in source_ids:
-                    raise InputError(
-                        file, field="source", reason=f"{source} is not in the data set"
-                    )
-            scores[claim] = scored
-    return scores
-
-
-def _mean_spread(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """Average the standard deviations of claims' scores; 1 if no claim's scores differ."""
-    rows = [list(scored.values()) for scored in scores.values() if len(scored) > 1]
-    if not rows:
-        return 1.0
-    return statistics.fmean(map(statistics.pstdev, rows)) or 1.0
-
-
-def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> list[MinedRow]:
-    """Pair claims with their golds and with the teacher's candidates, its highest first.
-
-    Of its ranks `first_rank` to `last_rank`, golds left out, the first `hard` that are in the
-    pool. A claim that it does not score gets none.
-    """
-    golds, rows = train.golds, []
-    for claim in train.claims:
-        scored = teacher.scores.get(claim.id, {}).items()
-        non_golds = [pair for pair in scored if pair[0] not in claim.golds]
-        negatives = [
-            Negative(source, score, "teacher")
-            for source, score in non_golds[config.first_rank - 1 : config.last_rank]
-            if config.pool == "all" or source in golds
-        ]
-        rows += [MinedRow(claim.id, gold, tuple(negatives[: config.hard])) for gold in claim.golds]
-    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +60,8 @@ class BaseVectors:
         def by_id(records: Sequence[Claim | Source], texts: Sequence[str], side: Side) -> Vectors:
             name = f"{side}s, base model" if progress else None
             vectors = encoder.encode(texts, side, store=store, progress=name)[0]
-            return dict(zip((record.id for record in records), vectors, strict=True))
+            ids = [record.id for record in records]
+            return dict(zip(ids, vectors, strict=True))
 
         return cls(
             by_id(train.claims, rendering.claim_texts(train.claims), "claim"),

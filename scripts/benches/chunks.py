@@ -64,8 +64,9 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
     import torch
 
     from claim2source.models import ModelConfig, Tokens, resolve
-    from claim2source.training.gradcache import GradCache, length_chunks
+    from claim2source.training.data import length_chunks
     from claim2source.training.losses import info_nce
+    from claim2source.training.module import GradCache
 
     encoder = resolve(ModelConfig(common.MINILM, pooling="mean", max_length=TOKENS)).encoder
     encoder.model.train().requires_grad_(True)

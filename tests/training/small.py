@@ -26,10 +26,10 @@ from claim2source.training.config import (
     OptimisationConfig,
     RetrieverRecipe,
 )
-from claim2source.training.data import TrainingData, load_data
 from claim2source.training.loss_list import Losses
 from claim2source.training.resume import OURS, TrainingState
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.splits import TrainingData, load_data
 from tests.models.layout import declare
 
 Gradients = Mapping[str, torch.Tensor]

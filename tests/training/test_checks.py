@@ -14,12 +14,12 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.mining.baseline import RandomBaseline, first_loss_sentences
-from claim2source.training.data import unused_data
 from claim2source.training.early import check_early
 from claim2source.training.finetune import finetune
 from claim2source.training.loss_list import Losses
 from claim2source.training.losses import InfoNCE, KeepBase
 from claim2source.training.reranker import finetune_reranker
+from claim2source.training.splits import unused_data
 from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import data_of, small_config
 
@@ -97,6 +97,8 @@ CANDIDATES = SCORES | {"losses__distillation__candidates": True}
         (CANDIDATES | {"optimisation__negatives": 3}, r"at most mining\.hard"),
         (CANDIDATES | {"losses__distillation__weight": 0}, "candidates"),
         ({"losses__distillation__weight": 1}, r"losses\.distillation\.scores"),
+        ({"tuning": "lora", "optimisation__train_layers": 1}, r"optimisation\.train_layers: 1 "),
+        ({"tuning": "qlora", "optimisation__train_layers": 1}, r"optimisation\.train_layers: 1 "),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -104,6 +106,14 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         small_config(Path("m"), Path("d"), Path("run"), **settings)
+
+
+def test_a_rerankers_adapters_have_no_layers_to_choose(tiny: dict[str, Path]) -> None:
+    layers: dict[str, Any] = {"optimisation__train_layers": 1}
+    reranker_config(tiny, Path("run"), tuning="full", **layers)
+    with pytest.raises(ConfigError) as error:
+        reranker_config(tiny, Path("run"), tuning="lora", **layers)
+    assert error.value.key == "optimisation.train_layers" and error.value.value == 1
 
 
 def test_settings_that_go_together() -> None:

@@ -17,9 +17,9 @@ from claim2source.models import Manifest, resolve
 from claim2source.systems.heldout import HeldOut
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig
-from claim2source.training.data import TrainingData
 from claim2source.training.finetune import finetune
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.splits import TrainingData
 from tests.training.small import data_of, small_config
 
 

@@ -18,7 +18,7 @@ from claim2source.data.trec import write_trec_run
 from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.search.dense import Dense
-from claim2source.training.teacher import read_teacher
+from claim2source.training.teacher_scores import read_teacher
 from tests.training.small import data_of, small_config
 
 Scores = Mapping[str, Mapping[str, float]]

@@ -10,13 +10,11 @@ import torch.distributed as dist
 
 from claim2source.core.errors import UserError
 from claim2source.training.distributed import (
-    LaunchedSettings,
-    World,
     check_same_world,
     joined_world,
-    launched_world,
     lost_connection,
 )
+from claim2source.training.launcher import LaunchedSettings, World, launched_world
 
 
 def test_the_launchers_variables() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.data.loading import require_golds
 from tests.shared_data import REPOSITORY
+from tests.training.small import data_of, mined_row, small_config
 
 DEMO = REPOSITORY / "claim2source" / "data" / "demo"
 CODE = """
@@ -35,6 +40,7 @@ def noq(tmp_path: Path) -> Path:
     return folder
 
 
+STOPPING = '[{"class_path": "EarlyStopping", "init_args": {"monitor": "f1"}}]'
 BOTH = [
     (
         ["--device", "cuda"],
@@ -48,13 +54,18 @@ BOTH = [
     (["--data.dataset", "noq"], "noq: split: no claim of 'train' has a gold"),
     (["--data.report_split", "tset"], "split: no split 'tset'; splits: train, dev, test"),
 ]
-AFTER = (["--after", "end.yaml"], "end.yaml:1: systemz: no such key")
+ONE = [
+    (["--after", "end.yaml"], "end.yaml:1: systemz: no such key"),
+    (["--data.limit", "null", "--mined", "none.jsonl"], "none.jsonl"),
+    (["--trainer.callbacks", STOPPING], "trainer.callbacks: 'EarlyStopping with monitor f1'"),
+    (["--tuning", "lora", "--optimisation.train_layers", "1"], "optimisation.train_layers: 1"),
+]
 
 
 @pytest.mark.parametrize(
     ("program", "words", "message"),
     [
-        *(("train.finetune", *case) for case in (*BOTH, AFTER)),
+        *(("train.finetune", *case) for case in (*BOTH, *ONE)),
         *(("train.finetune_reranker", *case) for case in BOTH),
     ],
 )
@@ -67,18 +78,100 @@ def test_what_is_missing_is_said_without_torch(
     extra = ["--config", f"configs/{config}"] if "reranker" not in program else []
     (noq.parent / "end.yaml").write_text("systemz: []\n")
     # Every process of a launch looks, also one that is not the first.
-    rank = {"RANK": "1", "WORLD_SIZE": "2"} if "reranker" in program else {}
+    launch: dict[str, str] = {}
+    if "reranker" in program:
+        extra = ["--mined", "mined.jsonl", "--model.name", "all-MiniLM-L6-v2"]
+        launch = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2"}
+        launch |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
         [sys.executable, "-c", CODE, program, *extra, "--out", "o", *words],
         capture_output=True,
         text=True,
         cwd=noq.parent,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", **rank},
+        env={**environment, **launch},
         timeout=120,
     )
     *lines, heavy = process.stdout.splitlines() or [process.stderr]
     assert heavy == "[]" and any(message in line for line in lines), process.stdout + process.stderr
     assert not (noq.parent / "o").exists()
+
+
+def count_calls(patch: pytest.MonkeyPatch, functions: dict[str, Any]) -> Counter[str]:
+    """Count calls of functions, wherever they were imported to, by name and kind of argument."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, function: Any) -> Any:
+        @wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            split = f" {arguments[1]}" if name == "load" else ""
+            counts[f"{name}{split}"] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    for name, function in functions.items():
+        wrapper = counted(name, function)
+        for module in list(sys.modules.values()):
+            if module.__name__.startswith("claim2source") and vars(module).get(name) is function:
+                patch.setattr(module, name, wrapper)
+    return counts
+
+
+def test_each_check_runs_once_in_a_training(
+    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the config to the report: data, files, model, folder, launcher and monitors."""
+    from claim2source.data import loading, wandb
+    from claim2source.mining import read_mined, write_mined
+    from claim2source.models import hub
+    from claim2source.systems import seen
+    from claim2source.training import launcher, monitors, teacher_scores
+    from claim2source.training.finetune import finetune
+    from claim2source.training.run_folder import RunFolder
+
+    train = data_of(small_config(*setup, tmp_path / "none")).train
+    rows = [mined_row(claim.id, claim.golds[0], "s30", "s31") for claim in train.claims]
+    write_mined(rows, tmp_path / "mined.jsonl")
+    lines = [f"{claim.id} Q0 {claim.golds[0]} 1 2.0 teacher\n" for claim in train.claims]
+    (tmp_path / "teacher.trec").write_text("".join(lines), encoding="utf-8")
+    stopping = {"class_path": "EarlyStopping", "init_args": {"monitor": "loss"}}
+    config = small_config(
+        *setup,
+        tmp_path / "run",
+        mined=tmp_path / "mined.jsonl",
+        optimisation__epochs=1,
+        losses__distillation__weight=0.1,
+        losses__distillation__scores=tmp_path / "teacher.trec",
+    )
+    config = replace(config, trainer={"callbacks": [stopping]})
+    checks = {
+        "load": loading.load,
+        "launched_world": launcher.launched_world,
+        "require_tracking": wandb.require_tracking,
+        "wandb_mode": wandb.wandb_mode,
+        "require_model": hub.require_model,
+        "require_held_out": seen.require_held_out,
+        "check_monitors": monitors.check_monitors,
+        "read_teacher": teacher_scores.read_teacher,
+        "read_mined": read_mined,
+    }
+    once = dict.fromkeys(checks, 1)
+    del once["load"]
+    expected = {**once, "load train": 1, "load dev": 1, "find": 1}
+    finds: list[object] = []
+    find = RunFolder.find
+
+    def find_once(*arguments: Any, **options: Any) -> RunFolder:
+        finds.append(arguments)
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(RunFolder, "find", find_once)
+    counts = count_calls(monkeypatch, checks)
+    finetune(config)
+    # The run's own copy of the negatives is read by every process.
+    expected["read_mined"] = 2
+    assert {**counts, "find": len(finds)} == expected
 
 
 def test_golds_are_looked_for_in_the_judgements(noq: Path) -> None:

@@ -21,8 +21,8 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
-from claim2source.training.loss_list import Losses, combined
-from claim2source.training.losses import Consistency, InfoNCE, LossInputs
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import Consistency, InfoNCE, LossInputs, combined
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import negatives_table
 from tests.training.small import (
@@ -119,7 +119,7 @@ def test_texts_that_repeat_are_encoded_once(
         return gradient_of
 
     vectors = encoder.vectors(encoder.collate(texts)).split([4, len(batch.sources), 0, 0])
-    loss, _ = combined(losses, LossInputs(*vectors, batch, 0.05))
+    loss, _ = combined(losses.active, LossInputs(*vectors, batch, 0.05))
     loss.backward()
     expected = gradients()
 

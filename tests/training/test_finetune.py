@@ -31,7 +31,7 @@ from claim2source.data.store import Store
 from claim2source.data.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import finetune as program
-from claim2source.training import fit as evaluate
+from claim2source.training import on_val as evaluate
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.resume import TrainingState

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from claim2source.training.distributed import gather_vectors
+from claim2source.training.module import gather_vectors
 from tests.processes import environment
 from tests.shared_data import REPOSITORY
 from tests.training.small import relative_gap

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from claim2source.models.packed import PackedBatch, enable_checkpointing
-from claim2source.training.gradcache import GradCache, length_chunks, token_chunks
-from claim2source.training.loss_list import Losses, combined
-from claim2source.training.losses import LossInputs, LossTargets
+from claim2source.training.data import length_chunks, token_chunks
+from claim2source.training.loss_list import Losses
+from claim2source.training.losses import LossInputs, LossTargets, combined
+from claim2source.training.module import GradCache
 from claim2source.training.resume import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
 from tests.training.own_losses import NearBase, Uniformity
@@ -114,7 +115,7 @@ def batch_loss(
                 owners=torch.tensor([0, 2]),
             )
             inputs = LossInputs(claims, sources, views, views[:0], targets, temperature)
-            return combined(losses, inputs)[0]
+            return combined(losses.active, inputs)[0]
 
     return loss
 

@@ -95,7 +95,7 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
     rest, _ = carve_val(load(data, "train"), 0.4, 13)
     mined = tmp_path / "mined.jsonl"
     write_mined([mined_row(rest.claims[0].id, rest.claims[0].golds[0], "s35")], mined)
-    dirs = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model, "mined": mined}
+    dirs = {"data": data, "cross_encoder": model, "encoder": model, "mined": mined}
     cases: list[tuple[str, dict[str, Any]]] = [
         ("model.name", {"model__name": known}),
         ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from claim2source.core.errors import UserError
-from claim2source.training.fit import StateFile
+from claim2source.training.keep_state import StateFile
 from claim2source.training.resume import TrainingState, previous_state
 from tests.training.small import a_state
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from claim2source.training.loss_list import Losses, combined
+from claim2source.training.loss_list import Losses
 from claim2source.training.losses import (
     Alignment,
     Consistency,
@@ -17,6 +17,7 @@ from claim2source.training.losses import (
     KeepBase,
     LossInputs,
     LossTargets,
+    combined,
     consistency,
     distillation,
     info_nce,
@@ -165,7 +166,7 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
         owners=torch.tensor([0, 2]),
     )
     vectors = unit(3, 8), unit(5, 8, seed=1), unit(2, 8, seed=7), unit(1, 8)[:0]
-    total, terms = combined(losses, LossInputs(*vectors, targets, 0.05))
+    total, terms = combined(losses.active, LossInputs(*vectors, targets, 0.05))
     weights = {
         "info_nce": 0.5,
         "distillation": 2,

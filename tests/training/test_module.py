@@ -21,10 +21,9 @@ from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
 from claim2source.training.config import StepsConfig
-from claim2source.training.data import TrainingPairs
+from claim2source.training.data import CollatedBatch, TrainingPairs
 from claim2source.training.loss_list import Losses
 from claim2source.training.module import (
-    CollatedBatch,
     RetrieverModule,
     rate_at,
     warmup_steps,

@@ -14,8 +14,13 @@ from pytorch_lightning.callbacks import EarlyStopping
 from claim2source.core.errors import ConfigError
 from claim2source.evaluation.evaluate import METRICS
 from claim2source.training.finetune import finetune
-from claim2source.training.fit import logged_names
-from claim2source.training.monitors import STEP_VALUES, check_monitors
+from claim2source.training.monitors import (
+    STEP_VALUES,
+    check_callbacks,
+    check_monitors,
+    logged_names,
+    named_monitors,
+)
 from claim2source.training.reranker import finetune_reranker
 from tests.shared_data import REPOSITORY
 from tests.training.own_callbacks import Own
@@ -57,12 +62,19 @@ def stopping(**init: Any) -> dict[str, Any]:
 )
 def test_a_monitor_that_would_not_do_its_work_is_refused(init: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as error:
-        check_monitors([EarlyStopping(**init)], LOGGED)
+        check_callbacks([EarlyStopping(**init)], LOGGED)
     assert error.value.key == "trainer.callbacks" and len(error.value.lines) == 1
+    # Of its settings alone, before any callback is made, it is the same error.
+    for path in ("EarlyStopping", "pytorch_lightning.callbacks.EarlyStopping"):
+        named = named_monitors({"callbacks": [{"class_path": path, "init_args": init}]})
+        assert named is not None
+        with pytest.raises(ConfigError) as early:
+            check_monitors(named, LOGGED)
+        assert str(early.value) == str(error.value)
 
 
 def test_those_that_do_pass() -> None:
-    check_monitors(
+    check_callbacks(
         [
             EarlyStopping("loss"),
             EarlyStopping("gradient_norm", mode="max"),
@@ -73,7 +85,8 @@ def test_those_that_do_pass() -> None:
         LOGGED,
     )
     # A callback of the user's own may log a name that is not known here.
-    check_monitors([Own(), EarlyStopping("mine")], LOGGED)
+    check_callbacks([Own(), EarlyStopping("mine")], LOGGED)
+    assert named_monitors({"callbacks": [SEEN, stopping(monitor="mine")]}) is None
 
 
 class ByMap(EarlyStopping):
@@ -85,7 +98,7 @@ class ByMap(EarlyStopping):
 
 def test_any_callback_with_a_monitor_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ByMap"):
-        check_monitors([ByMap()], LOGGED)
+        check_callbacks([ByMap()], LOGGED)
 
 
 def test_a_retriever_logs_the_names_that_are_listed(
@@ -108,8 +121,8 @@ def test_a_retriever_logs_the_names_that_are_listed(
 
 def listed_names(config: Any) -> set[str]:
     from claim2source.training.config import RetrieverRecipe
-    from claim2source.training.data import load_splits
     from claim2source.training.run_folder import RunFolder
+    from claim2source.training.splits import load_splits
 
     run = RunFolder(config.out, config)
     return set(logged_names(config.recipe(RetrieverRecipe), load_splits(run)))

@@ -22,6 +22,7 @@ from claim2source.training.config import (
     OptimisationConfig,
     TeacherConfig,
 )
+from claim2source.training.early import RerankerInputs, RetrieverInputs, find_place
 from claim2source.training.loss_list import Losses
 from claim2source.training.losses import InfoNCE
 from claim2source.training.reranker_config import (
@@ -75,7 +76,7 @@ RERANKER = (
 @pytest.mark.parametrize(("program", "train", "config"), [RETRIEVER, RERANKER])
 def test_every_setting_reaches_the_training(
     program: Any,
-    train: Callable[[Any], object],
+    train: Callable[[Any, Any], object],
     config: FinetuneConfig | RerankerConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -87,8 +88,11 @@ def test_every_setting_reaches_the_training(
         raise UserError("far enough")
 
     monkeypatch.setattr(program, "set_up", set_up)
-    with pytest.raises(UserError, match="far enough"):
-        train(replace(config, out=tmp_path / "run"))
+    config = replace(config, out=tmp_path / "run")
+    kind = RerankerInputs if isinstance(config, RerankerConfig) else RetrieverInputs
+    nothing: Any = None
+    with find_place(config) as place, pytest.raises(UserError, match="far enough"):
+        train(config, kind(place, nothing, False, nothing))
     recipe = received[f"{type(config).__bases__[0].__name__}"]
     for spec in fields(recipe):
         value = getattr(recipe, spec.name)
@@ -97,6 +101,6 @@ def test_every_setting_reaches_the_training(
     for name in ("languages", "mined", "choose", "rule", "keep"):
         assert getattr(run, name) == getattr(config, name)
     if isinstance(config, RerankerConfig):
-        assert received["str"] == config.choose_by
-        first = received["FirstStageConfig"]
-        assert first == config.first != type(config)().first
+        received_config = received["RerankerConfig"]
+        assert received_config.choose_by == config.choose_by
+        assert received_config.first == config.first != type(config)().first

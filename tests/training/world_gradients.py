@@ -17,7 +17,8 @@ from claim2source.text import Rendering
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.distributed import World, chosen_strategy
+from claim2source.training.distributed import chosen_strategy
+from claim2source.training.launcher import World
 from claim2source.training.loss_list import Losses
 from claim2source.training.losses import Consistency, Distillation, InfoNCE, KeepBase
 from claim2source.training.module import RetrieverModule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from claim2source.training.export.weighted_sum import ScaledCheckpoint
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from claim2source.models import Encoder
+    from claim2source.models import Encoder, Tokens
 
 _PROMPTS: tuple[tuple[Side, str], ...] = (("claim", "query"), ("source", "document"))
 # Beginnings of posts, before each of which the prefix must end where a token ends; then an empty
@@ -159,47 +160,82 @@ def check_export(
     model = load_export(SentenceTransformer, folder, model_kwargs={"dtype": torch.float32})
     ends = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
     texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, ends]
-    # One tokenizer reads both sides: the names are special in both, or in neither.
-    readings = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
-    notes = []
+    notes: list[str] = []
     for side, name in _PROMPTS[: 1 if claims_only else None]:
-        prefix = settings.template.prefix(side)
-        read, ours = model.preprocess(texts, prompt=prefix or None), encoder.tokenize(texts, side)
-        prompt_length = 0
-        if settings.pooling == "mean" and prefix and not settings.template.pool_prefix:
-            prompt_length = int(read["prompt_length"])
-            if any(text.skip != prompt_length for text in ours if len(text.ids) > prompt_length):
-                raise UserError(
-                    f"template.{side}: {prefix!r} does not end where a token ends; "
-                    "sentence-transformers would leave other tokens out of the pooling"
-                )
-        mask = read["attention_mask"].bool()
-        theirs = [tuple(r[m].tolist()) for r, m in zip(read["input_ids"], mask, strict=True)]
-        rows = list(range(len(texts)))
-        if len(theirs[texts.index("")]) <= prompt_length:
-            rows.remove(texts.index(""))
-            notes.append(
-                f"an empty {side} has no token to pool in sentence-transformers, and the vector 0"
-            )
-        if theirs[-1] != ours[-1].ids and readings[0] is not readings[1]:
-            rows.remove(len(texts) - 1)
-            notes.append(
-                f"the name of a special token in a {side} is special in sentence-transformers, "
-                "since the other side's prefix has such tokens"
-            )
-        if not mask[:, 0][rows].all() or any(theirs[row] != ours[row].ids for row in rows):
+        comparable, side_notes = _compare_tokens(model, encoder, side, texts)
+        notes += side_notes
+        encode = getattr(model, f"encode_{name}")
+        vectors = encode(comparable, batch_size=len(comparable), convert_to_tensor=True)
+        expected = torch.from_numpy(encoder.encode(comparable, side)[0])
+        reason = _difference(vectors, expected, settings, dtype)
+        if reason:
+            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {reason}")
+    return notes
+
+
+def _compare_tokens(
+    model: Any, encoder: Encoder, side: Side, texts: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Compare the tokens of texts, of which the last has the names of special tokens.
+
+    Returns the texts whose vectors can be the same, and notes on the others. Raises `UserError` for
+    tokens that differ otherwise.
+    """
+    prefix = encoder.settings.template.prefix(side)
+    read = model.preprocess(list(texts), prompt=prefix or None)
+    ours = encoder.tokenize(texts, side)
+    prompt_length = _unpooled_length(read, ours, encoder.settings, side)
+    mask = read["attention_mask"].bool()
+    theirs: list[tuple[int, ...]] = []
+    for ids, present in zip(read["input_ids"], mask, strict=True):
+        theirs.append(tuple(ids[present].tolist()))
+    empty, last = texts.index(""), len(texts) - 1
+    apart: set[int] = set()
+    notes: list[str] = []
+    if len(theirs[empty]) <= prompt_length:
+        apart.add(empty)
+        notes.append(
+            f"an empty {side} has no token to pool in sentence-transformers, and the vector 0"
+        )
+    # One tokenizer reads both sides: the names are special in both, or in neither.
+    readings = {encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)}
+    if theirs[last] != ours[last].ids and len(readings) > 1:
+        apart.add(last)
+        notes.append(
+            f"the name of a special token in a {side} is special in sentence-transformers, "
+            "since the other side's prefix has such tokens"
+        )
+    comparable: list[str] = []
+    for row, text in enumerate(texts):
+        if row in apart:
+            continue
+        if not mask[row, 0] or theirs[row] != ours[row].ids:
             raise UserError(
                 f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
                 "sentence-transformers would make other vectors"
             )
-        sample = [texts[row] for row in rows]
-        vectors = getattr(model, f"encode_{name}")(
-            sample, batch_size=len(sample), convert_to_tensor=True
-        )
-        expected = torch.from_numpy(encoder.encode(sample, side)[0])
-        if reason := _difference(vectors, expected, settings, dtype):
-            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {reason}")
-    return notes
+        comparable.append(text)
+    return comparable, notes
+
+
+def _unpooled_length(
+    read: Mapping[str, Any], ours: Sequence[Tokens], settings: EncoderSettings, side: Side
+) -> int:
+    """Return the tokens of the prefix that are left out of the pooling; 0 if none are.
+
+    Raises `UserError` if they are not the same in sentence-transformers.
+    """
+    prefix = settings.template.prefix(side)
+    if settings.pooling != "mean" or not prefix or settings.template.pool_prefix:
+        return 0
+    length = int(read["prompt_length"])
+    for text in ours:
+        if len(text.ids) > length and text.skip != length:
+            raise UserError(
+                f"template.{side}: {prefix!r} does not end where a token ends; "
+                "sentence-transformers would leave other tokens out of the pooling"
+            )
+    return length
 
 
 def load_export(kind: type, folder: Path, **settings: object) -> Any:

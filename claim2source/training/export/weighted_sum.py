@@ -255,30 +255,48 @@ def _sum_full(
     first = parts[0]
     for file in (first / _CONFIG, *tokenizer_files(first)):
         shutil.copyfile(file, folder / file.name)
-    of_base = 0.0 if weights is None else 1 - sum(weights)
+    share_of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
-    if abs(of_base) > 1e-9:
+    if abs(share_of_base) > 1e-9:
         base = ScaledCheckpoint(first, model=model).base_weights
     files = [safe_open(str(part / _MODEL), "pt") for part in parts]
-    shapes = [{n: tuple(file.get_slice(n).get_shape()) for n in file.keys()} for file in files]
-    # A base may have more: weights that are tied are in its file once.
-    in_base = {name: shape for name, shape in weight_shapes(base).items() if name in shapes[0]}
-    for part, own in zip(parts, shapes, strict=True):
-        _require_alike(part / _MODEL, own, in_base if base else shapes[0])
-    state = {}
+    _require_summable(parts, files, base)
+    state: dict[str, Tensor] = {}
     for name in sorted(files[0].keys()):
         values = [file.get_tensor(name) for file in files]
         state[name] = values[0]
         if values[0].is_floating_point():
-            terms = torch.stack([value.to(torch.float64) for value in values])
-            if weights is None:
-                total = terms.mean(dim=0)
-            else:
-                total = torch.tensordot(torch.tensor(weights, dtype=torch.float64), terms, 1)
+            total = _weighted_total(values, weights)
             if base:
-                total += of_base * base[name].to(torch.float64)
+                total += share_of_base * base[name].to(torch.float64)
             state[name] = total.to(values[0].dtype)
     save_file(state, folder / _MODEL, {"format": "pt"})
+
+
+def _require_summable(
+    parts: Sequence[Path], files: Sequence[Any], base: Mapping[str, Tensor]
+) -> None:
+    """Raise `InputError` if a part has other tensors than the base, or than the first part."""
+    shapes: list[Shapes] = []
+    for file in files:
+        shapes.append({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})
+    expected = shapes[0]
+    if base:
+        # A base may have more: weights that are tied are in its file once.
+        in_base = weight_shapes(base)
+        expected = {name: shape for name, shape in in_base.items() if name in shapes[0]}
+    for part, own in zip(parts, shapes, strict=True):
+        _require_alike(part / _MODEL, own, expected)
+
+
+def _weighted_total(values: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
+    """Sum tensors by weights, or average them without, in float64."""
+    import torch
+
+    terms = torch.stack([value.to(torch.float64) for value in values])
+    if weights is None:
+        return terms.mean(dim=0)
+    return torch.tensordot(torch.tensor(weights, dtype=torch.float64), terms, 1)
 
 
 def _sum_adapters(

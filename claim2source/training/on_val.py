@@ -1,0 +1,204 @@
+"""Write and score the checkpoint of every epoch on val, and mine again with it."""
+
+# Callbacks take our own modules where Lightning passes any.
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import pytorch_lightning as pl
+
+from claim2source.core.config import as_plain
+from claim2source.core.provenance import git_state, versions
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch
+from claim2source.core.terminal import say
+from claim2source.evaluation.evaluate import METRICS, Scoring, score_encoder
+from claim2source.evaluation.training_views import scores_by_split
+from claim2source.models import DataRecord, Manifest
+from claim2source.models.manifest import RerankerManifest
+from claim2source.models.trained_on import TrainedOn
+from claim2source.training.base import LoadedBase
+from claim2source.training.choose import (
+    choose_epoch,
+    interval_text,
+    scored_epoch,
+    scores_text,
+    val_size_error,
+)
+from claim2source.training.config import TrainingRecipe
+from claim2source.training.distributed import encode_shares, gather_values
+from claim2source.training.module import RetrieverModule, TrainingModule
+from claim2source.training.monitors import part_score_name, score_name
+from claim2source.training.negatives import log_negatives, mine_pairs, mined_rows, mines_after
+from claim2source.training.session import Session
+from claim2source.training.splits import TrainingData
+
+log = logging.getLogger(__name__)
+
+# Bootstrap draws of the interval of a small val.
+_REPEATS = 2_000
+
+
+class EvaluateOnVal(pl.Callback, ABC):
+    """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
+
+    `manifest` is what all epochs have in common, with the claims that the base was trained on;
+    `metric` is what is chosen by; `interval` says how sure the scores before training are, where
+    val is small.
+    """
+
+    interval = ""
+
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest | RerankerManifest,
+        data: TrainingData,
+        model: Any,
+        metric: str = MAIN_METRIC,
+    ) -> None:
+        self.session, self.manifest, self.data = session, manifest, data
+        self.model, self.metric = model, metric
+        self.run, self.world = session.run, session.world
+        seen = TrainedOn.on(data.train.claims)
+        self.trained_on = seen if manifest.trained_on is None else manifest.trained_on | seen
+
+    @abstractmethod
+    def score(self, epoch: int) -> Epoch | None:
+        """Score the weights as they are, in all processes together; None on later ranks."""
+
+    def choose(self) -> tuple[int, Choice]:
+        """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+        return choose_epoch(self.run, self.data.weighing, self.metric)
+
+    def score_base(self) -> str | None:
+        """Write and score the checkpoint of epoch 0, the model before training, if none has.
+
+        The first process records and returns the scores; it warns where something is chosen on a
+        val that is small.
+        """
+        if gather_values(bool(self.run.file.history), self.world)[0]:
+            return None
+        if (entry := self._save_and_score(0)) is None:
+            return None
+        self.run.record(entry)
+        if self.run.config.choose == "best" and (small := val_size_error(self.data.val)):
+            log.warning("%s%s", small, self.interval)
+        return scores_text(entry)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        """Save and score the epoch; record its scores, log them, and give them to Lightning.
+
+        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric, and
+        `val/seen papers/mrr@5`: an EarlyStopping can monitor them, see `monitors`.
+        """
+        with module.stop.after_step(waits=False):
+            if (entry := self._save_and_score(module.epochs_done)) is not None:
+                self._record(entry, module)
+            shared = gather_values(entry, self.world)[0]
+        if shared is not None:
+            for lang, row in shared.val.items():
+                values = {score_name(lang, metric): float(value) for metric, value in row.items()}
+                # The logs have them already, at the step.
+                module.log_dict(values, logger=False)
+            for part, table in shared.parts.items():
+                module.log(part_score_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
+
+    def _save_and_score(self, epoch: int) -> Epoch | None:
+        folder, manifest = self.run.checkpoint(epoch), self.manifest
+        if self.world.is_first:
+            data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
+            manifest = replace(self.manifest, epoch=epoch, data=data)
+            # A student's projection is fitted on the claims before the first epoch.
+            if epoch or getattr(manifest, "source_model", None) is not None:
+                manifest = replace(manifest, trained_on=self.trained_on)
+            manifest = self.model.save(folder, manifest)
+        if (entry := self.score(epoch)) is not None:
+            replace(manifest, scores=scores_by_split(entry)).write(folder)
+        return entry
+
+    def _record(self, entry: Epoch, module: TrainingModule) -> None:
+        trainer = module.trainer
+        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        losses = module.losses[(entry.epoch - 1) * per_epoch :]
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(finite) / len(finite) if finite else None
+        text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
+        skipped = len(losses) - len(finite)
+        skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        entry = replace(entry, loss=mean)
+        self.run.record(entry)
+        self.session.logs.scores(entry, module.steps_done)
+        scores = scores_text(entry)
+        print(f"epoch {entry.epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
+
+
+class RetrieverOnVal(EvaluateOnVal):
+    """Score a retriever, of which every process encodes a share of val, and mine again with it.
+
+    Negatives are mined before an epoch, every `optimisation.remine_every` epochs (ANCE). The
+    weights are named as the checkpoint of the epoch before: what was encoded to score it is not
+    encoded again.
+    """
+
+    model: LoadedBase
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
+        """Mine if it is due after the last epoch, and train on the new negatives."""
+        epoch, session, train = trainer.current_epoch, self.session, self.data.train
+        run, recipe = self.run, self.model.recipe
+        if not mines_after(recipe.optimisation, epoch):
+            return
+        with module.stop.after_step(waits=False):
+            before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
+            with self.model.as_checkpoint(run.checkpoint(epoch), self.world):
+                counts = mine_pairs(session, recipe, train, self.model.encoder, before)
+            module.pairs.use(mined_rows(session, train))
+        log_negatives(session, module.pairs.rows, train, recipe.optimisation.seed)
+        if counts is not None and (lines := counts.sentences()):
+            say("\n".join(lines))
+
+    def score(self, epoch: int) -> Epoch | None:
+        base, val, store, world = self.model, self.data.val, self.session.store, self.world
+        rendering = self.manifest.rendering
+        with base.as_checkpoint(self.run.checkpoint(epoch), world):
+            encode_shares(base.encoder, rendering, val, store, world)
+            if not world.is_first:
+                return None
+            repeats = _REPEATS if epoch == 0 and val_size_error(val) else 0
+            settings = Scoring(METRICS, repeats, 0, self.data.selection.train.golds)
+            scored = score_encoder(
+                base.encoder, val, rendering, settings, store=store, progress=True
+            )
+        self.interval, weighing = interval_text(scored.report), self.data.weighing
+        return scored_epoch(epoch, scored.report, weighing.of(scored.run), weighing)
+
+
+def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
+    """Record a training's data and its held-out claims, settings and versions for a manifest."""
+    settings, languages = data.settings, session.run.config.languages
+    record = DataRecord(
+        dataset=settings.dataset,
+        train_split=settings.train_split,
+        val_share=settings.val_share,
+        val_seed=settings.val_seed,
+        languages=None if languages is None else tuple(languages),
+        train_sha256=data.train.fingerprint,
+        val_sha256=data.val.fingerprint,
+        mined_sha256=session.run.mined_sha256,
+        val_seen_share=settings.val_seen_share,
+        seen_share_expected=data.selection.seen_share,
+        train_languages=data.train.languages,
+    )
+    return {
+        "data": record,
+        # With numbers in place of `auto`.
+        "config": as_plain(replace(session.run.config, optimisation=recipe.optimisation)),
+        "git": git_state(),
+        "versions": versions(),
+    }
