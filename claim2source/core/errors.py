@@ -110,7 +110,7 @@ class InputError(UserError):
 class ConfigError(UserError, ValueError):
     """Report a setting that is not allowed: its key, its value and the allowed values.
 
-    A ValueError, of which pydantic says the group that it stands in.
+    A ValueError, so that pydantic adds the group of the key.
     """
 
     def __init__(self, key: str, value: object, allowed: str, reason: str = "") -> None:
@@ -147,9 +147,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
-    ends = {}
+    ends: dict[str, str] = {}
     for key in names:
-        ends[key] = key.rpartition(".")[2].lower().replace("-", "_")
+        end = key.rpartition(".")[2]
+        ends[key] = end.lower().replace("-", "_")
     near = [key for key, end in ends.items() if end == last]
     initials = {}
     for key, end in ends.items():
@@ -168,7 +169,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class Problems:
     """Collect problems while a file is read; only those that will be shown are stored.
 
-    Omissions and changes are counted by kind, with the first place of each.
+    Count omissions and changes by kind, with the first place of each.
     """
 
     def __init__(self) -> None:
@@ -255,7 +256,8 @@ def report_once() -> Iterator[None]:
 
 
 def run_program(
-    main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None = None
+    main: Callable[[Sequence[str] | None], Any],
+    argv: Sequence[str] | None = None,
 ) -> NoReturn:
     """Run a program's `main` and exit: with 0, or with another code and one line a problem.
 
@@ -347,7 +349,7 @@ class _Output(io.TextIOWrapper):
 
 
 class _Diagnostics(_Output):
-    """Write stderr while somebody takes it: notes and bars are no reason to stop the work."""
+    """Write to stderr while possible: a note that cannot be written does not stop the work."""
 
     @contextlib.contextmanager
     def _handled(self) -> Iterator[None]:
@@ -412,7 +414,7 @@ def _write_trace(error: Exception) -> int:
     except OSError as failed:
         trace_note = f"its trace could not be written: {failed.strerror}"
     reason = _without_secrets(first)[:500]
-    _complain(f"error: unforeseen, a mistake of this program: {reason}; {trace_note}")
+    _complain(f"error: internal error, please report: {reason}; {trace_note}")
     return UNFORESEEN
 
 

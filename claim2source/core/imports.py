@@ -104,7 +104,7 @@ def import_member(path: str) -> object | None:
 def find_source(module: str) -> Path | None:
     """Find the Python file of a module that a config names; nothing is imported.
 
-    None if there is none, or it is no file of Python: a module that is built in or compiled.
+    None if there is none, or it is not a Python file: the module is built in or compiled.
     """
     folders: Sequence[str] | None = None
     spec = None

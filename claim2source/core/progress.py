@@ -1,6 +1,6 @@
 """Show on stderr how far a long piece of work is: a bar on a terminal, else a line now and then.
 
-Nothing of it is on stdout, which holds results, and a line holds no control characters.
+Nothing of it goes to stdout, which is for results, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Progress(AbstractContextManager["Progress"]):
     """Count and show the items done; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none. If `total` is not known, only what is done is counted; else the time
+    sooner prints none. If `total` is not known, only the finished items are shown; else the time
     that is left is estimated.
     """
 
@@ -61,7 +61,7 @@ class Progress(AbstractContextManager["Progress"]):
             )
 
     def update(self, count: int = 1, note: str = "") -> None:
-        """Add to the count; `note` stands beside it, such as a loss."""
+        """Add to the count; `note` is shown next to it, such as a loss."""
         self.count += count
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)

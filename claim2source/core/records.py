@@ -217,15 +217,12 @@ class Dataset:
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
-        if isinstance(languages, str):
-            wanted = (languages,)
-        else:
-            wanted = tuple(languages)
-        return self.with_claims(
-            claim
-            for claim in self.claims
-            if any(is_in_language(claim.tag, language) for language in wanted)
-        )
+        wanted = [languages] if isinstance(languages, str) else list(languages)
+        kept: list[Claim] = []
+        for claim in self.claims:
+            if any(is_in_language(claim.tag, language) for language in wanted):
+                kept.append(claim)
+        return self.with_claims(kept)
 
     @cached_property
     def twins(self) -> Mapping[str, str]:

@@ -20,7 +20,8 @@ from claim2source.core.run import Run
 from claim2source.search.bm25 import BM25Config, BM25Index
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH, SAMPLE = 100, 20
+DEPTH = 100
+SAMPLE = 20
 WHITESPACE = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
 
 
@@ -42,7 +43,8 @@ def run(config: Config) -> Measured:
     texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
-    watch, sample = Watch(config.clock), claims[:SAMPLE]
+    watch = Watch(config.clock)
+    sample = claims[:SAMPLE]
 
     def ours(side: str, analysis: BM25Config) -> Run:
         with watch(f"{side} index"):

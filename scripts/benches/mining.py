@@ -28,7 +28,10 @@ from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH, SHARE, CHECKED, DIMENSIONS = 100, 0.95, 50, 384
+DEPTH = 100
+SHARE = 0.95
+CHECKED = 50
+DIMENSIONS = 384
 # The peer's limit is a share of the whole score.
 DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
 HYBRID = replace(DENSE, alpha=0.5)
@@ -57,7 +60,8 @@ class Inputs:
     def __init__(self, config: Config) -> None:
         from sentence_transformers.util import dot_score, pairwise_dot_score
 
-        draw, count = np.random.default_rng(SEED), config.documents
+        draw = np.random.default_rng(SEED)
+        count = config.documents
         abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
         sources = draw.normal(size=(count, DIMENSIONS))
         golds = draw.integers(0, count, config.claims)
@@ -72,7 +76,8 @@ class Inputs:
         self.row = {claim.text: row for row, claim in enumerate(self.dataset.claims)}
         self.device = "cpu"
         # Dot products: vectors have length 1, and the peer's cosine costs more.
-        self.similarity, self.similarity_pairwise = dot_score, pairwise_dot_score
+        self.similarity = dot_score
+        self.similarity_pairwise = pairwise_dot_score
         self.encode_document = lambda texts, **_: self.sources
         self.encode_query = lambda texts, **_: self.claims
 
@@ -90,7 +95,8 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 def run(config: Config) -> Measured:
     """Check that negatives agree on few claims, and time both sides."""
     check_same(replace(config, claims=min(config.claims, CHECKED)))  # warms up, too
-    inputs, watch = Inputs(config), Watch(config.clock)
+    inputs = Inputs(config)
+    watch = Watch(config.clock)
     sides = {
         "hybrid": partial(mine_ours, inputs, HYBRID),
         "dense": partial(mine_ours, inputs, DENSE),
