@@ -137,7 +137,7 @@ def merge(config: MergeConfig) -> list[str]:
 
 
 def require_free(out: Path, overwrite: bool) -> None:
-    """Raise `UserError` unless `out` is free, or holds an export that may be replaced.
+    """Raise `UserError` unless `out` is free, or has an export that may be replaced.
 
     What a killed process left of it is cleared, or restored.
     """

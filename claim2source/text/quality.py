@@ -93,7 +93,7 @@ def lost_facts(original: str, text: str) -> list[str]:
 class WrittenText:
     """Translation or rewriting, and why it is doubtful; of a failed one the text is empty.
 
-    `not asked` stands for no answer at all.
+    `not asked` means no answer at all.
     """
 
     text: str = ""
