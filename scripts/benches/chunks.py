@@ -20,7 +20,7 @@ import numpy as np
 from claim2source.core.config import Number
 from claim2source.core.machine import peak_memory
 from scripts.benches import common
-from scripts.benches.common import SEED, Bench, Measured, Watch, median, measured_ratio
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio, median
 
 GROWS = 8
 CHUNK = 16

@@ -46,7 +46,7 @@ from claim2source.search.growing import open_for_writing
 from claim2source.search.probes import DEPTH
 from claim2source.search.rows import Rows, Where, half, paper_stamp
 from claim2source.text.clean import split_sentences
-from scripts.benches.common import SEED, Bench, Measured, Watch, median, measured_ratio, zipf_texts
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio, median, zipf_texts
 
 BATCH = 4096
 SENTENCES = 6
