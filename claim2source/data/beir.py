@@ -433,7 +433,7 @@ def write_beir(
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
-    moved to `NAME.replaced`. Raises `UserError` if `folder` holds anything else, ValueError
+    moved to `NAME.replaced`. Raises `UserError` if `folder` has anything else, ValueError
     without a split, and if the name of one is no file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)

@@ -308,7 +308,7 @@ def _add_media(parts: PostParts, media: Mapping[str, Any]) -> None:
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record that an embed quotes; recordWithMedia holds it one level deeper."""
+    """Return the record that an embed quotes; recordWithMedia has it one level deeper."""
     record = _object(embed.get("record"))
     return _object(record.get("record")) or record
 

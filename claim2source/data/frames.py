@@ -183,7 +183,7 @@ class FrameRecords(Records):
 
 
 def cell_text(value: object) -> str:
-    """Write a cell as a TSV file has it; a whole number that a frame holds as a float is whole."""
+    """Write a cell as a TSV file has it; whole numbers of float columns have no point."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return "" if value is None else str(value)

@@ -20,7 +20,7 @@ from claim2source.core.records import Claim, Qrels, nfkc
 def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
     """Number the groups of items that share a key, directly or through others.
 
-    `keys` holds each item's keys; an item without any is a group of its own. Numbers follow the
+    `keys` are each item's keys; an item without any is a group of its own. Numbers follow the
     first appearance of a group.
     """
     parent: dict[str, str] = {}

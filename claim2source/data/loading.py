@@ -109,7 +109,7 @@ def load(
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
     """Raise `UserError` if no claim of a split has a gold; nothing but its judgements is read.
 
-    Where they hold none, the data set is loaded, whose own errors come first.
+    If they have none, the data set is loaded, whose own errors come first.
     """
     path = dataset_folder(folder) / QRELS / f"{split}.tsv"
     if path.is_file():

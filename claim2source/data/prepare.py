@@ -112,7 +112,7 @@ class PrepareConfig(Settings):
 def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
 
-    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` holds
+    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` has
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     if config.input is None:
@@ -142,7 +142,7 @@ def _named_splits(splits: Sequence[Dataset], names: Sequence[str]) -> list[Datas
 
 
 def _unread_notes(config: PrepareConfig) -> list[str]:
-    """Name what the input folder holds besides the files that are read; hidden files aside."""
+    """Name what the input folder has besides the files that are read; hidden files aside."""
     assert config.input is not None
     if config.task == "checkthat2025":
         known = files_2025(config.input)

@@ -190,8 +190,8 @@ class _Planned:
 def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> str:
     """Run everything that is planned, write `config.out`, return the tables as text.
 
-    A row's folder holds its own `report.json`, the runs of its stages and its submissions; the
-    top `report.json` holds all rows, with what did not run, the tests and the published numbers.
+    A row's folder has its own `report.json`, the runs of its stages and its submissions; the
+    top `report.json` has all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
     planned = _plan(config)

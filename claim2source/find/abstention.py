@@ -186,7 +186,7 @@ def candidate_languages(engine: Engine) -> tuple[str, ...]:
 def read_abstention(engine: Engine) -> AbstainModel | None:
     """Read the model of abstention that is fitted to an index; None if there is none.
 
-    Raises `InputError` if the manifest holds something else.
+    Raises `InputError` if the manifest has something else.
     """
     values = engine.manifest.abstain
     if values is None:

@@ -84,7 +84,7 @@ class PaperEncoder:
     ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
         """Encode papers [n, d] and the findings of each [findings, d]; count new texts of papers.
 
-        New are those that the store did not hold. The bar goes on by the number of papers.
+        New are those that were not in the store. The bar goes on by the number of papers.
         """
         findings: list[list[str]] = []
         if self.sentences:

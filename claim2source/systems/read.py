@@ -491,7 +491,7 @@ def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[C
 
 
 def _find_line(entries: YamlMapping, name: str, key: str) -> Location | None:
-    """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
+    """Find the line of a system's dotted key, counting items from 1, or of what contains it."""
     value: Any = entries
     line = None
     for part in (name, *key.split(".")):

@@ -313,7 +313,7 @@ class StateFile(CheckpointIO):
 class KeepState(Checkpoint):
     """Save the state every so many steps, at an epoch's last step and once it is scored.
 
-    A signal ends the training after a step, once that is saved. What Lightning does not hold is
+    A signal ends the training after a step, once that is saved. What Lightning does not keep is
     added: the RNG states of all processes, losses, and the mined negatives. `random` is the RNG
     state to begin with. With `keep: best` checkpoints that will not be chosen are deleted then: an
     epoch that is repeated may get another score on a GPU.

@@ -67,7 +67,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
-        """Read the state that a checkpoint of Lightning's holds."""
+        """Read the state in a checkpoint of Lightning's."""
         return cls(**checkpoint[OURS], checkpoint=checkpoint)
 
     @property
