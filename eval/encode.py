@@ -33,7 +33,7 @@ class EncodeConfig(StoreOptions):
     Args:
         dataset: folder in BEIR layout, or `demo`.
         model: a checkpoint, the folder of a training run (its chosen epoch) or a model, by
-            `model.name`; its other keys are for models that are no checkpoint of ours.
+            `model.name`; its other keys are for models that are not a checkpoint of ours.
         rendering: how claims and sources are rendered for such models; a checkpoint has its own.
     """
 

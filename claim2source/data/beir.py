@@ -77,14 +77,14 @@ class _Known(NamedTuple):
     ids: Collection[str]
 
     def lacks(self, key: str) -> bool:
-        """Whether there is no such record. If some cannot be read, none is said to be absent."""
+        """Whether there is no such record. If some cannot be read, none counts as absent."""
         return self.records.complete and key not in self.ids
 
 
 def dataset_folder(name: str | Path) -> Path:
     """Locate the folder of a data set given by path or name, as `load` does.
 
-    Raises `InputError` if a plain name is no folder, here or in CLAIM2SOURCE_DATA.
+    Raises `InputError` if a plain name is not a folder, here or in CLAIM2SOURCE_DATA.
     """
     if str(name) == "demo":
         return DEMO
@@ -434,7 +434,7 @@ def write_beir(
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
     moved to `NAME.replaced`. Raises `UserError` if `folder` has anything else, ValueError
-    without a split, and if the name of one is no file name or a split or claim is there twice.
+    without a split, and if the name of one is not a file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
     _check_splits(splits)

@@ -364,7 +364,7 @@ def _own_parts(status: Mapping[str, Any], excluded: tuple[str, ...]) -> PostPart
 
 
 class _Html(HTMLParser):
-    """Collect the text and the links of a status; mentions and hashtags are no links.
+    """Collect the text and the links of a status; mentions and hashtags are not links.
 
     `without` are classes of elements that are left out.
     """

@@ -5,7 +5,7 @@
 - Identical text (`golds_by_text`): claims with the same text share their golds. Mining takes
   none of them as a negative, and training masks them.
 - Near-duplicates (`claim2source.mining.near_duplicates`): sources so alike in title, abstract or
-  vector that one is no negative if the other is gold.
+  vector that one is not a negative if the other is gold.
 """
 
 from __future__ import annotations

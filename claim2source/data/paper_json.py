@@ -189,7 +189,7 @@ def _plain_text(value: object, key: str) -> str:
 
 
 def _date_text(value: object) -> str:
-    """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
+    """Write {"date-parts": [[2020, 5, 12]]}, or the text in its place."""
     dates = _list(_nested(value, "date-parts"))
     parts = _list(dates[0]) if dates else []
     if parts and all(parts):

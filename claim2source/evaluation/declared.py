@@ -95,7 +95,7 @@ def _is_step_0(plan: RowPlan, run: Path | None, suffix: str) -> bool:
 
 
 def _first_stage_tests(row: Row, peers: Sequence[Row], untested: list[str]) -> Iterator[_Test]:
-    """Test a system without stages; a hybrid whose dense part is no row is added to `untested`."""
+    """Test a system without stages; add a hybrid whose dense part is not a row to `untested`."""
     system = row.plan.system
     first = system.first
     if isinstance(first, HybridNode):

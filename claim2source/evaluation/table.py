@@ -82,7 +82,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each
             reported claim; settings are chosen without it.
-        model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
+        model: how a model that is not a checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
             the deepest metric looks at.

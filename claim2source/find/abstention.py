@@ -65,7 +65,7 @@ class Design:
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
 
-        A short list's last score stands for what it lacks, 0 for an empty one's.
+        A short list's last score replaces what it lacks, 0 for an empty one's.
         """
         columns: list[np.ndarray] = []
         margins: list[np.ndarray] = []

@@ -282,7 +282,7 @@ def re_encode(
     say: Callable[[str], None] = lambda line: None,
     batch: int = BATCH,
 ) -> Engine:
-    """Encode an index's papers with another model, into a table beside theirs; then swap the two.
+    """Encode an index's papers with another model, into a table next to theirs; then swap the two.
 
     A stopped run goes on if it was. What was there stays for `undo_re_encoding`, until the
     next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`

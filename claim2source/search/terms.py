@@ -99,7 +99,7 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 class Analysis:
     """Turn texts into the ids of the sources' terms.
 
-    `whole_words`: terms are the words between white space; with `at_spaces` what stands between
+    `whole_words`: terms are the words between white space; with `at_spaces` what is between
     single spaces, as `split(" ")` parts it: line breaks do not part words, and between two spaces
     is an empty term. Otherwise they are those of
     `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A

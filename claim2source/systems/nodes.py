@@ -275,7 +275,7 @@ class RunNode(Node):
 
     @cached_property
     def trained_on(self) -> TrainedOn:
-        """Read the claims that an evaluation of ours noted beside its runs; none without a note."""
+        """Read the claims that an evaluation of ours noted with its runs; none without a note."""
         joined = TrainedOn()
         for folder in {path.parent for path in self.run.files.values()}:
             if (folder / TRAINED_ON).exists():

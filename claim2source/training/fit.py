@@ -167,7 +167,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         """Score the weights as they are, in all processes together; None on later ranks."""
 
     def choose(self) -> tuple[int, Choice]:
-        """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+        """Choose the run's epoch, or epoch 0, the base, on val."""
         return choose_epoch(self.run, self.data.weighing, self.metric)
 
     def score_base(self) -> str | None:

@@ -77,7 +77,7 @@ class Row(Strict):
 
 @dataclass(frozen=True)
 class Flag(Strict):
-    """Mark cells that are no targets, and say why; without columns, all cells of the rows."""
+    """Mark cells that are not targets, and say why; without columns, all cells of the rows."""
 
     rows: tuple[str, ...]
     reason: str

@@ -62,7 +62,7 @@ class ScaledCheckpoint:
     were loaded. `model` sets what its base may run or read, and the attention, which a manifest
     does not have.
 
-    Raises `UserError` for what is no checkpoint of ours.
+    Raises `UserError` for what is not a checkpoint of ours.
     """
 
     def __init__(
