@@ -293,8 +293,10 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
             has_default = default is not MISSING or factory is not MISSING
             options |= _group_options(key, hint, group, text, has_default)
         else:
-            options[key] = Option(hint, default if factory is MISSING else factory(), text)
-            options |= _part_options(key, options[key].hint)
+            if factory is not MISSING:
+                default = factory()
+            options[key] = Option(hint, default, text)
+            options |= _part_options(key, hint)
     return options
 
 
@@ -428,8 +430,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Yam
         origin = (str(file), 1)
     elif words:
         value = _read_words(key, option, words, takes_one=name in options)
-    first = options.get(name.partition(".")[0])
-    for part in reversed(flag_path(name, None if first is None else first.hint)):
+    first = options.get(name.partition(".")[0], Option(None, None, ""))
+    for part in reversed(flag_path(name, first.hint)):
         value = YamlMapping({part: value}, {part: origin})
     return value
 
