@@ -35,14 +35,14 @@ from claim2source.evaluation.reports import named_reports
 PROGRAM = "scripts/checklist.py"
 TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
-# What both ask for, and no report holds.
+# What both ask for, and no report has.
 _UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
     *("hashes of pretrained weights", "price in money", "energy"),
 )
 # Names of re-ranking stages; first stages ask no language model.
 _LATER = ("rerank ", "verify ")
-# Claim forms that hold a translation.
+# Claim forms with a translation.
 _TRANSLATED = ("translated", "bilingual", "paired")
 # `thinking` is what was sent; `replies` and `reasoned` count replies, and those with reasoning.
 _DECODING = (

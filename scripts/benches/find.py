@@ -173,17 +173,19 @@ def run(config: Config) -> Measured:
             spent = sum(server.cpu_times()[:2]) - before
             memory = round(server.memory_info().rss / 2**20)
         shares = recall(finder.engine, posts, dense)
-    percentiles = {}
-    for name, took in seconds.items():
-        percentiles[name] = {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
-    percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
+    percentiles: dict[str, dict[str, np.ndarray]] = {}
+    for name, took in {**seconds, "cold": [cold]}.items():
+        own = {}
+        for percent in (50, 95):
+            own[f"p{percent}"] = 1000 * np.percentile(took, percent, axis=1)
+        percentiles[name] = own
+    milliseconds: dict[str, dict[str, float]] = {}
+    for name, own in percentiles.items():
+        milliseconds[name] = {key: median(values, 1) for key, values in own.items()}
     return {
         **measured_ratio(percentiles[IN_PROCESS]["p95"] / percentiles[ONE_CLIENT]["p95"]),
         "recall_of_posts": shares,
-        "milliseconds": {
-            call: {name: median(values, 1) for name, values in of_way.items()}
-            for call, of_way in percentiles.items()
-        },
+        "milliseconds": milliseconds,
         **built,
         "server_mb": memory,
         "cpu_ms": round(1000 * spent / len(posts), 1),
@@ -257,9 +259,8 @@ def in_process(finder: Finder, posts: Sequence[str]) -> list[float]:
 def at_once(host: str, posts: Sequence[str]) -> list[float]:
     """Ask with several clients, each about its share of the posts."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        parts = pool.map(partial(over_http, host), [posts[i::CLIENTS] for i in range(CLIENTS)])
+        shares = [posts[client::CLIENTS] for client in range(CLIENTS)]
         found: list[float] = []
-        for part in parts:
-            for seconds in part:
-                found.append(seconds)
+        for seconds in pool.map(partial(over_http, host), shares):
+            found += seconds
         return found

@@ -120,8 +120,10 @@ def mine_peer(inputs: Any) -> Any:
     from sentence_transformers.util import mine_hard_negatives
 
     abstract = {source.id: source.abstract for source in inputs.dataset.sources}
-    claims = inputs.dataset.claims
-    pairs = {"claim": [c.text for c in claims], "source": [abstract[c.golds[0]] for c in claims]}
+    pairs: dict[str, list[str]] = {"claim": [], "source": []}
+    for claim in inputs.dataset.claims:
+        pairs["claim"].append(claim.text)
+        pairs["source"].append(abstract[claim.golds[0]])
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
@@ -139,13 +141,16 @@ def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
     inputs: Any = Inputs(config)
     data = inputs.dataset
-    text_of = {s.id: s.abstract for s in data.sources} | {c.id: c.text for c in data.claims}
-    ours = {
-        text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
-        for row in Miner(data, inputs, Rendering(), DENSE).mine()
-    }
-    if not len(negatives := mine_peer(inputs)):
+    texts: dict[str, str] = {}
+    for record in (*data.sources, *data.claims):
+        texts[record.id] = record.abstract if isinstance(record, Source) else record.text
+    ours: dict[str, list[str]] = {}
+    for mined in Miner(data, inputs, Rendering(), DENSE).mine():
+        ours[texts[mined.claim]] = [texts[negative.source] for negative in mined.negatives]
+    theirs = mine_peer(inputs)
+    if not len(theirs):
         raise UserError("the peer found too few negatives for every claim checked")
-    for row in negatives:
-        if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
+    columns = [f"negative_{i}" for i in range(1, HYBRID.hard + 1)]
+    for row in theirs:
+        if ours[row["claim"]] != [row[column] for column in columns]:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
