@@ -17,7 +17,7 @@ GROUPS = {
         "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
         "abstain": (
             "eval.abstain",
-            "measure how often an index's probabilities hold that a paper is there",
+            "measure how well an index's probabilities that a paper is there are calibrated",
         ),
     },
     "train": {
@@ -43,7 +43,7 @@ GROUPS = {
         ),
         "report": (
             "eval.report",
-            "compare evaluated systems: as text, a page, beside the papers'",
+            "compare evaluated systems: as text, as a page, next to the papers'",
         ),
         "score": ("eval.score", "score files of ranked lists against judgements"),
         "style-grid": (

@@ -1,6 +1,6 @@
 """Encode a data set into the store: `accelerate launch eval/encode.py --model.name M --dataset D`.
 
-The processes divide the texts by length. Texts that the store holds are not encoded again, so that
+The processes divide the texts by length. Texts in the store are not encoded again, so that
 a stopped run goes on if it was. Evaluation with the same model, rendering and `vectors` then
 finds every vector there.
 """
@@ -33,7 +33,7 @@ class EncodeConfig(StoreOptions):
     Args:
         dataset: folder in BEIR layout, or `demo`.
         model: a checkpoint, the folder of a training run (its chosen epoch) or a model, by
-            `model.name`; its other keys are for models that are no checkpoint of ours.
+            `model.name`; its other keys are for models that are not a checkpoint of ours.
         rendering: how claims and sources are rendered for such models; a checkpoint has its own.
     """
 
@@ -94,8 +94,8 @@ def encode(config: EncodeConfig) -> None:
 def process_texts(texts: Sequence[str], rank: int, size: int) -> list[str]:
     """List the distinct texts that process `rank` of `size` encodes: blocks of like length.
 
-    The division depends on the texts alone, so that processes agree on it whatever the store
-    holds, and a resumed run of as many processes divides the work as before.
+    The division depends on the texts alone, so that processes agree on it whatever is in
+    the store, and a resumed run of as many processes divides the work as before.
     """
     ordered = sorted(set(texts), key=lambda text: (-len(text), text))
     blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]

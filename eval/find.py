@@ -40,7 +40,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class FindConfig(FinderOptions):
-    """Settings of `eval/find.py`; POST may stand first.
+    """Settings of `eval/find.py`; POST may come first.
 
     Args:
         post: a post's text, `-` to read it from standard input, or with --fetch its address.

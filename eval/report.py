@@ -2,7 +2,7 @@
 
 Prints the leaderboard: scores by language, and paired tests against any row. `--out` keeps it,
 with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
-comparison as one page that loads nothing. `--published` sets our scores beside the papers' tables
+comparison as one page that loads nothing. `--published` sets our scores next to the papers' tables
 instead, and adds them to the page.
 """
 
@@ -24,7 +24,7 @@ from claim2source.evaluation.reports import ReportConfig, read_reports
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
+    """Compare the reports' systems, or set them next to the papers'; print, and write the page."""
     config = read_config(ReportConfig, argv, program="eval/report.py", description=__doc__ or "")
     require_tracking(config.wandb)
     if config.out is not None:

@@ -1,6 +1,6 @@
 """Rewrite claims and sources in the papers' styles: `python eval/rewrite.py --out DIR`.
 
-The folder holds one file a style, and what made it; `eval/style_grid.py --styles.texts DIR` scores
+The folder has one file a style, and what made it; `eval/style_grid.py --styles.texts DIR` scores
 them.
 """
 

@@ -1,6 +1,6 @@
 """Translate a data set's claims to English: `python eval/translate.py --dataset DIR`.
 
-The translations stand in `metadata.translation` of queries.jsonl. What has one is left alone.
+The translations are in `metadata.translation` of queries.jsonl. What has one is left alone.
 """
 
 from __future__ import annotations

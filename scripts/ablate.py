@@ -144,9 +144,11 @@ class Ablation:
                 words.append(f"--{key}={value if isinstance(value, str) else json.dumps(value)}")
         return words
 
-    def training_of(self, row: str) -> TrainingReport | None:
+    def training_report(self, row: str) -> TrainingReport | None:
         """Read a row's training; train or resume it first if it is selected, None otherwise."""
-        folder, words, rows = self.folder(row), self.arguments(row), self.config.rows
+        folder = self.folder(row)
+        words = self.arguments(row)
+        rows = self.config.rows
         config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
         begun = resumable(config)
         if not (begun and (folder / FILE).is_file()):
@@ -154,7 +156,10 @@ class Ablation:
                 return None
             print(f"== {self.name}, {row}: {self.table.rows[row].what}", flush=True)
             # A run with other settings is not this row: it starts again.
-            how = ["--resume"] if begun else ["--overwrite"] if is_run(folder) else []
+            if begun:
+                how = ["--resume"]
+            else:
+                how = ["--overwrite"] if is_run(folder) else []
             process = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
             if process.returncode:
                 raise UserError(f"{folder}: the run ended with exit code {process.returncode}")
@@ -162,13 +167,16 @@ class Ablation:
 
     def run(self, row: str) -> Outcome | None:
         """Score a row, after its training; None if that is not selected."""
-        own, settings = self.table.rows[row], self.table.of(row)
-        val, note = None, ""
+        own = self.table.rows[row]
+        settings = self.table.of(row)
+        val = None
+        note = ""
         if own.scale is None:
-            training = self.training_of(row)
+            training = self.training_report(row)
             if training is None:
                 return None
-            model, note = resolve(self.folder(row)), f"epoch {training.chosen_epoch}"
+            model = resolve(self.folder(row))
+            note = f"epoch {training.chosen_epoch}"
             history = {entry.epoch: entry for entry in training.history}
             scored = history[training.chosen_epoch].val["macro"][METRIC]
             val = scored if training.choice is None else training.choice.score
@@ -176,12 +184,13 @@ class Ablation:
             return None
         elif own.against is None:
             model = resolve(ModelConfig(name=str(settings["model.name"])))  # read whole, as step 0
-        elif self.training_of(own.against) is None:
+        elif self.training_report(own.against) is None:
             return None
         else:
             scaled = ScaledCheckpoint(self.folder(own.against))
             scaled.set(own.scale)
-            note, model = f"scale {own.scale:g}", scaled.resolved
+            note = f"scale {own.scale:g}"
+            model = scaled.resolved
         rendering = model.rendering or Rendering(
             settings["rendering.claims"],  # type: ignore[arg-type]
             settings["rendering.sources"],  # type: ignore[arg-type]
@@ -193,8 +202,14 @@ class Ablation:
         name, *rest = self.table.targets[target]
         return load(name, *rest)  # type: ignore[arg-type]
 
-    def score(self, target: str, model: Resolved, rendering: Rendering) -> Scores:
-        dataset, store = self.load(target), Store(self.config.out / "store")
+    def score(
+        self,
+        target: str,
+        model: Resolved,
+        rendering: Rendering,
+    ) -> Scores:
+        dataset = self.load(target)
+        store = Store(self.config.out / "store")
         dense = Dense(model.encoder, rendering=rendering, store=store, progress=True)
         result = dense.index(dataset.sources).search(dataset.claims)
         return evaluate(result.run, dataset.qrels, (METRIC,))
@@ -220,7 +235,8 @@ class Ablation:
                 table = language_table(scores, datasets[target].claims)
                 means = {**table, "macro": macro(table)}
                 line += [means[name][METRIC] for name in languages[target]]
-                before, test = outcomes.get(row.against or ""), None
+                before = outcomes.get(row.against or "")
+                test = None
                 if before is not None:
                     groups = gold_groups(datasets[target].qrels, scores.claim_ids)
                     test = difference(scores, before.scores[target], groups)

@@ -33,7 +33,8 @@ def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
         sys.exit(0)
     if case not in CASES:
         raise UserError(f"{case!r} is not a case; allowed: {', '.join(CASES)}")
-    module, program = import_module(f"scripts.benches.{case}"), f"scripts/bench.py {case}"
+    module = import_module(f"scripts.benches.{case}")
+    program = f"scripts/bench.py {case}"
     return module, read_config(module.Config, words, program=program, description=module.__doc__)
 
 

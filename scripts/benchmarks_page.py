@@ -188,7 +188,12 @@ class Benchmarks:
             lines.append(f"{number}. {self._finding(finding)}")
         return [heading, "\n".join(lines)]
 
-    def _look_up(self, rows: Mapping[str, Figure], name: str, file: str) -> Figure:
+    def _look_up(
+        self,
+        rows: Mapping[str, Figure],
+        name: str,
+        file: str,
+    ) -> Figure:
         if name not in rows:
             reason = f"has no row {name!r}; {did_you_mean(name, rows)}there are: {', '.join(rows)}"
             raise InputError(self.folder / f"{file}.json", reason=reason)

@@ -35,14 +35,14 @@ from claim2source.evaluation.reports import named_reports
 PROGRAM = "scripts/checklist.py"
 TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
-# What both ask for, and no report holds.
+# What both ask for, and no report has.
 _UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
     *("hashes of pretrained weights", "price in money", "energy"),
 )
 # Names of re-ranking stages; first stages ask no language model.
 _LATER = ("rerank ", "verify ")
-# Claim forms that hold a translation.
+# Claim forms with a translation.
 _TRANSLATED = ("translated", "bilingual", "paired")
 # `thinking` is what was sent; `replies` and `reasoned` count replies, and those with reasoning.
 _DECODING = (
@@ -99,7 +99,10 @@ def checklist(reports: Mapping[str, Report]) -> str:
     plural = "s" if len(reports) > 1 else ""
     origin = f"Read from {len(reports)} report{plural} alone: {', '.join(reports)}."
     parts: list[Part] = [TITLE, origin, TextTable(["what", "answer"], answers), *tables]
-    notes = {f"- {markdown_text(note)}" for report in reports.values() for note in report.notes}
+    notes = set()
+    for report in reports.values():
+        for note in report.notes:
+            notes.add(f"- {markdown_text(note)}")
     if notes:
         parts += ["## Notes", *sorted(notes)]
     return f"{render(parts, 'markup')}\n"
@@ -116,17 +119,23 @@ def _section_part(section: _Section, rows: Mapping[str, Sequence[Row]]) -> Part:
         for row in own:
             named: Row = [name, *row] if has_several else row
             cells.append([_written(cell) for cell in named])
-    return TextTable(columns, cells) if cells else section.none
+    if cells:
+        return TextTable(columns, cells)
+    return section.none
 
 
 def _written(cell: Cell) -> Cell:
     """Return a cell for a page of Markdown, with names escaped."""
     recorded = _recorded(cell)
-    return markdown_text(recorded) if isinstance(recorded, str) else recorded
+    if isinstance(recorded, str):
+        return markdown_text(recorded)
+    return recorded
 
 
 def _recorded(cell: Cell) -> Cell:
-    return NOT_RECORDED if cell is None or cell == "" else cell
+    if cell is None or cell == "":
+        return NOT_RECORDED
+    return cell
 
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
@@ -156,7 +165,9 @@ def _answers(rows: Sequence[Row], labels: int) -> list[Cell]:
 
 
 def _data(report: Report) -> list[Row]:
-    queries = report.scored[0].queries if report.scored else {}
+    queries = {}
+    if report.scored:
+        queries = report.scored[0].queries
     claims = ", ".join(f"{language} {count}" for language, count in queries.items())
     hashes = [f"{split} {digest}" for split, digest in report.provenance.data.items() if digest]
     return [[report.dataset, report.split, claims, ", ".join(hashes)]]
@@ -230,7 +241,10 @@ def _setting_text(value: Any) -> Cell:
 
 def _seeds(report: Report) -> list[Row]:
     seeds: dict[str, Any] = {}
-    bootstrap = {s.intervals.seed for s in report.scored if s.intervals is not None}
+    bootstrap = set()
+    for s in report.scored:
+        if s.intervals is not None:
+            bootstrap.add(s.intervals.seed)
     if bootstrap:
         seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(bootstrap)))
     for test in report.tests:
@@ -242,7 +256,10 @@ def _seeds(report: Report) -> list[Row]:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
     for name, unrecorded in _unrecorded_names(report):
         seeds[f"{name}, {unrecorded}"] = None
-    return [[label, None if seed is None else str(seed)] for label, seed in seeds.items()]
+    found: list[Row] = []
+    for label, seed in seeds.items():
+        found.append([label, None if seed is None else str(seed)])
+    return found
 
 
 def _training_seeds(training: TrainingReport) -> dict[str, Any]:
@@ -280,7 +297,8 @@ def _statistics(report: Report) -> list[Row]:
     rows: list[Row] = []
     bounded = [system.intervals for system in report.scored if system.intervals is not None]
     if bounded:
-        by, draws = f"{bounded[0].papers} papers", bounded[0].repeats
+        by = f"{bounded[0].papers} papers"
+        draws = bounded[0].repeats
         rows.append(["percentile bootstrap, 95 %", "macro, languages", by, "none", draws])
     for test in report.tests:
         by = f"{test.groups} papers of {test.claims} claims"

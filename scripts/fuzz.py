@@ -61,8 +61,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(run_one(fuzzer, config.case))
         counts, failing = hunt(fuzzer, config)
     ends = ["exit 0", "exit 2", "wrong"]
-    names = [name for name in PROGRAMS if any(counts[name, end] for end in ends)]
-    rows: list[list[Cell]] = [[name, *(counts[name, end] for end in ends)] for name in names]
+    names = []
+    for name in PROGRAMS:
+        if any(counts[name, end] for end in ends):
+            names.append(name)
+    rows: list[list[Cell]] = []
+    for name in names:
+        rows.append([name, *(counts[name, end] for end in ends)])
     print(render([TextTable(["program", *ends], rows)]))
     if failing:
         print(f"{len(failing)} ways to fail; the cases are in {config.kept}")

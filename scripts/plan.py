@@ -46,7 +46,9 @@ CARDS: Mapping[str, tuple[float, float]] = {
     "rtx4090": (165.2e12, 23.6),
 }
 # Shares of the bf16 peak that is computed, as measured on an H200, and about fp32's.
-TRAINING, ENCODING, FP32 = 0.51, 0.60, 1 / 15
+TRAINING = 0.51
+ENCODING = 0.60
+FP32 = 1 / 15
 COMMON = ("card", "processes", "data.dataset", "model.name", "tuning", "optimisation.batch_size")
 CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
 # Models that are downloaded only to be run: transformers' config, and what is not its default.
@@ -178,7 +180,10 @@ def text_lengths(config: FinetuneConfig, sizes: Sizes) -> tuple[float, float]:
 
 
 def plan(
-    config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
+    config: FinetuneConfig,
+    sizes: Sizes,
+    processes: int = 1,
+    device: float = math.inf,
 ) -> Plan:
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     from claim2source.mining.baseline import SAMPLED
@@ -191,7 +196,8 @@ def plan(
     longest = trained_length(config.optimisation, config.model.max_length or positions)
     planned = plan_memory(config, model, longest, device)
     config = replace(config, optimisation=planned.recipe.optimisation)
-    shape, train = ModelShape.planned(model, config), config.optimisation
+    shape = ModelShape.planned(model, config)
+    train = config.optimisation
     limit = config.model.max_length
     lengths = text_lengths(config, sizes)
     claim, source = (round(min(length, limit or length)) for length in lengths)
@@ -201,9 +207,16 @@ def plan(
     val = round(sizes.claims * share)
     steps = -(-pairs // (train.batch_size * processes * train.accumulation)) * train.epochs
 
-    def encoded(name: str, claims: float, sources: float, whole: int = 0) -> Part:
+    def encoded(
+        name: str,
+        claims: float,
+        sources: float,
+        whole: int = 0,
+    ) -> Part:
         counts = zip((claims, sources), lengths, (claim, source), strict=True)
-        texts = [(n, round(min(length, whole)) if whole else cut) for n, length, cut in counts]
+        texts = []
+        for n, length, cut in counts:
+            texts.append((n, round(min(length, whole)) if whole else cut))
         flops = sum((n * shape.forward([length]) for n, length in texts), 0.0)
         return Part(name, claims + sources, sum(n * length for n, length in texts), flops, flops)
 
@@ -247,7 +260,7 @@ def plan(
     return Plan(tuple(parts), steps, planned)
 
 
-def sizes_of(config: FinetuneConfig) -> Sizes:
+def training_sizes(config: FinetuneConfig) -> Sizes:
     """Count the texts of a data set, and their tokens by their characters."""
     data = config.data
     train = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
@@ -255,8 +268,11 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
     judged = [claim for claim in train.claims if claim.golds]
     claims = config.rendering.claim_texts(judged)
     sources = config.rendering.source_texts(train.sources)
-    pairs, golds = sum(len(claim.golds) for claim in judged), len(train.golds)
-    means = [sum(map(len, texts)) / CHARACTERS / max(len(texts), 1) for texts in (claims, sources)]
+    pairs = sum(len(claim.golds) for claim in judged)
+    golds = len(train.golds)
+    means = []
+    for texts in (claims, sources):
+        means.append(sum(map(len, texts)) / CHARACTERS / max(len(texts), 1))
     return Sizes(pairs, len(report.claims), golds, len(sources), *means)
 
 
@@ -264,12 +280,20 @@ def peak_flops(card: str) -> float:
     """Look up a card's dense bf16 peak; infinity if unknown, so that shares are 0."""
     words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
     # Other forms of a card are slower.
-    cards = set() if words & {"laptop", "nvl", "pcie"} else words & CARDS.keys()
-    return CARDS[cards.pop()][0] if cards else math.inf
+    if words & {"laptop", "nvl", "pcie"}:
+        cards = set()
+    else:
+        cards = words & CARDS.keys()
+    if cards:
+        return CARDS[cards.pop()][0]
+    return math.inf
 
 
 def report(config: PlanConfig) -> str:
-    sizes = CT26 if config.data.dataset == "ct26-sized" else sizes_of(config)
+    if config.data.dataset == "ct26-sized":
+        sizes = CT26
+    else:
+        sizes = training_sizes(config)
     peak, memory = CARDS[config.card]
     estimate = plan(config, sizes, config.processes, memory * 2**30)
     training = TRAINING * peak * (1 if config.optimisation.precision == "bf16" else FP32)
@@ -282,7 +306,8 @@ def report(config: PlanConfig) -> str:
         own = part.computed / reached / 3600
         hours += own
         flops = [f"{count / 1e15:,.2f}" for count in (part.flops, part.computed)]
-        texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
+        texts = f"{part.texts:,.0f}"
+        tokens = f"{part.tokens / 1e6:,.1f}"
         rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
     planned = estimate.memory
@@ -300,7 +325,11 @@ def report(config: PlanConfig) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     about = __doc__ or ""
     config = read_config(
-        PlanConfig, argv, program="scripts/plan.py", description=about, common=COMMON
+        PlanConfig,
+        argv,
+        program="scripts/plan.py",
+        description=about,
+        common=COMMON,
     )
     say(report(config))
 

@@ -50,7 +50,8 @@ Facts = dict[tuple[str, ...], Any]
 def main() -> int:
     """Take a snapshot, or compare two; return the exit code."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repository", type=Path, default=Path(__file__).parents[1])
@@ -69,11 +70,16 @@ def main() -> int:
 
 def take(arguments: argparse.Namespace) -> int:
     """Run the cases that are not done yet, and record their results; return 0."""
-    out, repository = arguments.out.resolve(), arguments.repository.resolve()
-    data, work = (arguments.data or repository / ".." / "shared" / "data").resolve(), out / "work"
-    own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data}
-    own |= {"OMP_NUM_THREADS": arguments.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
-    environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
+    out = arguments.out.resolve()
+    repository = arguments.repository.resolve()
+    data = (arguments.data or repository / ".." / "shared" / "data").resolve()
+    work = out / "work"
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = str(repository)
+    environment["CLAIM2SOURCE_DATA"] = str(data)
+    environment["OMP_NUM_THREADS"] = str(arguments.threads)
+    environment["HF_HUB_OFFLINE"] = "1"
+    environment["WANDB_MODE"] = "disabled"
     folders = {"r": repository, "own": OWN, "data": data, "out": out}
     folders["threads"] = arguments.threads
     work.mkdir(parents=True, exist_ok=True)
@@ -84,51 +90,89 @@ def take(arguments: argparse.Namespace) -> int:
         filled = {**TABLE["words"], **folders, "llm": server.url}
         write_inputs(work, filled)
         for name in arguments.only or CASES:
-            case = out / name
-            if (case / "exit_code").is_file() and not arguments.overwrite:
+            if (out / name / "exit_code").is_file() and not arguments.overwrite:
                 print(f"{name}: done before", flush=True)
                 continue
             words = program_command(name, repository, filled)
             if not words:
                 print(f"{name}: left out, no program or data for it", flush=True)
                 continue
-            for folder in (case, work / name):
-                shutil.rmtree(folder, ignore_errors=True)
-            case.mkdir()
-            model.answers.clear()
-            # Who asks the model has a store of its own: there, nothing was answered before.
-            inputs = [work / word for word in words if (work / word).is_file()]
-            asks = any(server.url in text for text in (*words, *map(Path.read_text, inputs)))
-            environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
-            started = time.perf_counter()
-            process = subprocess.run(
-                [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
-            )
-            for file, text in (("stdout", process.stdout), ("stderr", process.stderr)):
-                for key in ("out", "r", "own", "data", "llm"):
-                    text = text.replace(str(filled[key]), f"@{key}@")
-                (case / file).write_text(text, encoding="utf-8")
-            (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
-            copy_results(work / name, case)
-            (case / "exit_code").write_text(f"{process.returncode}\n")
-            seconds = time.perf_counter() - started
-            print(f"{name}: {seconds:.0f} s, exit code {process.returncode}", flush=True)
+            take_case(name, words, model, filled, environment)
     return 0
 
 
-def program_command(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
+def take_case(
+    name: str,
+    words: list[str],
+    model: Answering,
+    filled: Mapping[str, Any],
+    environment: dict[str, str],
+) -> None:
+    """Run one case, and record what it printed, wrote and asked the model."""
+    out = filled["out"]
+    work = out / "work"
+    case = out / name
+    for folder in (case, work / name):
+        shutil.rmtree(folder, ignore_errors=True)
+    case.mkdir()
+    model.answers.clear()
+    # A case that asks the model has a store of its own: nothing in it was answered before.
+    asks = asks_model(words, work, model.server.url)
+    environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
+    started = time.perf_counter()
+    process = subprocess.run(
+        [sys.executable, *words],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    for file, text in (("stdout", process.stdout), ("stderr", process.stderr)):
+        for key in ("out", "r", "own", "data", "llm"):
+            text = text.replace(str(filled[key]), f"@{key}@")
+        (case / file).write_text(text, encoding="utf-8")
+    (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
+    copy_results(work / name, case)
+    (case / "exit_code").write_text(f"{process.returncode}\n")
+    seconds = time.perf_counter() - started
+    print(f"{name}: {seconds:.0f} s, exit code {process.returncode}", flush=True)
+
+
+def asks_model(words: list[str], work: Path, url: str) -> bool:
+    """Whether a command, or a file that it names, has the model's address."""
+    for word in words:
+        if url in word:
+            return True
+        file = work / word
+        if file.is_file() and url in file.read_text():
+            return True
+    return False
+
+
+def program_command(
+    name: str,
+    repository: Path,
+    filled: Mapping[str, Any],
+) -> list[str]:
     """Return the words of a case; none if the repository lacks its program, or its data."""
     program, *words = fill(CASES[name], filled).split()
     # The program runs in `work`, where the slices lie.
     data = (str(filled["data"]), "slices/")
-    paths = [filled["out"] / "work" / word for word in words if word.startswith(data)]
+    paths = []
+    for word in words:
+        if word.startswith(data):
+            paths.append(filled["out"] / "work" / word)
     exists = (repository / program).is_file() and all(path.exists() for path in paths)
-    return [str(repository / program), *words] if exists else []
+    if exists:
+        return [str(repository / program), *words]
+    return []
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
-    while (filled_text := Template(text).safe_substitute(filled)) != text:
+    filled_text = Template(text).safe_substitute(filled)
+    while filled_text != text:
         text = filled_text
+        filled_text = Template(text).safe_substitute(filled)
     return text
 
 
@@ -144,13 +188,16 @@ def write_inputs(work: Path, filled: Mapping[str, Any]) -> None:
 def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
     """Write the first claims of a data set, their sources, and others."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    claims, golds = set(), set()
+    claims: set[str] = set()
+    golds: set[str] = set()
     for split in ("train", "dev"):
         lines = (data / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
         lines = lines[: 1 + part[split]]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
-        claims |= {line.split("\t")[0] for line in lines[1:]}
-        golds |= {line.split("\t")[1] for line in lines[1:]}
+        for line in lines[1:]:
+            claim, gold, *_ = line.split("\t")
+            claims.add(claim)
+            golds.add(gold)
     sources = read_jsonl(data / "corpus.jsonl")
     distractors = [row["_id"] for row in sources if row["_id"] not in golds]
     source_ids = golds | set(distractors[: part["sources"] - len(golds)])
@@ -169,16 +216,24 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def copy_results(folder: Path, case: Path) -> None:
     """Copy the files to compare, without models; list all files, with hashes of weights."""
-    listing = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        weights = hashlib.sha256(path.read_bytes()) if path.suffix == ".safetensors" else None
-        listing[str(path.relative_to(folder))] = weights and weights.hexdigest()
-        model = any((path.parent / name).exists() for name in MODEL) and path.name != "report.json"
-        if path.suffix in KINDS and not model:
-            copy = case / "files" / path.relative_to(folder)
+    listing: dict[str, str | None] = {}
+    for path in files_below(folder):
+        name = path.relative_to(folder)
+        listing[str(name)] = None
+        if path.suffix == ".safetensors":
+            listing[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        is_of_model = any((path.parent / file).exists() for file in MODEL)
+        if path.name == "report.json":
+            is_of_model = False
+        if path.suffix in KINDS and not is_of_model:
+            copy = case / "files" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
     (case / "listing.json").write_text(json.dumps(listing, indent=1))
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 class Answering:
@@ -198,31 +253,29 @@ class Answering:
 
     def reply(self, chat: Any) -> Any:
         reply = self.replied(chat)
-        row = {"asked": texts_of(chat), "reply": getattr(reply, "text", reply)}
+        row = {"asked": chat_texts(chat), "reply": getattr(reply, "text", reply)}
         self.answers.add(json.dumps(row, sort_keys=True) + "\n")
         return reply
 
     def replied(self, chat: Any) -> Any:
         """Choose, order or score by a hash of post and papers; rewrite other texts."""
-        texts = texts_of(chat)
-        listed = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", texts.pop("papers", ""), re.M)
+        texts = chat_texts(chat)
+        papers = texts.pop("papers", "")
+        listed = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", papers, re.M)
         labels = [letter or number for letter, number, _ in listed]
-        ranks = [draw(*texts.values(), title.strip()) for *_, title in listed]
+        ranks = []
+        for *_, title in listed:
+            ranks.append(draw(*texts.values(), title.strip()))
         order = sorted(range(len(ranks)), key=lambda position: ranks[position])
         if chat.choices:
-            letter = labels[order[0]] if draw(*texts.values()) < 0.9 else chat.choices[-1]
+            if draw(*texts.values()) < 0.9:
+                letter = labels[order[0]]
+            else:
+                letter = chat.choices[-1]
             top = {choice: -1.0 if choice == letter else -3.0 for choice in chat.choices}
             return self.reply_of(letter, logprobs=[(letter, -1.0, top)])
         if chat.schema is None:
-            # Tags are drawn for each request; the rest of the prompt says what is to be written.
-            prompt = re.sub(r"<[^<>]*>", "", chat.system)
-            text = next(iter(texts.values()))
-            if "text" in texts:  # to be translated
-                words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))[:2]
-                details = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
-                return f"They say the new study of {words[0]} found more {words[1]} {details}"
-            text = " ".join(re.sub(r"[#@]\w+", "", text).split())
-            return f"{text} {1000 * draw(prompt, text):.0f}"
+            return rewritten(chat.system, texts)
         replies: dict[str, Any] = {}
         for name, kind in chat.schema["properties"].items():
             if kind["type"] == "array":
@@ -232,12 +285,26 @@ class Answering:
             elif name == "selected_paper":
                 replies[name] = order[0] + 1
             else:
-                low, high = kind.get("minimum", 0), kind.get("maximum", 1)
+                low = kind.get("minimum", 0)
+                high = kind.get("maximum", 1)
                 replies[name] = low + round((high - low) * draw(*texts.values()))
         return json.dumps(replies)
 
 
-def texts_of(chat: Any) -> dict[str, str]:
+def rewritten(system: str, texts: Mapping[str, str]) -> str:
+    """Write a text that depends on the prompt and on the text to translate or rewrite."""
+    # Tags are drawn for each request; the rest of the prompt says what is to be written.
+    prompt = re.sub(r"<[^<>]*>", "", system)
+    text = next(iter(texts.values()))
+    if "text" in texts:  # to be translated
+        words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))
+        details = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
+        return f"They say the new study of {words[0]} found more {words[1]} {details}"
+    text = " ".join(re.sub(r"[#@]\w+", "", text).split())
+    return f"{text} {1000 * draw(prompt, text):.0f}"
+
+
+def chat_texts(chat: Any) -> dict[str, str]:
     """Return a chat's texts by tag, without the number that keeps tags apart."""
     return {re.sub(r"-\d+$", "", tag): text for tag, text in chat.data.items()}
 
@@ -251,38 +318,48 @@ def facts_in(case: Path) -> Facts:
     """Flatten all that a case recorded into values, by file or system, and by key."""
     listing = json.loads((case / "listing.json").read_text())
     facts: Facts = {("exit code",): (case / "exit_code").read_text().strip()}
-    facts |= {("weights", file): sha256 for file, sha256 in listing.items() if sha256}
-    if case.name == "merge":
-        facts |= {("files", file): "there" for file in listing}
-    answers = (case / "answers.jsonl").read_text("utf-8").splitlines()
-    facts |= {("answers", answer): "there" for answer in answers}
-    paths = sorted(path for path in (case / "files").rglob("*") if path.is_file())
-    times, system_of = Counter(path.name for path in paths), systems_by_folder(paths)
+    for file, sha256 in listing.items():
+        if sha256:
+            facts["weights", file] = sha256
+        if case.name == "merge":
+            facts["files", file] = "there"
+    for answer in (case / "answers.jsonl").read_text("utf-8").splitlines():
+        facts["answers", answer] = "there"
+    folder = case / "files"
+    paths = files_below(folder)
+    times = Counter(path.name for path in paths)
+    systems = systems_by_folder(paths)
     for path in paths:
-        name = path.name if times[path.name] == 1 else str(path.relative_to(case / "files"))
-        system = system_of.get(path.parent.resolve())
-        name = name if system is None else f"{system} / {path.name}"
-        facts |= facts_of(name, path.suffix, path.read_text("utf-8"))
+        name = path.name
+        if path.parent.resolve() in systems:
+            name = f"{systems[path.parent.resolve()]} / {name}"
+        elif times[name] > 1:
+            name = str(path.relative_to(folder))
+        facts |= facts_in_file(name, path.suffix, path.read_text("utf-8"))
     printed = (case / "stdout").read_text("utf-8")
     if printed.startswith('{"post"'):
         printed = f"[{','.join(printed.splitlines())}]"
     try:
-        return facts | facts_of("stdout", ".json", printed)
+        return facts | facts_in_file("stdout", ".json", printed)
     except ValueError:  # text, or nothing
         return facts
 
 
 def systems_by_folder(paths: list[Path]) -> dict[Path, str]:
-    """Name the systems of folders of runs by the reports, which say where they lie."""
-    systems = {}
-    for path in (path for path in paths if path.name == "report.json"):
-        for name, system in json.loads(path.read_text("utf-8"))["systems"].items():
-            if runs := system.get("runs"):
+    """Name the systems of folders of runs by the reports, which name the folders."""
+    systems: dict[Path, str] = {}
+    for path in paths:
+        if path.name != "report.json":
+            continue
+        report = json.loads(path.read_text("utf-8"))
+        for name, system in report["systems"].items():
+            runs = system.get("runs")
+            if runs:
                 systems[(path.parent / runs).resolve()] = f"{name} {system.get('claims', '')}"
     return systems
 
 
-def facts_of(name: str, kind: str, text: str) -> Facts:
+def facts_in_file(name: str, kind: str, text: str) -> Facts:
     """Flatten a file: a run by claim, other rows by number, JSON and CSV by key."""
     if kind == ".trec":
         ranked: Facts = defaultdict(list)
@@ -290,19 +367,27 @@ def facts_of(name: str, kind: str, text: str) -> Facts:
             ranked[name, claim].append([source, float(score)])
         return ranked
     if kind == ".csv":
-        table = enumerate(csv.DictReader(text.splitlines()))
-        keeps = "loss" if name.endswith("metrics.csv") else ""
-        cells = ((i, key, value) for i, row in table for key, value in row.items())
-        return {
-            (name, str(i), key): number_or_text(value)
-            for i, key, value in cells
-            if key not in IGNORED and key.startswith(keeps)
-        }
+        return facts_in_csv(name, text)
     if kind == ".json":
         return dict(leaves(json.loads(text), (name,)))
-    lines: list[Any] = text.splitlines()
-    rows = [lean(json.loads(line)) for line in lines] if kind == ".jsonl" else lines
-    return {(name, "rows"): len(rows), **{(name, f"row {i}"): row for i, row in enumerate(rows)}}
+    rows: list[Any] = text.splitlines()
+    if kind == ".jsonl":
+        rows = [lean(json.loads(line)) for line in rows]
+    facts: Facts = {(name, "rows"): len(rows)}
+    for number, row in enumerate(rows):
+        facts[name, f"row {number}"] = row
+    return facts
+
+
+def facts_in_csv(name: str, text: str) -> Facts:
+    """Flatten a table by row and column; of a training's metrics the losses alone."""
+    prefix = "loss" if name.endswith("metrics.csv") else ""
+    facts: Facts = {}
+    for number, row in enumerate(csv.DictReader(text.splitlines())):
+        for key, value in row.items():
+            if key not in IGNORED and key.startswith(prefix):
+                facts[name, str(number), key] = number_or_text(value)
+    return facts
 
 
 def number_or_text(value: str) -> float | str:
@@ -331,7 +416,9 @@ def lean(value: Any) -> Any:
     """Return a JSON value without what is ignored and empty texts: such a field may go."""
     if isinstance(value, dict):
         return {k: lean(item) for k, item in value.items() if k not in IGNORED and item != ""}
-    return [lean(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [lean(inner) for inner in value]
+    return value
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -346,33 +433,52 @@ def equal(a: Any, b: Any) -> bool:
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     """Compare two snapshots and print the differences; return 1 if any counts."""
-    folders, wrong, compared = (before, after), 0, 0
-    names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in folders)]
+    folders = (before, after)
+    wrong = 0
+    compared = 0
+    names: list[str] = []
+    for name in only or CASES:
+        if any((folder / name / "exit_code").is_file() for folder in folders):
+            names.append(name)
     for name in names:
         cases = [folder / name for folder in folders]
-        if absent := [case for case in cases if not (case / "exit_code").is_file()]:
+        absent = [case for case in cases if not (case / "exit_code").is_file()]
+        if absent:
             wrong += 1
             print(f"{name}: not in {absent[0].parent}")
             continue
         old, new = map(facts_in, cases)
-        lines = [
-            f"{name}: {' / '.join(key)}: {str(value)[:100]} -> {str(new.get(key, 'absent'))[:100]}"
-            for key, value in old.items()
-            if not equal(value, new.get(key, "absent"))
-            and not (key[0] == "weights" and same_weights(*folders, Path("work", name, key[1])))
-        ]
-        rest, added = len(lines[MAX_SHOWN:]), len(new.keys() - old.keys())
-        lines_shown = [*lines[:MAX_SHOWN], *([f"{name}: {rest} more"] if rest else [])]
-        lines_shown += [f"{name}: {added} values added, not counted"] if added else []
-        print(*lines_shown, sep="\n", end="\n" if lines_shown else "")
-        wrong, compared = wrong + len(lines), compared + len(old)
+        lines = differences(name, old, new, before, after)
+        shown = lines[:MAX_SHOWN]
+        if len(lines) > MAX_SHOWN:
+            shown.append(f"{name}: {len(lines) - MAX_SHOWN} more")
+        added = len(new.keys() - old.keys())
+        if added:
+            shown.append(f"{name}: {added} values added, not counted")
+        for line in shown:
+            print(line)
+        wrong += len(lines)
+        compared += len(old)
     result = f"{wrong} differ" if wrong else "equal"
     print(f"\n{len(names)} cases, {compared} values compared: {result}")
     return int(wrong > 0 or not names)
 
 
+def differences(name: str, old: Facts, new: Facts, before: Path, after: Path) -> list[str]:
+    """List the values of a case that differ, a line each."""
+    lines: list[str] = []
+    for key, value in old.items():
+        now = new.get(key, "absent")
+        if equal(value, now):
+            continue
+        if key[0] == "weights" and same_weights(before, after, Path("work", name, key[1])):
+            continue
+        lines.append(f"{name}: {' / '.join(key)}: {str(value)[:100]} -> {str(now)[:100]}")
+    return lines
+
+
 def same_weights(before: Path, after: Path, file: Path) -> bool:
-    """Whether two files hold the same tensors to 1e-6; not if one is no longer there."""
+    """Whether two files have the same tensors to 1e-6; not if one is no longer there."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -380,13 +486,18 @@ def same_weights(before: Path, after: Path, file: Path) -> bool:
     if not (before / file).is_file() or not (after / file).is_file():
         return False
     try:
-        old, new = load_file(before / file), load_file(after / file)
+        old = load_file(before / file)
+        new = load_file(after / file)
     except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: by hash alone
         return False
-    return old.keys() == new.keys() and all(
-        old[key].shape == new[key].shape and np.allclose(old[key], new[key], rtol=0, atol=1e-6)
-        for key in old
-    )
+    if old.keys() != new.keys():
+        return False
+    for key in old:
+        if old[key].shape != new[key].shape:
+            return False
+        if not np.allclose(old[key], new[key], rtol=0, atol=1e-6):
+            return False
+    return True
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def merge(config: MergeConfig) -> list[str]:
 
 
 def require_free(out: Path, overwrite: bool) -> None:
-    """Raise `UserError` unless `out` is free, or holds an export that may be replaced.
+    """Raise `UserError` unless `out` is free, or has an export that may be replaced.
 
     What a killed process left of it is cleared, or restored.
     """
@@ -249,7 +249,7 @@ def _checkpoint(config: MergeConfig) -> Iterator[Path]:
 def scalable_checkpoint(name: str | Path) -> Path:
     """Return the trained checkpoint that a run's chosen one is of.
 
-    Where the run chose its base, it is the best trained epoch. What is no run stays as it is.
+    Where the run chose its base, it is the best trained epoch. What is not a run stays as it is.
     """
     folder = checkpoint_folder(name)
     run = Path(name)
@@ -326,7 +326,7 @@ class Comparison:
 
 
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float]:
-    """Score every scale on val, choose one, and report it beside both ends.
+    """Score every scale on val, choose one, and report it with both ends.
 
     The default is 1, and if 0 is among the scales none below it is chosen. By the rule `best`,
     of equal scales the smallest is chosen.

@@ -14,7 +14,7 @@ A_PATH = "a path"
 
 
 def whole_number(value: object, key: str, least: int = 1) -> int:
-    """Return a count as an int. Raises `ConfigError` for what is not a whole number so large."""
+    """Return a count as an int. Raises `ConfigError` if it is not a whole number, or too small."""
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or int(value) < least:  # type: ignore[call-overload]
         raise ConfigError(key, value, f"a whole number, {least} or more")
@@ -22,7 +22,7 @@ def whole_number(value: object, key: str, least: int = 1) -> int:
 
 
 def is_digits(text: str) -> bool:
-    """Whether a text is a whole number in ASCII digits: those of other scripts are no numbers."""
+    """Whether a text is a whole number in ASCII digits: digits of other scripts do not count."""
     return text.isascii() and text.isdecimal()
 
 

@@ -1,4 +1,4 @@
-"""Read configs: dataclasses hold the defaults, YAML files and flags replace them."""
+"""Read configs: dataclasses define the defaults, YAML files and flags replace them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def read_config(
 ) -> Config:
     """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
-    Flags stand over files, a group's file over `--config`, and what comes later over what came
+    Flags override files, a group's file overrides `--config`, and what comes later what came
     before. Unknown keys and wrong values raise `UserError` naming the key; `--print_config` and
     `--help` print and exit. With `common`, the most usual keys, `--help` explains these alone, and
     `--help=all` every key.
@@ -170,7 +170,7 @@ def read_config(
 
 
 def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[str, list[str]]:
-    """Give every flag the words after it; a flag that is repeated stands where it was last.
+    """Give every flag the words after it; a repeated flag moves to its last place.
 
     A list, and `--config`, keeps the words of all its flags; another key those of the last one.
     """
@@ -274,7 +274,7 @@ class Option:
 def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
     """Map every key of a config to its description, a group's after the group itself.
 
-    Where a group's class names `FLAGS`, these alone of its keys are flags; the others stand in a
+    If a group's class names `FLAGS`, only these of its keys are flags; the others go into a
     YAML file that the group's own flag takes.
     """
     options: dict[str, Option] = {}
@@ -293,8 +293,10 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
             has_default = default is not MISSING or factory is not MISSING
             options |= _group_options(key, hint, group, text, has_default)
         else:
-            options[key] = Option(hint, default if factory is MISSING else factory(), text)
-            options |= _part_options(key, options[key].hint)
+            if factory is not MISSING:
+                default = factory()
+            options[key] = Option(hint, default, text)
+            options |= _part_options(key, hint)
     return options
 
 
@@ -362,7 +364,7 @@ def _item_type(hint: Any) -> Any:
 
 
 def allowed_words(hint: Any) -> str:
-    """Say in words what values a type allows: "a whole number, 1 to 10", "text or null"."""
+    """Describe the values that a type allows: "a whole number, 1 to 10", "text or null"."""
     origin = get_origin(hint)
     inner = get_args(hint)
     if origin is Literal:
@@ -428,8 +430,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Yam
         origin = (str(file), 1)
     elif words:
         value = _read_words(key, option, words, takes_one=name in options)
-    first = options.get(name.partition(".")[0])
-    for part in reversed(flag_path(name, None if first is None else first.hint)):
+    first = options.get(name.partition(".")[0], Option(None, None, ""))
+    for part in reversed(flag_path(name, first.hint)):
         value = YamlMapping({part: value}, {part: origin})
     return value
 

@@ -100,7 +100,9 @@ class InputError(UserError):
         lines = [str(problem) for problem in self.problems[:MOST_SHOWN]]
         if total > len(lines):
             lines.append(f"... and {total - len(lines)} more problems")
-        super().__init__("\n".join([*lines, *([hint] if hint else [])]))
+        if hint:
+            lines.append(hint)
+        super().__init__("\n".join(lines))
 
     @property
     def lines(self) -> list[str]:
@@ -110,7 +112,7 @@ class InputError(UserError):
 class ConfigError(UserError, ValueError):
     """Report a setting that is not allowed: its key, its value and the allowed values.
 
-    A ValueError, of which pydantic says the group that it stands in.
+    A ValueError, so that pydantic adds the group of the key.
     """
 
     def __init__(self, key: str, value: object, allowed: str, reason: str = "") -> None:
@@ -145,30 +147,47 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
     `epochs` finds `optimisation.epochs`, `lr` the initials of `learning_rate`, `top_k` the key `k`.
     """
-    name = name.lower().replace("-", "_")
-    group, _, last = name.rpartition(".")
-    ends = {}
-    for key in names:
-        ends[key] = key.rpartition(".")[2].lower().replace("-", "_")
-    near = [key for key, end in ends.items() if end == last]
-    initials = {}
-    for key, end in ends.items():
-        initials[key] = "".join(word[:1] for word in end.split("_"))
-    near = near or [key for key in ends if initials[key] == last and len(last) > 1]
-    near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
-    by_key = {key.lower().replace("-", "_"): key for key in ends}
-    near = near[:3] or [by_key[key] for key in get_close_matches(name, by_key, 1, 0.7)]
+    near = _nearest_keys(_plain(name), list(dict.fromkeys(names)))
     if not near:
-        close = get_close_matches(last, ends.values(), 1, 0.7)
-        near = [key for key, end in ends.items() if end in close][:1]
-    near = near or [key for key, end in ends.items() if end in last.split("_")][:1]
-    return f"did you mean {' or '.join(near)}? " if near else ""
+        return ""
+    return f"did you mean {' or '.join(near)}? "
+
+
+def _nearest_keys(wanted: str, keys: Sequence[str]) -> list[str]:
+    """List the keys that end as a name does, else those of its initials, else the closest one."""
+    group, _, last = wanted.rpartition(".")
+    ends: dict[str, str] = {}
+    for key in keys:
+        ends[key] = _plain(key.rpartition(".")[2])
+    near = [key for key in keys if ends[key] == last]
+    if not near and len(last) > 1:
+        near = [key for key in keys if _initials(ends[key]) == last]
+    if near:
+        near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
+        return near[:3]
+    by_key = {_plain(key): key for key in keys}
+    for close in get_close_matches(wanted, by_key, 1, 0.7):
+        return [by_key[close]]
+    close_ends = get_close_matches(last, ends.values(), 1, 0.7)
+    for some in (close_ends, last.split("_")):
+        for key in keys:
+            if ends[key] in some:
+                return [key]
+    return []
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("-", "_")
+
+
+def _initials(words: str) -> str:
+    return "".join(word[:1] for word in words.split("_"))
 
 
 class Problems:
     """Collect problems while a file is read; only those that will be shown are stored.
 
-    Omissions and changes are counted by kind, with the first place of each.
+    Count omissions and changes by kind, with the first place of each.
     """
 
     def __init__(self) -> None:
@@ -255,7 +274,8 @@ def report_once() -> Iterator[None]:
 
 
 def run_program(
-    main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None = None
+    main: Callable[[Sequence[str] | None], Any],
+    argv: Sequence[str] | None = None,
 ) -> NoReturn:
     """Run a program's `main` and exit: with 0, or with another code and one line a problem.
 
@@ -347,7 +367,7 @@ class _Output(io.TextIOWrapper):
 
 
 class _Diagnostics(_Output):
-    """Write stderr while somebody takes it: notes and bars are no reason to stop the work."""
+    """Write to stderr while possible: a note that cannot be written does not stop the work."""
 
     @contextlib.contextmanager
     def _handled(self) -> Iterator[None]:
@@ -406,18 +426,20 @@ def _write_trace(error: Exception) -> int:
     first = f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
     try:
         handle, path = tempfile.mkstemp(prefix="claim2source-", suffix=".log")
+        trace = "".join(traceback.format_exception(error))
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(_without_secrets("".join(traceback.format_exception(error))))
+            file.write(_without_secrets(trace))
         trace_note = f"the full trace is in {path}"
     except OSError as failed:
         trace_note = f"its trace could not be written: {failed.strerror}"
     reason = _without_secrets(first)[:500]
-    _complain(f"error: unforeseen, a mistake of this program: {reason}; {trace_note}")
+    _complain(f"error: internal error, please report: {reason}; {trace_note}")
     return UNFORESEEN
 
 
 def _without_secrets(text: str) -> str:
     for name, value in os.environ.items():
-        if len(value) > 7 and any(word in name.upper() for word in _SECRETS):
+        is_secret = any(word in name.upper() for word in _SECRETS)
+        if is_secret and len(value) > 7:
             text = text.replace(value, f"<{name}>")
     return text

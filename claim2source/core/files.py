@@ -24,7 +24,7 @@ _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 @contextlib.contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`, renamed to `target` if the body succeeds."""
+    """Yield a temporary path next to `target`, renamed to `target` if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
@@ -53,7 +53,7 @@ def same_file(path: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `target`, which replaces it if the body succeeds."""
+    """Yield a temporary folder next to `target`, which replaces it if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
@@ -151,7 +151,7 @@ def real_path(path: str | Path) -> Path:
 
 
 def file_error(path: Path) -> str | None:
-    """Explain why a path is no file that can be read to its end; None if it is."""
+    """Explain why a path is not a file that can be read to its end; None if it is."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
@@ -171,7 +171,7 @@ def file_error(path: Path) -> str | None:
 
 
 def folder_error(path: Path) -> str | None:
-    """Explain why a path is no folder; None if it is."""
+    """Explain why a path is not a folder; None if it is."""
     if path.is_dir():
         return None
     reason = file_error(path) or "is a file, not a folder"
@@ -220,7 +220,7 @@ def write_json(target: str | Path, value: object) -> None:
 
 
 def finite(value: object) -> object:
-    """Replace by None, in JSON values, the numbers that JSON cannot hold: infinite ones and NaN."""
+    """Replace the numbers that JSON does not have, infinite ones and NaN, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

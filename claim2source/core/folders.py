@@ -83,7 +83,7 @@ def run_settings(folder: Path) -> dict[str, object]:
 
 
 def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
-    """List a run's checkpoints, epochs in their order and then soups, and the other folders beside.
+    """List a run's checkpoints, epochs in order and then soups, and the other folders next to them.
 
     Such others are copies that somebody keeps: `epoch-1.bak`.
     """
@@ -125,13 +125,13 @@ def replaced_folder(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.replaced")
 
 
-def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
+def check_aside(folder: Path, reason_to_keep: Callable[[Path], str | None]) -> None:
     """Raise `UserError` if `put_aside` would lose something, or cannot rename the folder.
 
-    `why_kept` says why an earlier folder at that place must stay.
+    `reason_to_keep` says why an earlier folder at that place must stay.
     """
     target = replaced_folder(folder)
-    if os.path.lexists(target) and (reason := why_kept(target)) is not None:
+    if os.path.lexists(target) and (reason := reason_to_keep(target)) is not None:
         raise UserError(
             f"{target}: {reason}, and {folder.name} would be moved there; move it first"
         )
@@ -151,7 +151,7 @@ def put_aside(folder: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder; it loses its name first, so that no half of it is taken for a whole."""
+    """Remove a folder; it loses its name first, so that no half-removed folder is read."""
     old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
     os.replace(folder, old / folder.name)
     shutil.rmtree(old)
@@ -184,7 +184,7 @@ def require_output(out: Path) -> None:
 def require_output_file(out: Path, *signs: str, option: str = "--out") -> None:
     """Raise `UserError` unless a file can be written, and is none of a user's or of a training run.
 
-    What is there already must begin with a text that holds one of the `signs`, if any are given.
+    What is there already must begin with a text that contains one of the `signs`, if any are given.
     """
     if _OURS.fullmatch(out.name) and is_run(out.parent):
         raise UserError(

@@ -32,7 +32,8 @@ def chosen_paths() -> Iterator[None]:
         yield
     finally:
         # The body may have added folders of its own.
-        sys.path[:] = [*before, *(part for part in sys.path if part not in before)]
+        added = [part for part in sys.path if part not in before]
+        sys.path[:] = [*before, *added]
 
 
 def import_named(module: str) -> ModuleType:
@@ -45,7 +46,8 @@ def import_named(module: str) -> ModuleType:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             own = module.partition(".")[0]
-            if error.name != own or not any(map(os.path.exists, (own, f"{own}.py"))):
+            lies_here = os.path.exists(own) or os.path.exists(f"{own}.py")
+            if error.name != own or not lies_here:
                 raise
     reason = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
     raise ModuleNotFoundError(reason, name=own)
@@ -70,8 +72,12 @@ def import_dataclass(key: str, name: str, method: str, allowed: str) -> type:
 
 def code_hash(kind: type) -> str:
     """Hash the modules of a class and of its bases: results of other code are other results."""
-    modules = [sys.modules[base.__module__] for base in kind.__mro__]
-    return content_hash([inspect.getsource(module) for module in modules if _is_python(module)])
+    sources: list[str] = []
+    for base in kind.__mro__:
+        module = sys.modules[base.__module__]
+        if _is_python(module):
+            sources.append(inspect.getsource(module))
+    return content_hash(sources)
 
 
 def is_shipped(kind: type) -> bool:
@@ -80,7 +86,8 @@ def is_shipped(kind: type) -> bool:
 
 
 def _is_python(module: ModuleType) -> bool:
-    return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
+    has_file = bool(getattr(module, "__file__", None))
+    return has_file and module.__name__.partition(".")[0] != "abc"
 
 
 def import_member(path: str) -> object | None:
@@ -104,7 +111,7 @@ def import_member(path: str) -> object | None:
 def find_source(module: str) -> Path | None:
     """Find the Python file of a module that a config names; nothing is imported.
 
-    None if there is none, or it is no file of Python: a module that is built in or compiled.
+    None if there is none, or it is not a Python file: the module is built in or compiled.
     """
     folders: Sequence[str] | None = None
     spec = None
@@ -125,14 +132,16 @@ def _chosen_folders(paths: list[str]) -> list[str]:
     variable = ""
     if not sys.flags.ignore_environment:
         variable = os.environ.get("PYTHONPATH", "")
-    if any(part and os.path.realpath(part) == current for part in variable.split(os.pathsep)):
-        return list(paths)
+    for part in variable.split(os.pathsep):
+        if part and os.path.realpath(part) == current:
+            return list(paths)
     own = {*site.getsitepackages(), site.getusersitepackages()}
     searched = list[str]()
     is_installed = False
     for part in paths:
         is_installed |= part in own
         # What follows a folder of installed modules was added by one of its .pth files.
-        if is_installed and part or os.path.realpath(part or os.curdir) != current:
+        is_current = os.path.realpath(part or os.curdir) == current
+        if not is_current or (is_installed and part):
             searched.append(part)
     return searched

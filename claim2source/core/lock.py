@@ -28,7 +28,7 @@ STALE = 120.0
 
 @dataclass(frozen=True)
 class Holder:
-    """Name the process that holds a lock."""
+    """Identify the process that has a lock."""
 
     host: str = "an unknown host"
     pid: int = 0
@@ -53,7 +53,7 @@ class FolderLock:
 
     The kernel drops a dead process's flock, so a number that another process got since is not
     taken for it. If flock does not reach (another host, some network file systems), a lock
-    counts as held while it is touched. A stale lock is said and taken over.
+    counts as taken while it is touched. A stale lock is taken over with a warning.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -44,7 +44,7 @@ def peak_memory(gpu: bool = True) -> int:
 def reset_peak_memory() -> None:
     """Reset the peak, so that a stage does not show that of an earlier one.
 
-    Where the system does not allow it the peak stays that of the whole process.
+    If the system does not allow it, the peak stays that of the entire process.
     """
     if "torch" in sys.modules:
         import torch
@@ -56,7 +56,7 @@ def reset_peak_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the C library holds it back and can be asked."""
+    """Return freed memory to the system, if the C library keeps it and has a call for that."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -88,7 +88,7 @@ def machine_memory() -> int:
     """Read the bytes of memory that this machine, or this container, has."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
-        # "max" is no number.
+        # "max" is not a number.
         with contextlib.suppress(OSError, ValueError):
             sizes.append(int(path.read_text(encoding="ascii")))
     return min(sizes)

@@ -32,7 +32,7 @@ def _started_by_module() -> bool:
 
 
 def with_positionals(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Write the first words that are no options as options: `demo` as `--source=demo`."""
+    """Turn leading positional words into options: `demo` as `--source=demo`."""
     options = list(words)
     for position, name in enumerate(names):
         word = options[position] if position < len(options) else "--"

@@ -1,6 +1,6 @@
 """Show on stderr how far a long piece of work is: a bar on a terminal, else a line now and then.
 
-Nothing of it is on stdout, which holds results, and a line holds no control characters.
+Nothing of it goes to stdout, which is for results, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Progress(AbstractContextManager["Progress"]):
     """Count and show the items done; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none. If `total` is not known, only what is done is counted; else the time
+    sooner prints none. If `total` is not known, only the finished items are shown; else the time
     that is left is estimated.
     """
 
@@ -61,7 +61,7 @@ class Progress(AbstractContextManager["Progress"]):
             )
 
     def update(self, count: int = 1, note: str = "") -> None:
-        """Add to the count; `note` stands beside it, such as a loss."""
+        """Add to the count; `note` is shown next to it, such as a loss."""
         self.count += count
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
@@ -80,15 +80,20 @@ class Progress(AbstractContextManager["Progress"]):
     def _is_due(self) -> bool:
         waited = time.monotonic() - self._printed_at
         total = max(self.total or 0, 1)
-        step = self.total is not None and self.count * PARTS // total > self._last * PARTS // total
-        step |= self._last == self._start  # the first line comes soon
-        return waited >= LONGEST or step and waited >= self.quiet
+        is_step = False
+        if self.total is not None:
+            is_step = self.count * PARTS // total > self._last * PARTS // total
+        is_first = self._last == self._start  # the first line comes soon
+        if is_step or is_first:
+            return waited >= min(self.quiet, LONGEST)
+        return waited >= LONGEST
 
     def _time_left(self) -> str:
         count = self.count - self._start
         if self.total is None or not 0 < count < self.total - self._start:
             return ""
-        seconds = (time.monotonic() - self._started_at) / count * (self.total - self.count)
+        took = time.monotonic() - self._started_at
+        seconds = took / count * (self.total - self.count)
         return f"{duration(seconds)} left"
 
     def close(self) -> None:
@@ -108,7 +113,9 @@ class _Part(Progress):
 
     def update(self, count: int = 1, note: str = "") -> None:
         self.count += count
-        self._count(self._share * min(self.count, self.total or 0) // max(self.total or 0, 1))
+        total = self.total or 0
+        done = min(self.count, total)
+        self._count(self._share * done // max(total, 1))
 
     def close(self) -> None:
         self._count(self._share)
@@ -123,7 +130,9 @@ def duration(seconds: float) -> str:
     """Write a number of seconds for people, such as "40 s", "3 min" or "2.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def track(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:

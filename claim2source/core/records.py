@@ -127,10 +127,15 @@ class Qrels:
 
     def golds(self, claim_id: str) -> tuple[str, ...]:
         """List the relevant sources of a claim, in file order."""
-        return tuple(s for s, grade in self.grades.get(claim_id, {}).items() if grade > 0)
+        graded = self.grades.get(claim_id, {})
+        return tuple(source for source, grade in graded.items() if grade > 0)
 
     def restricted(self, claim_ids: Iterable[str]) -> Qrels:
-        return Qrels({c: self.grades[c] for c in claim_ids if c in self.grades})
+        kept: dict[str, Mapping[str, int]] = {}
+        for claim in claim_ids:
+            if claim in self.grades:
+                kept[claim] = self.grades[claim]
+        return Qrels(kept)
 
     @property
     def claim_ids(self) -> tuple[str, ...]:
@@ -217,15 +222,12 @@ class Dataset:
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
-        if isinstance(languages, str):
-            wanted = (languages,)
-        else:
-            wanted = tuple(languages)
-        return self.with_claims(
-            claim
-            for claim in self.claims
-            if any(is_in_language(claim.tag, language) for language in wanted)
-        )
+        wanted = [languages] if isinstance(languages, str) else list(languages)
+        kept: list[Claim] = []
+        for claim in self.claims:
+            if any(is_in_language(claim.tag, language) for language in wanted):
+                kept.append(claim)
+        return self.with_claims(kept)
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
@@ -236,13 +238,14 @@ class Dataset:
         first: dict[str, str] = {}
         first_of: dict[str, str] = {}
         for source in self.sources:
-            words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
-            if words:
-                twin = first.setdefault(words, source.id)
-            else:
-                twin = source.id
+            text = nfkc(f"{source.title}\n{source.abstract}").casefold()
+            words = " ".join(_WORDS(text))
+            if not words:
+                continue
+            twin = first.setdefault(words, source.id)
             if twin != source.id:
-                first_of |= {twin: twin, source.id: twin}
+                first_of[twin] = twin
+                first_of[source.id] = twin
         return first_of
 
     @cached_property
@@ -252,17 +255,17 @@ class Dataset:
         for claim in claims:
             del claim["excluded"]  # it follows from the ids
             claim["lang"] = claim.pop("tag")
-        return content_hash(
-            {
-                "claims": claims,
-                "sources": [asdict(source) for source in self.sources],
-                "qrels": {claim: dict(grades) for claim, grades in self.qrels.grades.items()},
-            }
-        )
+        sources = [asdict(source) for source in self.sources]
+        qrels = {claim: dict(grades) for claim, grades in self.qrels.grades.items()}
+        return content_hash({"claims": claims, "sources": sources, "qrels": qrels})
 
 
 def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
     """Sort distinct languages as every table does: en, de, fr, then the others."""
-    first = ["en", "de", "fr"]
-    distinct = set(languages)
-    return tuple([lang for lang in first if lang in distinct] + sorted(distinct - set(first)))
+    rest = set(languages)
+    ordered: list[str] = []
+    for language in ("en", "de", "fr"):
+        if language in rest:
+            ordered.append(language)
+            rest.remove(language)
+    return (*ordered, *sorted(rest))

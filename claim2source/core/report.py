@@ -174,7 +174,7 @@ class Twins:
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """Published cell that our score stands beside, both in the paper's unit.
+    """Published cell next to our score, both in the paper's unit.
 
     `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
     our interval (`low`, `high`); if ours is over other claims there is no difference.
@@ -216,7 +216,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SystemReport(Strict):
-    """Describe a row: one system over one claim form, whole or up to one of its stages.
+    """Describe a row: one system over one claim form, all of it or up to one of its stages.
 
     `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
     `bm25-tuned` and `tuned-hybrid:NAME` if settings were chosen); `system` is its name whatever
@@ -226,7 +226,7 @@ class SystemReport(Strict):
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
     the report's; `key` identifies all that made it; `twins` is there where golds have a source of
-    the same text; `published` are the papers' cells that stand beside its scores, `places` those
+    the same text; `published` are the papers' cells next to its scores, `places` those
     on a lab's leaderboard.
     """
 
@@ -393,7 +393,7 @@ class Provenance:
     """State a report's origin: program, versions, git state, hardware, and hashes of the data.
 
     `data` maps a split to the hash of its claims, sources and golds. Prompts with versions,
-    decoding, seeds and costs are each row's own: they stand in its stages, intervals and tests.
+    decoding, seeds and costs are each row's own: they are in its stages, intervals and tests.
     """
 
     program: str = ""
@@ -408,7 +408,7 @@ class Report(Strict):
     """Results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
-    or the only one. `systems` are in the order of the tables. `headline` are scores that stand at
+    or the only one. `systems` are in the order of the tables. `headline` are scores shown at
     the top of `report.json` under their own names.
 
     Example:
@@ -529,7 +529,7 @@ class Report(Strict):
         return {key: finite(value) for key, value in {**dict.fromkeys(first), **values}.items()}
 
     def write(self, folder: str | Path) -> None:
-        """Write `report.json` into a folder, whole or not at all."""
+        """Write `report.json` into a folder, completely or not at all."""
         write_json(Path(folder) / FILE, self.to_json())
 
     @classmethod
@@ -576,7 +576,7 @@ class Report(Strict):
 
 
 def _upgrade(raw: dict[str, Any]) -> None:
-    """Give what a merge chose, once a whole report's, to its system; drop approximate indexes."""
+    """Move what a merge chose from the report to its system; drop approximate indexes."""
     systems = raw.get("systems")
     systems = systems if isinstance(systems, dict) else {}
     for system in systems.values():

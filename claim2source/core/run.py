@@ -26,7 +26,7 @@ class Run:
 
     Columns: `claim_ids` [n], `offsets` [n + 1] into the rows of each claim, `codes` [rows]
     into `vocabulary` (sorted distinct source ids) and `scores` [rows] float32. A claim for
-    which nothing was found has an empty range. `pool` holds the candidates of the claims
+    which nothing was found has an empty range. `pool` has the candidates of the claims
     that may not choose from all sources. Build one with a `from_...` method, which sorts and
     checks.
 
@@ -58,10 +58,12 @@ class Run:
     ) -> Run:
         # +0.0 turns -0.0 into 0.0: they are one score and must tie.
         scores = scores.astype(np.float32) + np.float32(0.0)
-        if np.isnan(scores).any():
-            row = int(np.flatnonzero(np.isnan(scores))[0])
+        is_unknown = np.isnan(scores)
+        if is_unknown.any():
+            row = int(np.flatnonzero(is_unknown)[0])
             raise ValueError(f"score of claim {claim_ids[claim_rows[row]]!r} is not a number")
-        order = np.lexsort((-codes.astype(np.int64), -scores, claim_rows))
+        last_ids_first = -codes.astype(np.int64)
+        order = np.lexsort((last_ids_first, -scores, claim_rows))
         claim_rows = claim_rows[order]
         codes = codes[order]
         scores = scores[order]
@@ -77,17 +79,22 @@ class Run:
         return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
 
     def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
-        """Remove sources that have their claim's id and are no gold of it, and count them.
+        """Remove sources that have their claim's id and are not a gold of it, and count them.
 
         BEIR's rule: such a source is the claim itself.
         """
-        positions = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
+        ids = np.array(self.claim_ids, dtype=object)
+        positions = np.searchsorted(self.vocabulary, ids).tolist()
         keep = np.ones(len(self.codes), dtype=bool)
-        for claim, code in zip(self.claim_ids, positions.tolist(), strict=True):
+        for claim, code in zip(self.claim_ids, positions, strict=True):
             is_itself = code < len(self.vocabulary) and self.vocabulary[code] == claim
             if is_itself and claim not in qrels.golds(claim):
-                keep[self.rows(claim)] = self.codes[self.rows(claim)] != code
-        return (self if keep.all() else self._with_rows(keep)), int((~keep).sum())
+                rows = self.rows(claim)
+                keep[rows] = self.codes[rows] != code
+        removed = int((~keep).sum())
+        if not removed:
+            return self, 0
+        return self._with_rows(keep), removed
 
     @classmethod
     def from_rows(
@@ -107,25 +114,30 @@ class Run:
         if not len(claims) == len(sources) == len(scores):
             raise ValueError("claims, sources and scores differ in length")
         ids = list(dict.fromkeys([*(claim_ids or ()), *claims]))
-        number = {claim: i for i, claim in enumerate(ids)}
-        rows = np.fromiter((number[c] for c in claims), dtype=np.int64, count=len(claims))
+        row = {claim: i for i, claim in enumerate(ids)}
+        claim_rows = np.array([row[claim] for claim in claims], dtype=np.int64)
         words = sorted(set(sources))
         code = {source: i for i, source in enumerate(words)}
-        codes = np.fromiter((code[s] for s in sources), dtype=np.int64, count=len(sources))
+        codes = np.array([code[source] for source in sources], dtype=np.int64)
         vocabulary = np.array(words, dtype=object)
-        return cls._sorted(ids, rows, codes, vocabulary, np.asarray(scores, np.float32), pool)
+        values = np.asarray(scores, np.float32)
+        return cls._sorted(ids, claim_rows, codes, vocabulary, values, pool)
 
     @classmethod
     def from_lists(
-        cls, ranked: Mapping[str, Sequence[tuple[str, float]]], *, pool: Pool | None = None
+        cls,
+        ranked: Mapping[str, Sequence[tuple[str, float]]],
+        *,
+        pool: Pool | None = None,
     ) -> Run:
         """Build from claim id -> [(source id, score), ...]."""
-        rows = []
-        for c, pairs in ranked.items():
-            for s, score in pairs:
-                rows.append((c, s, score))
-        claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        return cls.from_rows(claims, sources, scores, claim_ids=list(ranked), pool=pool)
+        rows: list[tuple[str, str, float]] = []
+        for claim, pairs in ranked.items():
+            rows += [(claim, source, score) for source, score in pairs]
+        columns: Iterable[Sequence[Any]] = ((), (), ())
+        if rows:
+            columns = zip(*rows, strict=True)
+        return cls.from_rows(*columns, claim_ids=list(ranked), pool=pool)
 
     @classmethod
     def from_codes(
@@ -137,28 +149,33 @@ class Run:
         *,
         pool: Pool | None = None,
     ) -> Run:
-        """Build from top-k arrays [claims, k] of positions in sorted distinct ids; -1 is no entry.
+        """Build from top-k arrays [claims, k] of positions in sorted distinct ids; -1: no entry.
 
         Raises ValueError on a claim id that repeats, or a score that is not a number.
         """
         if len(set(claim_ids)) != len(claim_ids):
             raise ValueError("a claim id repeats")
         is_known = codes >= 0
-        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[is_known]
-        return cls._sorted(claim_ids, rows, codes[is_known], vocabulary, scores[is_known], pool)
+        numbers = np.arange(len(claim_ids))[:, None]
+        rows = np.broadcast_to(numbers, codes.shape)[is_known]
+        return cls._sorted(
+            claim_ids,
+            rows,
+            codes[is_known],
+            vocabulary,
+            scores[is_known],
+            pool,
+        )
 
     @classmethod
     def from_pandas(cls, frame: DataFrame) -> Run:
         """Build from a table with the columns claim, source and score; others are ignored."""
         names = ("claim", "source", "score")
-        lacking = []
+        there = getattr(frame, "columns", ())
         for name in names:
-            if name not in getattr(frame, "columns", ()):
-                lacking.append(name)
-        if lacking:
-            raise InputError(
-                "run", reason=f"has no column {lacking[0]}; wanted: {', '.join(names)}"
-            )
+            if name not in there:
+                reason = f"has no column {name}; wanted: {', '.join(names)}"
+                raise InputError("run", reason=reason)
         columns = (frame[name].tolist() for name in names)
         return cls.from_rows(*columns)
 
@@ -198,15 +215,13 @@ class Run:
         limit = None
         if k is not None:
             limit = whole_number(k, "k", 0)
-        found: list[str] = []
-        for s in self.vocabulary[self.codes[rows][:limit]]:
-            found.append(str(s))
-        return found
+        codes = self.codes[rows][:limit]
+        return [str(source) for source in self.vocabulary[codes]]
 
     def scored(self, claim_id: str) -> dict[str, float]:
         """Map a claim's sources to their scores, best first."""
-        rows = self.rows(claim_id)
-        return dict(zip(self.sources(claim_id), self.scores[rows].tolist(), strict=True))
+        scores = self.scores[self.rows(claim_id)].tolist()
+        return dict(zip(self.sources(claim_id), scores, strict=True))
 
     def __iter__(self) -> Iterator[tuple[str, str, float]]:
         """Yield rows (claim id, source id, score) in rank order."""
@@ -218,8 +233,9 @@ class Run:
         """Convert to a table with the columns claim, source, score and rank (from 1)."""
         from pandas import DataFrame
 
+        ids = np.array(self.claim_ids, dtype=object)
         columns = {
-            "claim": np.repeat(np.array(self.claim_ids, dtype=object), np.diff(self.offsets)),
+            "claim": np.repeat(ids, np.diff(self.offsets)),
             "source": self.vocabulary[self.codes],
             "score": self.scores,
             "rank": self.ranks(),
@@ -243,19 +259,23 @@ class Run:
 
     def _with_rows(self, keep: np.ndarray) -> Run:
         offsets = np.concatenate([[0], np.cumsum(keep)])[self.offsets]
-        return replace(self, offsets=offsets, codes=self.codes[keep], scores=self.scores[keep])
+        codes = self.codes[keep]
+        scores = self.scores[keep]
+        return replace(self, offsets=offsets, codes=codes, scores=scores)
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """Keep the rows of these claims, in this order; an unknown claim gets no rows."""
         ids = list(dict.fromkeys(claim_ids))
-        slices = [self.rows(claim) for claim in ids]
-        counts = [rows.stop - rows.start for rows in slices]
-        picked = np.concatenate(
-            [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
-        ).astype(np.int64)
+        picked = [np.empty(0, np.int64)]
+        counts: list[int] = []
+        for claim in ids:
+            rows = self.rows(claim)
+            picked.append(np.arange(rows.start, rows.stop))
+            counts.append(rows.stop - rows.start)
+        positions = np.concatenate(picked)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        codes = self.codes[picked]
-        scores = self.scores[picked]
+        codes = self.codes[positions]
+        scores = self.scores[positions]
         return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
@@ -411,11 +431,11 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures += result.failures
         thinking += result.thinking
         cost += result.cost
+    columns: Iterable[Sequence[Any]] = ((), (), ())
     if rows:
         columns = zip(*rows, strict=True)
-    else:
-        columns = ((), (), ())
-    run = Run.from_rows(*columns, claim_ids=[claim.id for claim in claims], pool=pool or None)
+    ids = [claim.id for claim in claims]
+    run = Run.from_rows(*columns, claim_ids=ids, pool=pool or None)
     return Result(
         run,
         notes=notes,

@@ -63,9 +63,9 @@ class Stage(Protocol):
     """Change a ranking: re-rank, cut or verify an earlier stage's sources."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank anew for every claim, choosing among the sources that `run` holds for it.
+        """Rank again for every claim, choosing among the sources that `run` has for it.
 
-        `sources` are the whole pool: a stage reads their texts. What it cannot do for a claim
+        `sources` are all of the pool: a stage reads their texts. What it cannot do for a claim
         goes to the result's `failures`, and that claim keeps its ranking.
         """
         ...

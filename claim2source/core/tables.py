@@ -15,7 +15,7 @@ Cell = str | int | float | None
 class TextTable(NamedTuple):
     """Table before it is rendered; each row is as long as `columns`.
 
-    `digits` are the decimals of floats; `numeric` tells which columns hold numbers, where their
+    `digits` are the decimals of floats; `numeric` tells which columns have numbers, where their
     cells are already texts.
     """
 
@@ -41,7 +41,7 @@ def render(parts: Iterable[Part], style: Style = "plain") -> str:
 
     `markup` is Markdown whose paragraphs and cells are written in Markdown themselves.
 
-    Numbers stand to the right. Control characters are written as Python does: what is rendered
+    Numbers are aligned right. Control characters are written as Python does: what is rendered
     ends in terminals.
     """
     drawn: list[str] = []
@@ -136,5 +136,5 @@ def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
 
 
 def _is_numeric(rows: Sequence[Sequence[Cell]], position: int) -> bool:
-    """Whether a column holds no texts; one without rows is not numeric."""
+    """Whether a column has no texts; one without rows is not numeric."""
     return bool(rows) and not any(isinstance(row[position], str) for row in rows)

@@ -30,7 +30,7 @@ class Strict:
 def read_json(path: Path, *, ours: bool = True) -> object:
     """Read a JSON file. Raises `InputError` if there is none, or it is damaged.
 
-    A file of `ours` holds numbers that can be computed with: finite, whole ones of 64 bits.
+    Numbers in a file of `ours` can be computed with: they are finite, integers have 64 bits.
     """
     if reason := file_error(path):
         raise InputError(path, reason=reason)
@@ -43,7 +43,7 @@ def read_json(path: Path, *, ours: bool = True) -> object:
 
 
 def require_size(path: Path) -> None:
-    """Raise `InputError` for a file that is too large to be read whole."""
+    """Raise `InputError` for a file that is too large to be read at once."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -53,7 +53,7 @@ def require_size(path: Path) -> None:
 
 
 def size_error(size: int) -> str:
-    """Explain why a file of this many bytes is not read whole; "" if it is."""
+    """Explain why a file of this many bytes is not read; "" if it is."""
     if size <= MOST_BYTES:
         return ""
     return f"is too large: {size} bytes; at most {MOST_BYTES} of a JSON file are read"
@@ -89,7 +89,7 @@ def _finite(text: str) -> float:
 
 
 def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = "") -> Kind:
-    """Make a dataclass of values, or strictly of a JSON text; `prefix` stands before the field.
+    """Make a dataclass of values, or strictly of a JSON text; `prefix` comes before the field.
 
     Raises `InputError` for a field that is missing, unknown or of another type.
     """

@@ -177,7 +177,7 @@ def _literal(text: str) -> object:
 
 
 def _quoted(text: str) -> list[str] | None:
-    """Read what stands in quotes within brackets, or else the names within square ones."""
+    """Read what is in quotes within brackets, or else the names within square ones."""
     inner = text[1:-1].strip()
     quoted = [double or single for double, single in _QUOTED.findall(inner)]
     if quoted:

@@ -77,7 +77,7 @@ class _Known(NamedTuple):
     ids: Collection[str]
 
     def lacks(self, key: str) -> bool:
-        """Whether there is no such record. If some cannot be read, none is said to be absent."""
+        """Whether there is no such record. If some cannot be read, none counts as absent."""
         return self.records.complete and key not in self.ids
 
 
@@ -439,8 +439,8 @@ def write_beir(
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
-    moved to `NAME.replaced`. Raises `UserError` if `folder` holds anything else, ValueError
-    without a split, and if the name of one is no file name or a split or claim is there twice.
+    moved to `NAME.replaced`. Raises `UserError` if `folder` has anything else, ValueError
+    without a split, and if the name of one is not a file name or a split or claim is there twice.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
     _check_splits(splits)

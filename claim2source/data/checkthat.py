@@ -400,7 +400,7 @@ def _read_tweets(
     collection: str,
     problems: Problems,
 ) -> Dataset:
-    """Read one split; `source_ids` holds ids that golds may have, None if golds are unknown."""
+    """Read one split; `source_ids` are the ids that golds may have, None if golds are unknown."""
     before = len(problems)
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}

@@ -1,6 +1,6 @@
 """Read pandas frames and Hugging Face data sets: papers, posts, judgements and runs.
 
-A table has a name, as a file has, and its rows are counted from 1: `posts:3: text: is empty`.
+A table has a name, as a file has, and its rows are numbered from 1: `posts:3: text: is empty`.
 Where a column may have several names, the first one that is there is read.
 """
 
@@ -65,8 +65,8 @@ def _table_error(value: object) -> str:
 class Frame:
     """Table, or a list of dicts or texts, under the name that errors give it.
 
-    `columns` says which key a column of another name stands for. Raises `InputError` in one line
-    if it is no table, or has a column twice.
+    `columns` says which key a column of another name has. Raises `InputError` in one line
+    if it is not a table, or has a column twice.
     """
 
     def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
@@ -183,7 +183,7 @@ class FrameRecords(Records):
 
 
 def cell_text(value: object) -> str:
-    """Write a cell as a TSV file has it; a whole number that a frame holds as a float is whole."""
+    """Write a cell as a TSV file has it; whole numbers of float columns have no point."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return "" if value is None else str(value)

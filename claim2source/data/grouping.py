@@ -5,7 +5,7 @@
 - Identical text (`golds_by_text`): claims with the same text share their golds. Mining takes
   none of them as a negative, and training masks them.
 - Near-duplicates (`claim2source.mining.near_duplicates`): sources so alike in title, abstract or
-  vector that one is no negative if the other is gold.
+  vector that one is not a negative if the other is gold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from claim2source.core.records import Claim, Qrels, nfkc
 def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
     """Number the groups of items that share a key, directly or through others.
 
-    `keys` holds each item's keys; an item without any is a group of its own. Numbers follow the
+    `keys` are each item's keys; an item without any is a group of its own. Numbers follow the
     first appearance of a group.
     """
     parent: dict[str, str] = {}

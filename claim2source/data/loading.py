@@ -56,7 +56,7 @@ def load(
 ) -> Dataset:
     """Load one split of a data set: by its folder or name, or of tables.
 
-    The name `demo` is the packaged set; another plain name that is no folder here is looked up
+    The name `demo` is the packaged set; another plain name that is not a folder here is looked up
     in the folder CLAIM2SOURCE_DATA.
 
     Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
@@ -69,7 +69,7 @@ def load(
     lists of texts (their ids are `paper-1`, `post-1`, ..), in place of the three files, read and
     checked as these are. `columns` maps other names to these: `{"tweet": "text"}`. Columns: of
     papers `_id` (or `id`), `title`, `text` (or `abstract`); of posts `_id` (or `id`), `text` (or
-    `query`); what files have in `metadata` stands there or in columns of its own (`authors`,
+    `query`); what files have in `metadata` is there or in columns of its own (`authors`,
     `venue`, `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id:
     `query-id` (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`,
     `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
@@ -79,7 +79,7 @@ def load(
     empty or repeated are left out, as are judgements of
     claims that are not there and metadata that mean something else. Golds that are not there stay
     in the judgements, as never found. Of a source judged twice for a claim the highest grade
-    counts, of a decimal grade its whole part. What was left out or changed is logged and stands in
+    counts, of a decimal grade its whole part. What was left out or changed is logged and noted in
     the data set's `notes`.
 
     Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
@@ -109,7 +109,7 @@ def load(
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
     """Raise `UserError` if no claim of a split has a gold; nothing but its judgements is read.
 
-    Where they hold none, the data set is loaded, whose own errors come first.
+    If they have none, the data set is loaded, whose own errors come first.
     """
     path = dataset_folder(folder) / QRELS / f"{split}.tsv"
     if path.is_file():

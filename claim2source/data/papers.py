@@ -214,7 +214,7 @@ def _orders(numbers: re.Match[str]) -> list[tuple[int, int, int]]:
 
 
 def _month_and_day(date: str) -> tuple[int, int]:
-    """Read the name of a month in a date, and a day beside it; 0 for what is unknown."""
+    """Read the name of a month in a date, and a day next to it; 0 for what is unknown."""
     for word in _WORD.finditer(date):
         month = _month(word[0])
         if month:
@@ -287,7 +287,7 @@ class Notices:
     by_pmid: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
-        """Return the state of a paper; None if nothing is said about it."""
+        """Return the state of a paper; None if it is not given."""
         notice = self.by_doi.get(doi) if doi else None
         notice = self.by_doi.get(id.lower()) if notice is None else notice
         return self.by_pmid.get(id) if notice is None else notice

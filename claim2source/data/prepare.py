@@ -67,7 +67,7 @@ class PrepareConfig(Settings):
         translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
             "split", "translation"}.
         splits: splits to write, each of which must be there; none: all that are.
-        distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
+        distractors: mixed alone: sources of each set that are not a gold, drawn by their ids; none:
             all of them. Val is scored over all sources, so that fewer of them save time.
     """
 
@@ -112,7 +112,7 @@ class PrepareConfig(Settings):
 def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
 
-    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` holds
+    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` has
     anything but, with `overwrite`, an older BEIR folder; nothing is written then.
     """
     if config.input is None:
@@ -142,7 +142,7 @@ def _named_splits(splits: Sequence[Dataset], names: Sequence[str]) -> list[Datas
 
 
 def _unread_notes(config: PrepareConfig) -> list[str]:
-    """Name what the input folder holds besides the files that are read; hidden files aside."""
+    """Name what the input folder has besides the files that are read; hidden files aside."""
     assert config.input is not None
     if config.task == "checkthat2025":
         known = files_2025(config.input)
@@ -202,8 +202,9 @@ def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], l
     """Join the judged splits and the sources of several data sets, with their notes.
 
     Ids are `<name of the set>/<id>`. A split has the claims of every set that has it, in the
-    order of the sets. Of a set's sources that are no gold of any split `distractors` are drawn by
-    their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one name.
+    order of the sets. Of a set's sources that are not a gold of any split `distractors` are drawn
+    by their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one
+    name.
     """
     folders = [dataset_folder(name) for name in sets]
     names = [folder.resolve().name for folder in folders]
@@ -246,7 +247,7 @@ def _renamed(data: Dataset, name: str) -> Dataset:
 
 
 def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
-    """Collect every source once; of those that are no gold `distractors` of each set."""
+    """Collect every source once; of those that are not a gold `distractors` of each set."""
     golds: set[str] = set()
     for part in parts:
         golds |= part.golds

@@ -34,7 +34,7 @@ _LARGEST = 1e37  # float32 has room above it for ties
 
 
 def is_json(lines: Sequence[str]) -> bool:
-    """Whether a file holds a JSON list or object; no line of a TREC run begins like one."""
+    """Whether a file is a JSON list or object; no line of a TREC run begins like one."""
     first = next(line for line in lines if line.strip()).lstrip()
     rest = first[1:].lstrip()
     if first[0] == "[":
@@ -50,7 +50,7 @@ def read_scores(
     Returns the lists, the golds that the file names, and the count of repeated sources. If no
     re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left out, as the
     authors' own evaluation does. Scores are the file's, if it has them; tied ones are lowered
-    by as little as float32 can hold, since the file's order counts.
+    by as little as float32 can express, since the file's order counts.
     """
     content = parse_json("".join(lines), problems.file, problems.collected)
     scored: Scores = {}, {}, 0

@@ -196,7 +196,7 @@ class EmbeddingSpace:
     """Vectors of one encoder; rows are added in shards and found by `text_key`.
 
     Shards of other `dimensions`, of another type or with a number that is not finite are made
-    again. `model` is written beside them, for who looks into the store.
+    again. `model` is written next to them, for who looks into the store.
     """
 
     def __init__(self, folder: Path, model: str = "", dimensions: int | None = None) -> None:

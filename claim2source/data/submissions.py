@@ -222,7 +222,7 @@ def _unknown_id_error(key: SourceId, sources: Collection[SourceId]) -> str:
 
 
 def zip_submission(files: Sequence[Path], target: Path) -> None:
-    """Put checked files into a zip, whole or not at all; the same files give the same bytes."""
+    """Put checked files into a zip, completely or not at all; the same files, the same bytes."""
     with atomic_path(target) as temporary, zipfile.ZipFile(temporary, "w") as packed:
         for file in files:
             entry = zipfile.ZipInfo(file.name)

@@ -129,7 +129,7 @@ def tsv_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line, cells of `columns`) for every row below the header of a TSV, or CSV.
 
-    Quoted cells may hold line breaks. `lines` are the file's if they are already read. With
+    Quoted cells may have line breaks. `lines` are the file's if they are already read. With
     `only` the header must be exactly `columns`. A row that cannot be read is added to `problems`
     and left out.
     """

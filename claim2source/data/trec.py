@@ -140,7 +140,7 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
 
 
 def _fronts(tails: Collection[str], known: Iterable[str]) -> set[str]:
-    """Collect what stands before one of the tails, after a hyphen, in known ids."""
+    """Collect what comes before one of the tails, after a hyphen, in known ids."""
     fronts: set[str] = set()
     for claim_id in known:
         parts = claim_id.split("-")
@@ -199,7 +199,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def grade_error(text: str) -> str | None:
-    """Explain why a text is no grade of a judgement; None if it is."""
+    """Explain why a text is not a grade of a judgement; None if it is."""
     if is_grade(text):
         return None
     reason = "too large: 9 digits at most" if _is_integer(text) else "not an integer"

@@ -110,7 +110,7 @@ def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
 
 
 class Tracker:
-    """Log to a W&B run; whatever fails is said in one line and never stops the work.
+    """Log to a W&B run; a failure is one line on stderr and never stops the work.
 
     A run that cannot be online, or no longer, goes on offline: `wandb sync` uploads it. Within a
     training's folder it joins that training's project and group, and is called as both are.

@@ -54,7 +54,7 @@ def tried_table(choice: Choice) -> TextTable | None:
     """Tabulate a choice's alternatives with their scores; None if they were not recorded.
 
     Of many settings the best ones and the chosen one are shown, best first. Scores by language
-    stand before the one to choose by.
+    come before the one to choose by.
     """
     if not choice.tried:
         return None

@@ -210,7 +210,7 @@ def read_scored(
 
     Simulated systems are left out, and cells of a grid of text styles beside the systems that they
     are of. Without a data set, split or languages, these are what all the reports name. Raises
-    `UserError` if the reports differ, hold no scores, or have runs of other claims.
+    `UserError` if the reports differ, have no scores, or have runs of other claims.
     """
     loaded = []
     for system in read_reports(config.reports):

@@ -64,7 +64,7 @@ class Scoring:
 
 @dataclass(frozen=True, eq=False)
 class ScoredSystem:
-    """System's report beside the run and the scores by claim that it comes from."""
+    """System's report, with the run and the scores by claim that it comes from."""
 
     report: SystemReport
     run: Run
@@ -94,7 +94,7 @@ def evaluate(
 
     `repeats` is the number of bootstrap draws, 0 for no intervals. With `seen_golds`, the golds of
     training, claims whose gold is among them are scored apart from the others. Raises `UserError`
-    for what is no ranking, or a file, dict or frame that ranks for none of the claims.
+    for what is not a ranking, or a file, dict or frame that ranks for none of the claims.
 
     Example:
         >>> import claim2source as c2s

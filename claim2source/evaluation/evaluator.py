@@ -41,7 +41,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
 
     The primary metric is `macro_mrr@5`, the mean over languages; every metric is there by language
     too (`de_recall@100`), with `name` in front if one is given. Each call is a system, called
-    `step-20` where a Trainer calls: `systems` holds their runs and their scores by claim, `report`
+    `step-20` where a Trainer calls: `systems` has their runs and their scores by claim, `report`
     their intervals and the paired tests against the first call, or against `baseline`, a ranking
     as `evaluate` takes it. With an `output_path`, as a Trainer gives one, `report.json` and the
     runs are written there, which `eval/report.py` reads.

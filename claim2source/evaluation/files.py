@@ -37,7 +37,7 @@ def write_runs(
 ) -> None:
     """Write a TREC run for each language into a folder; earlier ones of others are removed.
 
-    `trained_on` are the claims that the system was trained on: they are noted beside the runs, if
+    `trained_on` are the claims that the system was trained on: they are noted next to the runs, if
     there are any, and nothing is chosen on them if the runs are a first stage.
     """
     if trained_on:

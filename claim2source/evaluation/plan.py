@@ -85,7 +85,7 @@ class RowPlan:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether it stands on the checkpoint that a training chose."""
+        """Whether it uses the checkpoint that a training chose."""
         return self.checkpoint is not None and self.checkpoint.chosen
 
     @property
@@ -204,8 +204,8 @@ def _on_run(plans: Sequence[RowPlan], run: Path) -> list[RowPlan]:
 def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
     """Take the systems that are named.
 
-    `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
-    of these; `epoch-*` stands for all names that begin so.
+    `chosen` is the checkpoint that a training chose with all that uses it, `chosen+NAME` one
+    of these; `epoch-*` means all names that begin so.
     """
     names = []
     for row in plans:

@@ -44,7 +44,7 @@ def named_results(
 ) -> dict[str, Run | Result]:
     """Read rankings by name, or a single one; a model ranks the data set's claims.
 
-    Raises `UserError` for what is no ranking, or one of other claims.
+    Raises `UserError` for what is not a ranking, or one of other claims.
     """
     if isinstance(results, Mapping) and not _is_scores(results):
         return {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}

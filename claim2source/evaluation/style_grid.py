@@ -65,7 +65,7 @@ class StyleOptions(Settings):
         claim_styles: C0 (as posted) to C4; C0 is always among them.
         source_styles: S0 (as published) to S3; S0 is always among them.
         texts: folder of rewritten texts (`claim2source rewrite`), one file a style; none: they are
-            made by rules, which stand in for a language model and say nothing of the papers'
+            made by rules, which replace a language model and say nothing of the papers'
             styles.
         keep_title: rewritten sources keep their title; the papers' examples lost it.
     """
@@ -254,7 +254,7 @@ def _with_tests(
     dataset: Dataset,
     settings: Scoring,
 ) -> Report:
-    """Add the tests of cells against S0C0, and the papers' cells beside ours."""
+    """Add the tests of cells against S0C0, and the papers' cells next to ours."""
     scored: dict[str, ScoredSystem] = {}
     for row in rows:
         scored |= row.stages

@@ -1,4 +1,4 @@
-"""Show a report on one screen of a terminal; all of it stands in the files that are named."""
+"""Show a report on one screen of a terminal; all of it is in the files that are named."""
 
 from __future__ import annotations
 

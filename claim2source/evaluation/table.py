@@ -74,7 +74,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each
             reported claim; settings are chosen without it.
-        model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
+        model: how a model that is not a checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
             the deepest metric looks at.
@@ -195,8 +195,8 @@ class _Planned:
 def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> str:
     """Run everything that is planned, write `config.out`, return the tables as text.
 
-    A row's folder holds its own `report.json`, the runs of its stages and its submissions; the
-    top `report.json` holds all rows, with what did not run, the tests and the published numbers.
+    A row's folder has its own `report.json`, the runs of its stages and its submissions; the
+    top `report.json` has all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
     planned = _plan(config, train_split)

@@ -75,7 +75,7 @@ def run_scores(report: Report) -> dict[str, TextTable]:
 def history_table(report: Report, training: TrainingReport) -> TextTable:
     """Tabulate what was before training and each epoch: MRR@5 on val, and as reported.
 
-    Nothing was chosen on the report split; only what stands for the run is scored there.
+    Nothing was chosen on the report split; only the run's choice is scored there.
     """
     first = report.systems.get(FIRST_STAGE)
     history = training.history

@@ -157,7 +157,7 @@ def _scores(report: Report, wide: bool) -> TextTable | None:
 def remaining_parts(
     report: Report, chosen_on: str = "claims that nothing is reported on"
 ) -> list[Part]:
-    """Describe what stands below a report's scores: choices, notes, rows not run, tests."""
+    """Describe what comes below a report's scores: choices, notes, rows not run, tests."""
     parts = [*choices_parts(report, chosen_on), *report.notes]
     twins = report.twins_table
     not_run = report.not_run_table()

@@ -65,7 +65,7 @@ class Design:
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
 
-        A short list's last score stands for what it lacks, 0 for an empty one's.
+        A short list's last score replaces what it lacks, 0 for an empty one's.
         """
         columns: list[np.ndarray] = []
         margins: list[np.ndarray] = []
@@ -186,7 +186,7 @@ def candidate_languages(engine: Engine) -> tuple[str, ...]:
 def read_abstention(engine: Engine) -> AbstainModel | None:
     """Read the model of abstention that is fitted to an index; None if there is none.
 
-    Raises `InputError` if the manifest holds something else.
+    Raises `InputError` if the manifest has something else.
     """
     values = engine.manifest.abstain
     if values is None:

@@ -396,7 +396,7 @@ class Finder:
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
-        Both by the index's model, of findings that hold the claim's numbers if some do; keys
+        Both by the index's model, of findings that have the claim's numbers if some do; keys
         are claim and paper.
         """
         if not self.sentences:

@@ -58,7 +58,7 @@ OF_INDEX = ("delete", "retractions", "claims")
 
 @dataclass(frozen=True)
 class IndexProgramConfig(StoreOptions):
-    """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
+    """Settings of `eval/index.py`; SOURCE may come first, and `--model X` is `--model.name X`.
 
     Args:
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
@@ -66,13 +66,13 @@ class IndexProgramConfig(StoreOptions):
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
             the packaged multilingual E5 or, if it is not installed, the packaged MiniLM. Its
             other keys change that model if no name is given.
-        sources: how papers are rendered for a model that is no checkpoint of ours; none:
+        sources: how papers are rendered for a model that is not a checkpoint of ours; none:
             title_abstract.
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
         format: what the files are; none: by their names and what is in them.
         delete: file of ids, one a line, to remove.
         retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
-        re_encode: model that encodes the papers anew, beside what is there; then it is swapped.
+        re_encode: model that encodes the papers again, next to the old vectors; then both swap.
         claims: data set whose training claims abstention is fitted on; none: SOURCE, if it has
             such claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
@@ -176,7 +176,7 @@ def write_index(config: IndexProgramConfig) -> None:
 
 
 def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | None) -> None:
-    """Remove and mark papers, encode them anew, or fit abstention."""
+    """Remove and mark papers, encode them again, or fit abstention."""
     engine = open_unharmed(config)
     try:
         if config.undo:
@@ -274,7 +274,7 @@ def mark(engine: Engine, notices: Notices | None) -> int:
 
 
 def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
-    """Estimate the work, encode beside the old vectors, and swap."""
+    """Estimate the work, encode next to the old vectors, and swap."""
     engine.lock()
     model = absolute(ModelConfig(name=config.re_encode or ""))
     resolved = resolve(model, config.device)

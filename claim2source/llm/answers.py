@@ -194,12 +194,19 @@ def _hash(key: str, values: Sequence[object]) -> str:
 
 
 def _row_to_reply(
-    raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
+    raw: str,
+    finish: str | None,
+    prompt: int,
+    completion: int,
+    logprobs: str,
+    *rest: Any,
 ) -> StoredReply:
     """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""
     from pydantic import TypeAdapter
 
-    tokens = [dict(zip(("text", "logprob", "top"), t, strict=True)) for t in json.loads(logprobs)]
+    tokens = []
+    for t in json.loads(logprobs):
+        tokens.append(dict(zip(("text", "logprob", "top"), t, strict=True)))
     usage = {"prompt": prompt, "completion": completion}
     *others, reasoned = rest
     if reasoned not in (None, 0, 1):

@@ -64,10 +64,10 @@ class LLMConfig(Settings):
     Args:
         model: the model's name at the server
         url: the server's address, with or without /v1
-        key_env: the variable of the environment that holds the key; servers of one's own need none.
+        key_env: the environment variable of the key; servers of one's own need none.
             Not the secret of another service (AWS_.., HF_..); sent over https and to this machine
         temperature: 0 is greedy: the most probable token each time
-        top_p: sample from the most probable tokens that hold this share together
+        top_p: sample from the most probable tokens that have this share together
         seed: of the sampling, if the server has one; a text's n-th version adds n
         max_tokens: the longest reply; a reply that is cut there is a failure
         thinking: whether a model that can think does, in its family's words (see
@@ -108,7 +108,9 @@ class LLMConfig(Settings):
         """Return the address that paths such as /models follow: it ends in /v1 or the like."""
         url = self.url.strip().rstrip("/").removesuffix("/chat/completions").rstrip("/")
         last = urlsplit(url).path.rpartition("/")[2]
-        return url if last.startswith("v") and is_digits(last[1:2]) else f"{url}/v1"
+        if last.startswith("v") and is_digits(last[1:2]):
+            return url
+        return f"{url}/v1"
 
     @property
     def key(self) -> str:
@@ -127,7 +129,8 @@ def check_server(group: str, url: str, key_env: str) -> None:
         # Spaces and signs within are taken differently by readers.
         good = good and url.strip().isprintable() and not any(map(str.isspace, url.strip()))
     except ValueError:
-        parts, good = urlsplit(""), False
+        parts = urlsplit("")
+        good = False
     secret = parts.username or parts.password or parts.query or parts.fragment
     reason = f"an address without user, password or query; the key is read from {group}key_env"
     # An address with a password is not shown.
@@ -144,7 +147,7 @@ def check_server(group: str, url: str, key_env: str) -> None:
 
 
 def _is_no_key(name: str) -> bool:
-    """Whether a variable, in capitals, is known to hold something else than a key."""
+    """Whether a variable, in capitals, is known to be something else than a key."""
     if not name or name in _NO_KEYS:
         return True
     if name.endswith(("KEY", "TOKEN")):
@@ -174,7 +177,9 @@ def is_safe(url: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    mapped = None
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
     return (mapped or address).is_loopback
 
 
@@ -187,7 +192,9 @@ def key_state(name: str, url: str) -> str:
     """Describe a key that a server did not take: refused, not set, or not sent."""
     if read_key(name, url):
         return "is refused"
-    return "is not sent over plain http" if os.environ.get(name, "").strip() else "is not set"
+    if os.environ.get(name, "").strip():
+        return "is not sent over plain http"
+    return "is not set"
 
 
 @cache

@@ -26,7 +26,8 @@ REFUSED = "refused by the server's filter"
 REFUSED_BY_MODEL = "refused by the model"
 UNFINISHED = "not ended by itself: finish_reason"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
-TIMES, LONGEST = 3, 2500
+TIMES = 3
+LONGEST = 2500
 # Lines of the prompt that are shorter may stand in a good reply.
 ECHOED = 40
 MOST_BRACES = 1000
@@ -36,11 +37,13 @@ _LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 # So many layers of fences, quotes and preambles are taken off.
 MOST_LAYERS = 8
 # Characters of a reply that is read at all, and of an object that stands within other text.
-MOST_READ, MOST_WITHIN = 2**20, 2**16
+MOST_READ = 2**20
+MOST_WITHIN = 2**16
 # So many braces are tried as the beginning of an object of any length.
 MOST_WHOLE = 16
 # Stand for an object that is covered while thoughts and control tokens are taken out.
-_OPEN, _CLOSE = "{\ue000", "\ue001}"
+_OPEN = "{\ue000"
+_CLOSE = "\ue001}"
 _COVER = re.compile("[\ue000\ue001]")
 _COVERED = re.compile(f"{re.escape(_OPEN)}(\\d+){re.escape(_CLOSE)}")
 _BRACE = re.compile("[{}]")
@@ -81,11 +84,14 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     answer = Answer(request.id, raw=raw)
     if len(raw) > MOST_READ:
         return replace(answer, failure=unfinished_reason(request, raw, finish) or TOO_LONG)
-    covered = None if request.schema is None else _Covered.of(raw)
+    covered = None
+    if request.schema is not None:
+        covered = _Covered.of(raw)
     whole = raw if covered is None else covered.text
     rest = strip_reasoning(whole)
     answer = replace(answer, reasoned=held_thoughts(whole, rest))
-    if (reason := unfinished_reason(request, raw, finish)) is not None:
+    reason = unfinished_reason(request, raw, finish)
+    if reason is not None:
         return replace(answer, failure=reason)
     text = without_control(rest.strip())
     if covered is not None and request.schema is not None:
@@ -102,7 +108,7 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
 def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:
     """Explain why a reply did not end by itself; the next run requests such a reply again.
 
-    A cut choice is whole if no other one begins with it: one token is all there is room for.
+    A cut choice is complete if no other one begins with it: one token is all there is room for.
     """
     kind = ending_kind(finish)
     if kind == "whole":
@@ -148,7 +154,7 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
 
 
 def _unquoted(text: str, left: str, right: str) -> str:
-    """Remove the quotes around a text that holds no others."""
+    """Remove the quotes around a text without others."""
     is_quoted = len(text) > 1 and text.startswith(left) and text.endswith(right)
     if not is_quoted:
         return text
@@ -159,14 +165,16 @@ def _unquoted(text: str, left: str, right: str) -> str:
 
 
 def _unfenced(text: str) -> str:
-    info = _INFO.match(text, len(FENCE)) if text.startswith(FENCE) else None
+    info = None
+    if text.startswith(FENCE):
+        info = _INFO.match(text, len(FENCE))
     if info is None or not text.endswith(FENCE) or len(text) < info.end() + len(FENCE):
         return text
     return text[info.end() : -len(FENCE)].strip()
 
 
 def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
-    """Read an object out of what is left of a reply: its strings were covered and are whole."""
+    """Read an object out of what is left of a reply: its strings were covered and are complete."""
     if not visible.text:
         return replace(answer, failure=EMPTY)
     data, failure = visible.fitting(schema)
@@ -174,7 +182,7 @@ def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
 
 
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
-    """Find the object in a reply that fits the schema, whatever text stands around it.
+    """Find the object in a reply that fits the schema, whatever text is around it.
 
     Returns it, or the reason for none. Several objects that differ are not an answer: one of them
     may be quoted. Neither is one within braces that do not make an object, such as a spoilt outer
@@ -248,7 +256,7 @@ class _Covered:
         return answer, failure if answer is None else None
 
     def _outermost(self) -> Iterator[int]:
-        """Yield the numbers of the objects that stand within no other brace."""
+        """Yield the numbers of the objects that are not within another brace."""
         depth = end = 0
         for match in _COVERED.finditer(self.text):
             # Braces right before it are the object's own, doubled.
@@ -284,7 +292,9 @@ def _choice(request: Request, text: str) -> str | None:
         return text
     folded = text.strip().strip("\"'`*.").strip().casefold()
     choices = [choice for choice in request.choices if choice.casefold() == folded]
-    return choices[0] if len(choices) == 1 else None
+    if len(choices) == 1:
+        return choices[0]
+    return None
 
 
 def _tags(request: Request) -> frozenset[str]:

@@ -15,7 +15,9 @@ from claim2source.text.quality import Judge, WrittenText
 from claim2source.text.styles import Original, Style
 from claim2source.text.translate import ForeignText
 
-AUTO, SCIENTIFIC, GERMAN = "auto", "translate_scientific", "translate_german"
+AUTO = "auto"
+SCIENTIFIC = "translate_scientific"
+GERMAN = "translate_german"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[Writing
 
     `auto`: German by its own prompt, other languages by the scientific one.
     """
-    names = (GERMAN, SCIENTIFIC) if prompt == AUTO else (prompt, prompt)
+    if prompt == AUTO:
+        names = (GERMAN, SCIENTIFIC)
+    else:
+        names = (prompt, prompt)
     german, scientific = map(read_prompt, names)
     tasks = []
     for text in texts:
@@ -49,7 +54,10 @@ def style_prompt(style: Style, name: str | None = None) -> Prompt:
 
 
 def style_tasks(
-    style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
+    style: Style,
+    texts: Sequence[Original],
+    prompt: Prompt,
+    versions: int,
 ) -> list[WritingTask]:
     """Ask for each text in a style, so many times."""
     tasks: list[WritingTask] = []
@@ -69,7 +77,9 @@ def _style_values(style: Style, text: Original) -> dict[str, str]:
 
 
 def write_texts(
-    llm: LLM, tasks: Sequence[WritingTask], subject: str
+    llm: LLM,
+    tasks: Sequence[WritingTask],
+    subject: str,
 ) -> tuple[list[WrittenText], list[Answer]]:
     """Ask a language model for texts and judge them; return them with the answers.
 

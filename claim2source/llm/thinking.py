@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 from claim2source.llm.config import LLMConfig
 
-TEMPLATE, EFFORT, SWITCH = "chat_template_kwargs", "reasoning_effort", "thinking"
+TEMPLATE = "chat_template_kwargs"
+EFFORT = "reasoning_effort"
+SWITCH = "thinking"
 # The parts of a request that say whether a model thinks.
 PARTS = (TEMPLATE, EFFORT, SWITCH)
 NOTHING = "nothing"
@@ -87,7 +89,7 @@ def _is_makers_server(url: str) -> bool:
 
 
 def sent_text(body: Mapping[str, object]) -> str:
-    """Say what a request holds about thinking: `enable_thinking=false`, or `nothing`."""
+    """Describe what a request asks about thinking: `enable_thinking=false`, or `nothing`."""
     pairs: dict[str, str] = {}
     for part in PARTS:
         value = body.get(part)
@@ -101,7 +103,9 @@ def sent_text(body: Mapping[str, object]) -> str:
 
 
 def _value_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def key_part(config: LLMConfig) -> object:
@@ -119,7 +123,7 @@ def key_part(config: LLMConfig) -> object:
 
 
 def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) -> bool:
-    """Whether a reply holds what the model thought beside its text, or counts its tokens."""
+    """Whether a reply has what the model thought apart from its text, or counts its tokens."""
     if any(_is_filled(message.get(field)) for field in _FIELDS):
         return True
     content = message.get("content")

@@ -17,7 +17,8 @@ from claim2source.text.prompts import Message, Prompt
 Schema = Mapping[str, object]
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 # Answers that failed at the server or were never asked; they are not stored.
-NOT_ASKED, NO_REPLY = "not asked", "no reply"
+NOT_ASKED = "not asked"
+NO_REPLY = "no reply"
 
 
 def object_schema(**properties: Schema) -> dict[str, object]:
@@ -87,8 +88,8 @@ class Answer:
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
     reply as it came. `stored` says that nothing was asked for it now. `reasoned` says
-    that the raw text holds reasoning, `thinking` what the request said about it, and whether the
-    reply holds some, there or elsewhere.
+    that the raw text has reasoning, `thinking` what the request said about it, and whether the
+    reply has some, there or elsewhere.
     """
 
     id: str

@@ -37,7 +37,7 @@ _COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".s
 class Family:
     """Declare tests that are corrected together, as pairs (system, baseline).
 
-    Raises ValueError when there is no pair, a pair twice, or a system against itself.
+    Raises ValueError if there is no pair, a pair twice, or a system against itself.
     """
 
     name: str
@@ -46,7 +46,8 @@ class Family:
     def __post_init__(self) -> None:
         if not self.pairs or len(set(self.pairs)) != len(self.pairs):
             raise ValueError(f"family {self.name}: needs one or more pairs, each once")
-        if repeated := [system for system, baseline in self.pairs if system == baseline]:
+        repeated = [system for system, baseline in self.pairs if system == baseline]
+        if repeated:
             raise ValueError(f"family {self.name}: {repeated[0]} is compared with itself")
 
     @classmethod
@@ -76,19 +77,23 @@ def score_intervals(
 
     Gold papers are drawn, not claims; systems of one data set meet the same draws.
     """
-    claims, values = scores.claim_ids, np.stack([scores[metric] for metric in metrics])
-    groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
+    claims = scores.claim_ids
+    values = np.stack([scores[metric] for metric in metrics])
+    groups = gold_groups(dataset.qrels, claims)
+    strata = language_strata(dataset.claims, claims)
     masks = language_masks(dataset.claims, claims)
-    bounds = {
-        lang: bootstrap_intervals(values[:, mask], groups[mask], None, repeats, seed)
-        for lang, mask in masks.items()
-    }
+    bounds = {}
+    for lang, mask in masks.items():
+        bounds[lang] = bootstrap_intervals(values[:, mask], groups[mask], None, repeats, seed)
     bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
-    intervals = {
-        metric: {lang: (float(limit[i, 0]), float(limit[i, 1])) for lang, limit in bounds.items()}
-        for i, metric in enumerate(metrics)
-    }
-    return Intervals(intervals, repeats, seed, int(groups.max()) + 1)
+    intervals: dict[str, dict[str, tuple[float, float]]] = {}
+    for i, metric in enumerate(metrics):
+        by_language = {}
+        for lang, limit in bounds.items():
+            by_language[lang] = float(limit[i, 0]), float(limit[i, 1])
+        intervals[metric] = by_language
+    papers = int(groups.max()) + 1
+    return Intervals(intervals, repeats, seed, papers)
 
 
 def compare_families(
@@ -109,13 +114,20 @@ def compare_families(
     """
     groups = gold_groups(dataset.qrels, claims)
     masks = language_masks(dataset.claims, claims)
-    strata = language_strata(dataset.claims, claims) if len(masks) > 1 else None
+    strata = None
+    if len(masks) > 1:
+        strata = language_strata(dataset.claims, claims)
     settings: Any = {"alpha": alpha, "repeats": repeats, "seed": seed}
     results = []
+    averages = [strata]
+    if micro and strata is not None:
+        averages.append(None)
     for family in families:
-        for average in [strata, None] if micro and strata is not None else [strata]:
+        for average in averages:
             results.append(compare_family(scores, family, groups, average, **settings))
-        for language, mask in masks.items() if strata is not None else ():
+        if strata is None:
+            continue
+        for language, mask in masks.items():
             own = replace(family, name=f"{family.name}, {language} claims (a family of its own)")
             values = {name: values[mask] for name, values in scores.items()}
             result = compare_family(values, own, groups[mask], **settings)
@@ -141,29 +153,40 @@ def compare_family(
     on a system without scores.
     """
     pairs = family.pairs
-    names = dict.fromkeys(name for pair in pairs for name in reversed(pair))
-    if absent := [name for name in names if name not in scores]:
+    absent: list[str] = []
+    for system, baseline in pairs:
+        for name in (baseline, system):
+            if name not in scores and name not in absent:
+                absent.append(name)
+    if absent:
         raise ValueError(f"family {family.name}: no scores of {', '.join(absent)}")
-    values = np.stack([np.asarray(scores[system], np.float64) for system, _ in pairs])
-    bases = np.stack([np.asarray(scores[baseline], np.float64) for _, baseline in pairs])
+    systems, baselines = zip(*pairs, strict=True)
+    values = np.stack([scores[name] for name in systems]).astype(np.float64)
+    bases = np.stack([scores[name] for name in baselines]).astype(np.float64)
     differences = values - bases
     permutations = max(repeats, enough_repeats(len(pairs), alpha))
     tests = paired_randomisations(differences, groups, strata, permutations, seed)
     intervals = bootstrap_intervals(differences, groups, strata, repeats, seed, 1 - alpha)
     t, t_p = clustered_t_test(differences, groups, strata)
     adjusted = holm(tests.p_values)
-    # A t-test that says nothing still counts as one of the family's.
-    t_adjusted = np.where(np.isnan(t_p), np.nan, holm(np.nan_to_num(t_p, nan=1.0)))
+    # A t-test that says nothing still is one of the family's.
+    t_known = np.nan_to_num(t_p, nan=1.0)
+    t_adjusted = np.where(np.isnan(t_p), np.nan, holm(t_known))
     weights = claim_weights(strata, values.shape[1])
     # With so few papers that differ that no permutation is rare enough, the verdict is open.
     reachable = tests.least_p * len(pairs) <= alpha
-    comparisons = tuple(
-        Comparison(
+    wins = (differences > _TOLERANCE).sum(axis=1)
+    losses = (differences < -_TOLERANCE).sum(axis=1)
+    ties = values.shape[1] - wins - losses
+    comparisons: list[Comparison] = []
+    for i, (system, baseline) in enumerate(pairs):
+        difference = float(tests.differences[i])
+        comparison = Comparison(
             system=system,
             baseline=baseline,
             mean=float(values[i] @ weights),
             baseline_mean=float(bases[i] @ weights),
-            difference=float(tests.differences[i]),
+            difference=difference,
             low=float(intervals[i, 0]),
             high=float(intervals[i, 1]),
             p=float(tests.p_values[i]),
@@ -171,13 +194,12 @@ def compare_family(
             t=_known(t[i]),
             t_p=_known(t_p[i]),
             t_p_holm=_known(t_adjusted[i]),
-            wins=int((differences[i] > _TOLERANCE).sum()),
-            ties=int((np.abs(differences[i]) <= _TOLERANCE).sum()),
-            losses=int((differences[i] < -_TOLERANCE).sum()),
-            verdict=_verdict(adjusted[i] <= alpha, reachable[i], tests.differences[i]),
+            wins=int(wins[i]),
+            ties=int(ties[i]),
+            losses=int(losses[i]),
+            verdict=_verdict(adjusted[i] <= alpha, reachable[i], difference),
         )
-        for i, (system, baseline) in enumerate(pairs)
-    )
+        comparisons.append(comparison)
     return FamilyResult(
         family=family.name,
         average="micro" if strata is None else MACRO,
@@ -187,13 +209,15 @@ def compare_family(
         least_p=float(tests.least_p.min()),
         claims=values.shape[1],
         groups=tests.groups,
-        comparisons=comparisons,
+        comparisons=tuple(comparisons),
         seed=seed,
     )
 
 
 def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    if np.isnan(value):
+        return None
+    return float(value)
 
 
 def _verdict(significant: bool, reachable: bool, difference: float) -> str:
@@ -204,16 +228,22 @@ def _verdict(significant: bool, reachable: bool, difference: float) -> str:
 
 def family_table(result: FamilyResult) -> TextTable:
     baselines = {c.baseline: c.baseline_mean for c in result.comparisons}
-    several = len(baselines) > 1  # each row then names its baseline
-    rows: list[list[Cell]] = [
-        [name, *[""] * several, mean, *[None] * 6, "", "baseline"]
-        for name, mean in baselines.items()
-    ]
+    names_baseline = len(baselines) > 1
+    header = ["system", *_COLUMNS]
+    rows: list[list[Cell]] = []
+    for name, mean in baselines.items():
+        unknown: list[Cell] = [None] * 6
+        rows.append([name, mean, *unknown, "", "baseline"])
     for c in result.comparisons:
         numbers = c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p
         wins = f"{c.wins}/{c.ties}/{c.losses}"
-        rows.append([c.system, *[c.baseline] * several, *numbers, wins, c.verdict])
-    return TextTable(["system", *["against"] * several, *_COLUMNS], rows)
+        rows.append([c.system, *numbers, wins, c.verdict])
+    if names_baseline:
+        header.insert(1, "against")
+        against = [""] * len(baselines) + [c.baseline for c in result.comparisons]
+        for row, baseline in zip(rows, against, strict=True):
+            row.insert(1, baseline)
+    return TextTable(header, rows)
 
 
 def family_note(result: FamilyResult) -> str:

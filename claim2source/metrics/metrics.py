@@ -80,13 +80,20 @@ def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
     if not judged:
         raise UserError("qrels: no claim has a gold")
     if not shared:
-        example = repr(run.claim_ids[0]) if run.claim_ids else "nothing"
+        example = "nothing"
+        if run.claim_ids:
+            example = repr(run.claim_ids[0])
         raise UserError(
             f"{name}: ids do not match: none of its {len(run.claim_ids)} claims is judged; "
             f"the run has {example}, the qrels have {judged[0]!r}"
         )
-    answered = sum(run.rows(claim).stop > run.rows(claim).start for claim in shared)
-    return Coverage(len(judged), len(judged) - answered, len(run.claim_ids) - len(shared))
+    unanswered = len(judged)
+    for claim in shared:
+        rows = run.rows(claim)
+        if rows.stop > rows.start:
+            unanswered -= 1
+    ignored = len(run.claim_ids) - len(shared)
+    return Coverage(len(judged), unanswered, ignored)
 
 
 def cutoff(metric: str) -> int | None:
@@ -103,30 +110,40 @@ def cutoff(metric: str) -> int | None:
 
 
 def depth_notes(
-    runs: Mapping[str, Run], metrics: Sequence[str], sources: int | None = None
+    runs: Mapping[str, Run],
+    metrics: Sequence[str],
+    sources: int | None = None,
 ) -> list[str]:
     """List metrics that look deeper than the longest list of a run; `sources` are in the pool.
 
-    Their numbers stand: they are those of the lists, as if nothing came after.
+    Their numbers are those of the lists, as if nothing came after.
     """
     deep: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for name, run in runs.items():
         longest = int(np.diff(run.offsets).max(initial=0))
-        too_deep = tuple(metric for metric in metrics if (cutoff(metric) or 0) > longest)
-        if too_deep and 0 < longest < (longest + 1 if sources is None else sources):
-            deep.setdefault((longest, too_deep), []).append(name)
+        too_deep: list[str] = []
+        for metric in metrics:
+            depth = cutoff(metric)
+            if depth is not None and depth > longest:
+                too_deep.append(metric)
+        is_whole_pool = sources is not None and longest >= sources
+        if too_deep and longest > 0 and not is_whole_pool:
+            deep.setdefault((longest, tuple(too_deep)), []).append(name)
     notes = []
-    for (longest, too_deep), names in deep.items():
+    for (longest, deeper), names in deep.items():
         sources_text = "1 source" if longest == 1 else f"{longest} sources"
         notes.append(
-            f"{', '.join(too_deep)}: deeper than the lists of {', '.join(names)}, whose longest "
+            f"{', '.join(deeper)}: deeper than the lists of {', '.join(names)}, whose longest "
             f"has {sources_text}; golds further down count as not found."
         )
     return notes
 
 
 def evaluate(
-    run: Run, qrels: Qrels, metrics: Sequence[str], claim_ids: Sequence[str] | None = None
+    run: Run,
+    qrels: Qrels,
+    metrics: Sequence[str],
+    claim_ids: Sequence[str] | None = None,
 ) -> Scores:
     """Score every judged claim; one without predictions gets 0.
 
@@ -147,12 +164,16 @@ def evaluate(
     if len(depths) == len(cutoffs):
         judged = judged.top(max(depths))
     position = {claim: i for i, claim in enumerate(claims)}
-    values = {measure: np.zeros(len(claims)) for measure in measures.values()}
     grades = {claim: dict(qrels.grades[claim]) for claim in claims}
+    values: dict[Any, np.ndarray] = {}
+    for measure in measures.values():
+        values[measure] = np.zeros(len(claims))
     evaluator = ir_measures.evaluator(list(values), grades)
     for value in evaluator.iter_calc(_as_mapping(judged)):
-        values[value.measure][position[value.query_id]] = value.value
-    return Scores(claims, {metric: values[measure] for metric, measure in measures.items()})
+        row = position[value.query_id]
+        values[value.measure][row] = value.value
+    by_metric = {metric: values[measure] for metric, measure in measures.items()}
+    return Scores(claims, by_metric)
 
 
 def _claims_to_score(qrels: Qrels, claim_ids: Sequence[str] | None) -> tuple[str, ...]:
@@ -174,7 +195,7 @@ def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
     notes: list[str] = []
     for name, run in runs.items():
         ranked = {claim for claim in run.claim_ids if run.sources(claim, 1)}
-        missing = len(judged) - sum(claim in ranked for claim in judged)
+        missing = len(set(judged) - ranked)
         if missing:
             notes.append(
                 f"{name}: ranks nothing for {missing} of the {len(judged)} claims with a gold, "
@@ -204,7 +225,8 @@ def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
     for claim in run.claim_ids:
         rows = run.rows(claim)
         if rows.stop > rows.start:
-            by_claim[claim] = dict(zip(sources[rows], scores[rows], strict=True))
+            pairs = zip(sources[rows], scores[rows], strict=True)
+            by_claim[claim] = dict(pairs)
     return by_claim
 
 
@@ -212,19 +234,25 @@ def language_masks(claims: Sequence[Claim], claim_ids: Sequence[str]) -> dict[st
     """Map every language of `claim_ids` to the claims in it, [claims] bool."""
     language_of = {claim.id: claim.lang for claim in claims}
     languages = np.array([language_of[claim] for claim in claim_ids])
-    return {lang: languages == lang for lang in sorted_languages(languages.tolist())}
+    masks: dict[str, np.ndarray] = {}
+    for lang in sorted_languages(languages.tolist()):
+        masks[lang] = languages == lang
+    return masks
 
 
 def language_strata(claims: Sequence[Claim], claim_ids: Sequence[str]) -> np.ndarray:
     """Number each claim's language, [claims] int64: strata for the macro average."""
     strata = np.zeros(len(claim_ids), dtype=np.int64)
-    for number, mask in enumerate(language_masks(claims, claim_ids).values()):
+    masks = language_masks(claims, claim_ids)
+    for number, mask in enumerate(masks.values()):
         strata[mask] = number
     return strata
 
 
 def language_table(
-    scores: Scores, claims: Sequence[Claim], among: np.ndarray | None = None
+    scores: Scores,
+    claims: Sequence[Claim],
+    among: np.ndarray | None = None,
 ) -> dict[str, dict[str, float]]:
     """Average scores by language: language -> metric -> mean, and the claims as "queries".
 
@@ -232,15 +260,23 @@ def language_table(
     """
     table: dict[str, dict[str, float]] = {}
     for lang, mask in language_masks(claims, scores.claim_ids).items():
-        mask = mask if among is None else mask & among
-        if mask.any():
-            means = {metric: float(values[mask].mean()) for metric, values in scores.values.items()}
-            table[lang] = {**means, "queries": int(mask.sum())}
+        if among is not None:
+            mask = mask & among
+        if not mask.any():
+            continue
+        row: dict[str, float] = {}
+        for metric, values in scores.values.items():
+            row[metric] = float(values[mask].mean())
+        row["queries"] = int(mask.sum())
+        table[lang] = row
     return table
 
 
 def score_languages(
-    run: Run, claims: Sequence[Claim], qrels: Qrels, metrics: Sequence[str]
+    run: Run,
+    claims: Sequence[Claim],
+    qrels: Qrels,
+    metrics: Sequence[str],
 ) -> dict[str, dict[str, float]]:
     """Return language -> metric -> mean over its judged claims, and their number as "queries".
 
@@ -253,12 +289,14 @@ def score_languages(
 
 def twins_in(run: Run, dataset: Dataset) -> Twins | None:
     """Count the golds that tie with a source of the same text; None if no gold has one."""
-    first, judged = dataset.twins, judged_claims(dataset.qrels)
+    first = dataset.twins
+    judged = judged_claims(dataset.qrels)
     ranked = {claim: run.scored(claim) for claim in run.claim_ids}
     golds = having = ties = lost = 0
     values = np.zeros(len(judged))
     for position, claim in enumerate(judged):
-        gold_ids, scored = dataset.qrels.golds(claim), ranked.get(claim, {})
+        gold_ids = dataset.qrels.golds(claim)
+        scored = ranked.get(claim, {})
         golds += len(gold_ids)
         for gold in gold_ids:
             if gold in first:
@@ -277,7 +315,11 @@ def twins_in(run: Run, dataset: Dataset) -> Twins | None:
     return Twins(golds, having, ties, lost, as_one)
 
 
-def _is_tied(gold: str, scored: Mapping[str, float], first: Mapping[str, str]) -> bool:
+def _is_tied(
+    gold: str,
+    scored: Mapping[str, float],
+    first: Mapping[str, str],
+) -> bool:
     """Whether another source of the gold's text has the gold's score."""
     for source, score in scored.items():
         is_twin = source != gold and first.get(source) == first[gold]
@@ -287,7 +329,9 @@ def _is_tied(gold: str, scored: Mapping[str, float], first: Mapping[str, str]) -
 
 
 def _reciprocal_rank(
-    groups: AbstractSet[str], scored: Mapping[str, float], first: Mapping[str, str]
+    groups: AbstractSet[str],
+    scored: Mapping[str, float],
+    first: Mapping[str, str],
 ) -> float:
     """Return the reciprocal of the first gold's rank within five, twins counted as one source."""
     order = dict.fromkeys(first.get(source, source) for source in scored)

@@ -49,11 +49,16 @@ class PairedTests:
 def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:
     """Return weights [claims] whose weighted sum is the mean, or the macro average of strata."""
     index, number = _stratified(strata, claims)
-    return 1 / (number * np.bincount(index, minlength=number)[index].astype(np.float64))
+    counts = np.bincount(index, minlength=number).astype(np.float64)
+    return 1 / (number * counts[index])
 
 
 def paired_randomisation(
-    a: np.ndarray, b: np.ndarray, groups: np.ndarray, repeats: int = 10_000, seed: int = 0
+    a: np.ndarray,
+    b: np.ndarray,
+    groups: np.ndarray,
+    repeats: int = 10_000,
+    seed: int = 0,
 ) -> PairedTest:
     """Test per-claim scores `a` and `b`, [claims] each, by two-sided paired randomisation.
 
@@ -61,13 +66,15 @@ def paired_randomisation(
     statistic is the mean difference over claims. p = (count of |statistic| >= |observed|
     + 1) / (repeats + 1). Raises ValueError on arrays of other shapes or values not finite.
     """
-    first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    first = np.asarray(a, np.float64)
+    second = np.asarray(b, np.float64)
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(_SHAPES)
-    test = paired_randomisations((first - second)[None], groups, repeats=repeats, seed=seed)
-    return PairedTest(
-        float(test.differences[0]), float(test.p_values[0]), test.repeats, test.groups
-    )
+    differences = (first - second)[None]
+    test = paired_randomisations(differences, groups, repeats=repeats, seed=seed)
+    difference = float(test.differences[0])
+    p_value = float(test.p_values[0])
+    return PairedTest(difference, p_value, test.repeats, test.groups)
 
 
 def paired_randomisations(
@@ -83,24 +90,30 @@ def paired_randomisations(
     """
     values = np.asarray(differences, np.float64)
     index, size = _check_groups(values, groups, repeats)
-    sums = _group_sums(values * claim_weights(strata, values.shape[1]), index, size)
+    weights = claim_weights(strata, values.shape[1])
+    sums = _group_sums(values * weights, index, size)
     observed = sums.sum(axis=1)
-    threshold = np.abs(observed) - _TIE * np.abs(sums).sum(axis=1)
+    rounding = _TIE * np.abs(sums).sum(axis=1)
+    threshold = np.abs(observed) - rounding
     # A group without a difference weighs nothing whatever its sign.
-    flipped = np.ascontiguousarray(sums[:, (sums != 0).any(axis=0)].T)
+    differs = sums != 0
+    flipped = np.ascontiguousarray(sums[:, differs.any(axis=0)].T)
     rng = np.random.default_rng(seed)
     count = np.zeros(len(values), dtype=np.int64)
     for rows in _chunks(repeats, max(flipped.shape)):
         signs = rng.integers(0, 2, size=(rows, len(flipped)), dtype=np.int8)
         statistic = (2.0 * signs - 1.0) @ flipped
-        count += np.count_nonzero(np.abs(statistic) >= threshold, axis=0)
-    exact = np.ldexp(2.0, -np.minimum((sums != 0).sum(axis=1), 1000))
+        is_extreme = np.abs(statistic) >= threshold
+        count += np.count_nonzero(is_extreme, axis=0)
+    halvings = np.minimum(differs.sum(axis=1), 1000)
+    exact = np.ldexp(2.0, -halvings)
+    least = np.maximum(exact, 1 / (repeats + 1))
     return PairedTests(
-        observed,
-        (count + 1) / (repeats + 1),
-        np.minimum(np.maximum(exact, 1 / (repeats + 1)), 1.0),
-        repeats,
-        size,
+        differences=observed,
+        p_values=(count + 1) / (repeats + 1),
+        least_p=np.minimum(least, 1.0),
+        repeats=repeats,
+        groups=size,
     )
 
 
@@ -114,7 +127,9 @@ def enough_repeats(tests: int, alpha: float = 0.05) -> int:
 
 
 def clustered_t_test(
-    differences: np.ndarray, groups: np.ndarray, strata: np.ndarray | None = None
+    differences: np.ndarray,
+    groups: np.ndarray,
+    strata: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return t and two-sided p, [systems] each, of mean differences clustered by group.
 
@@ -128,21 +143,30 @@ def clustered_t_test(
     values = np.asarray(differences, np.float64)
     index, size = _check_groups(values, groups)
     part, number = _stratified(strata, values.shape[1])
-    nothing = np.full(len(values), np.nan)
-    if any(len(np.unique(index[part == stratum])) < 2 for stratum in range(number)):
-        return nothing, nothing.copy()
+    unknown = np.full(len(values), np.nan)
+    for stratum in range(number):
+        if len(np.unique(index[part == stratum])) < 2:
+            return unknown, unknown.copy()
     counts = np.bincount(part, minlength=number)
     means = _group_sums(values, part, number) / counts
     weights = claim_weights(strata, values.shape[1])
-    errors = _group_sums((values - means[:, part]) * weights, index, size)
-    spread = np.sqrt(size / (size - 1) * (errors**2).sum(axis=1))
+    residuals = values - means[:, part]
+    errors = _group_sums(residuals * weights, index, size)
+    squares = (errors**2).sum(axis=1)
+    spread = np.sqrt(size / (size - 1) * squares)
     # Rounding leaves a constant difference a spread of its last digits.
-    has_spread = spread > _TIE * np.abs(values).max(axis=1)
-    t = np.divide(means.mean(axis=1), spread, out=nothing, where=has_spread)
-    return t, 2 * stats.t.sf(np.abs(t), size - 1)
+    largest = np.abs(values).max(axis=1)
+    has_spread = spread > _TIE * largest
+    t = np.divide(means.mean(axis=1), spread, out=unknown, where=has_spread)
+    p = 2 * stats.t.sf(np.abs(t), size - 1)
+    return t, p
 
 
-def standard_errors(differences: np.ndarray, groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def standard_errors(
+    differences: np.ndarray,
+    groups: np.ndarray,
+    weights: np.ndarray,
+) -> np.ndarray:
     """Return standard errors [systems] of weighted sums of `differences`, by group.
 
     They are the standard deviations of the sums when every group's sign is flipped at random, as
@@ -151,7 +175,8 @@ def standard_errors(differences: np.ndarray, groups: np.ndarray, weights: np.nda
     """
     values = np.asarray(differences, np.float64)
     index, size = _check_groups(values, groups)
-    errors: np.ndarray = np.sqrt((_group_sums(values * weights, index, size) ** 2).sum(axis=1))
+    sums = _group_sums(values * weights, index, size)
+    errors: np.ndarray = np.sqrt((sums**2).sum(axis=1))
     return errors
 
 
@@ -175,22 +200,35 @@ def bootstrap_intervals(
     scores = np.asarray(values, np.float64)
     index, size = _check_groups(scores, groups, repeats)
     part, number = _stratified(strata, scores.shape[1])
-    sums = [_group_sums(scores * (part == s), index, size).T for s in range(number)]
-    counts = [np.bincount(index[part == s], minlength=size) for s in range(number)]
-    means = []
-    for times in draw_groups(size, repeats, seed, max(size, len(scores))):
+    sums: list[np.ndarray] = []
+    counts: list[np.ndarray] = []
+    for stratum in range(number):
+        is_in = part == stratum
+        sums.append(_group_sums(scores * is_in, index, size).T)
+        counts.append(np.bincount(index[is_in], minlength=size))
+    means: list[np.ndarray] = []
+    width = max(size, len(scores))
+    for times in draw_groups(size, repeats, seed, width):
         rows = len(times)
-        total, present = np.zeros((rows, len(scores))), np.zeros(rows)
+        total = np.zeros((rows, len(scores)))
+        present = np.zeros(rows)
         for stratum_sums, stratum_counts in zip(sums, counts, strict=True):
             claims = times @ stratum_counts
-            total += (times @ stratum_sums) / np.maximum(claims, 1)[:, None]
+            drawn = np.maximum(claims, 1)
+            total += (times @ stratum_sums) / drawn[:, None]
             present += claims > 0
         means.append(total / present[:, None])
     outside = (1 - level) / 2
-    return np.quantile(np.concatenate(means), [outside, 1 - outside], axis=0).T
+    limits = [outside, 1 - outside]
+    return np.quantile(np.concatenate(means), limits, axis=0).T
 
 
-def draw_groups(size: int, repeats: int, seed: int, width: int) -> Iterator[np.ndarray]:
+def draw_groups(
+    size: int,
+    repeats: int,
+    seed: int,
+    width: int,
+) -> Iterator[np.ndarray]:
     """Draw as many of `size` groups as there are, with replacement: [rows, size] times float64.
 
     The repeats come in chunks that let `width` doubles be held for each of them.
@@ -199,12 +237,14 @@ def draw_groups(size: int, repeats: int, seed: int, width: int) -> Iterator[np.n
     for rows in _chunks(repeats, width):
         indices = rng.integers(0, size, size=(rows, size))
         indices += np.arange(rows)[:, None] * size
-        times = np.bincount(indices.ravel(), minlength=rows * size).reshape(rows, size)
-        yield times.astype(np.float64)
+        times = np.bincount(indices.ravel(), minlength=rows * size)
+        yield times.reshape(rows, size).astype(np.float64)
 
 
 def _check_groups(
-    values: np.ndarray, groups: np.ndarray, repeats: int = 1
+    values: np.ndarray,
+    groups: np.ndarray,
+    repeats: int = 1,
 ) -> tuple[np.ndarray, int]:
     """Check the arguments; return groups renumbered from 0 without gaps, and their number."""
     if values.ndim != 2 or not values.size or np.shape(groups) != values.shape[-1:]:
@@ -227,7 +267,10 @@ def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int
 
 
 def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
-    return np.stack([np.bincount(index, weights=row, minlength=size) for row in values])
+    sums: list[np.ndarray] = []
+    for row in values:
+        sums.append(np.bincount(index, weights=row, minlength=size))
+    return np.stack(sums)
 
 
 def _chunks(repeats: int, width: int) -> Iterator[int]:

@@ -10,22 +10,31 @@ MACRO_F1 = "macro_f1"
 
 
 def macro_f1(
-    actual: Sequence[str], predicted: Sequence[str], evidenced: Sequence[bool] | None = None
+    actual: Sequence[str],
+    predicted: Sequence[str],
+    evidenced: Sequence[bool] | None = None,
 ) -> float:
     """Average the F1 of the labels that occur, as the task's scorer does.
 
     A right label that is not `evidenced` is a false positive of it, and not counted as missed.
     """
-    mask = [True] * len(actual) if evidenced is None else evidenced
-    return float(weighted_macro_f1(actual, predicted, mask, np.ones((1, len(actual))))[0])
+    if evidenced is None:
+        evidenced = [True] * len(actual)
+    once = np.ones((1, len(actual)))
+    return float(weighted_macro_f1(actual, predicted, evidenced, once)[0])
 
 
 def weighted_macro_f1(
-    actual: Sequence[str], verdicts: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
+    actual: Sequence[str],
+    verdicts: Sequence[str],
+    evidenced: Sequence[bool],
+    times: np.ndarray,
 ) -> np.ndarray:
     """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
-    gold, predicted = np.array(actual, dtype=object), np.array(verdicts, dtype=object)
-    total, labels = np.zeros(len(times)), np.zeros(len(times))
+    gold = np.array(actual, dtype=object)
+    predicted = np.array(verdicts, dtype=object)
+    total = np.zeros(len(times))
+    labels = np.zeros(len(times))
     for label in sorted(set(actual)):
         right = (gold == label) & (predicted == label) & np.array(evidenced)
         wrong = (predicted == label) & ~right

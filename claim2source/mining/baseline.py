@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 # Texts encoded of either side where nothing else needs their vectors.
 SAMPLED = 128
 # Random pairs: claims drawn, and sources drawn for each of them.
-CLAIMS, SOURCES = 512, 16
+CLAIMS = 512
+SOURCES = 16
 # Random scores' standard deviation in temperatures. At 1.18 a claim's softmax over a batch is
 # spread over half of its sources; at 8 the hardest of thousands takes nearly all of the gradient.
-FLATTEST, SHARPEST = 1.18, 8.0
+FLATTEST = 1.18
+SHARPEST = 8.0
 # E5 at 0.01 and MiniLM at 0.05, as they were trained; less where all papers are of one field, as E5
 # has 1.4 on the demo's.
 USUAL = 2.0
@@ -43,7 +45,7 @@ class RandomBaseline:
         """Warn in a line where a claim's softmax over random sources is too flat or too sharp.
 
         Normally distributed scores spread it over exp(-(deviation / temperature)^2 / 2) of them,
-        the perplexity's share. Nothing is said if all scores are alike.
+        the perplexity's share. There is no sentence if all scores are alike.
         """
         ratio = self.deviation / temperature
         if not ratio or FLATTEST <= ratio <= SHARPEST:
@@ -59,7 +61,11 @@ class RandomBaseline:
         ]
 
 
-def first_loss_sentences(loss: float, candidates: int, temperature: float) -> list[str]:
+def first_loss_sentences(
+    loss: float,
+    candidates: int,
+    temperature: float,
+) -> list[str]:
     """Warn in a line where the first InfoNCE is far above that of scores that are all alike.
 
     Random scores that deviate by 2 temperatures lie 1.6 times above it with 8 candidates.
@@ -75,7 +81,11 @@ def first_loss_sentences(loss: float, candidates: int, temperature: float) -> li
 
 
 def sampled_baseline(
-    dataset: Dataset, encoder: Encoder, rendering: Rendering, store: Store, seed: int
+    dataset: Dataset,
+    encoder: Encoder,
+    rendering: Rendering,
+    store: Store,
+    seed: int,
 ) -> RandomBaseline:
     """Score random pairs of a data set by encoding a sample."""
     draw = np.random.default_rng([seed, len(dataset.sources)])

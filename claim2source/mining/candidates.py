@@ -52,11 +52,14 @@ class Window:
         if self.sparse is None or not len(rows):
             return scores
         keys, listed = self._sparse_keys
-        wanted = rows.astype(np.int64) * self.similarities.shape[1] + positions
-        if len(keys):
-            places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-            is_listed = keys[places] == wanted
-            scores[is_listed] = listed[places[is_listed]]
+        if not len(keys):
+            return scores
+        sources = self.similarities.shape[1]
+        wanted = rows.astype(np.int64) * sources + positions
+        places = np.searchsorted(keys, wanted)
+        places = np.minimum(places, len(keys) - 1)
+        is_listed = keys[places] == wanted
+        scores[is_listed] = listed[places[is_listed]]
         return scores
 
     @cached_property
@@ -64,10 +67,11 @@ class Window:
         """Number the pairs of claim and source that BM25 lists, in order, and give their scores."""
         assert self.sparse is not None
         rows, columns = np.nonzero(self.sparse.positions >= 0)
-        positions = self.sparse.positions[rows, columns].astype(np.int64)
-        keys = rows * self.similarities.shape[1] + positions
+        positions = self.sparse.positions[rows, columns]
+        scores = self.sparse.scores[rows, columns]
+        keys = rows * self.similarities.shape[1] + positions.astype(np.int64)
         order = np.argsort(keys)
-        return keys[order], self.sparse.scores[rows, columns][order]
+        return keys[order], scores[order]
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,16 @@ class Candidates:
         self._order = np.append(self.sources.order, len(sources))
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
-        self._sparse = BM25Index(sources, bm25) if alpha > 0 else None
+        self._sparse = None
+        if alpha > 0:
+            self._sparse = BM25Index(sources, bm25)
         # The column of every source in a dense list, by claim; -1: not in it.
         self._columns = np.full((0, len(sources) + 1), -1, dtype=np.int32)
 
     def windows(
-        self, claims: Sequence[Claim], vectors: np.ndarray
+        self,
+        claims: Sequence[Claim],
+        vectors: np.ndarray,
     ) -> Iterator[tuple[Sequence[Claim], Window]]:
         """Yield blocks of claims, in order, with their lists; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -111,8 +119,10 @@ class Candidates:
         piece = min(limit, max(1, PIECE // sources))
         # A multiple of the piece, so that no piece is small.
         block = limit - limit % piece
-        terms = self._sparse.terms(claims) if self._sparse is not None else None
-        # Memory for every block anew would come from the system, which clears it first.
+        terms = None
+        if self._sparse is not None:
+            terms = self._sparse.terms(claims)
+        # New memory for every block would come from the system, which clears it first.
         shape = min(block, len(claims)), len(self.sources)
         buffer = np.empty(shape, np.float32)
         for start in range(0, len(claims), block):
@@ -122,16 +132,22 @@ class Candidates:
                 near = similarities[first : first + piece]
                 rows = start + first, start + first + len(near)
                 piece_claims = claims[slice(*rows)]
-                piece_terms = terms.part(*rows) if terms is not None else None
+                piece_terms = None
+                if terms is not None:
+                    piece_terms = terms.part(*rows)
                 yield piece_claims, self._window(piece_claims, near, piece_terms)
 
     def _window(
-        self, claims: Sequence[Claim], similarities: np.ndarray, terms: Terms | None
+        self,
+        claims: Sequence[Claim],
+        similarities: np.ndarray,
+        terms: Terms | None,
     ) -> Window:
         dense = self._dense(claims, similarities)
         sparse = None
         if self._sparse is not None:
-            sparse = Lists(*self._sparse.top(claims, self._depth, terms))
+            top = self._sparse.top(claims, self._depth, terms)
+            sparse = Lists(*top)
         positions, scores, in_dense, in_sparse = self._fused(dense, sparse)
         flags = in_dense * 2 + in_sparse
         keys = sort_keys(scores, self._order[positions] * 4 + flags)
@@ -152,8 +168,9 @@ class Candidates:
         if not self._depth:
             nothing = np.empty((len(claims), 0))
             return Lists(nothing.astype(np.int64), nothing.astype(np.float32))
-        deeper = self._depth + max(len(claim.excluded) for claim in claims)
-        floors = top_k_floors(similarities, min(deeper, similarities.shape[1]))
+        most_excluded = max(len(claim.excluded) for claim in claims)
+        deeper = min(self._depth + most_excluded, similarities.shape[1])
+        floors = top_k_floors(similarities, deeper)
         is_close = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
@@ -161,10 +178,14 @@ class Candidates:
                 is_close[row, self.sources.candidates(claim)] = True
             if claim.excluded:
                 is_close[row, self.sources.excluded(claim)] = False
-        return Lists(*take_top_rows(similarities, is_close, self._depth, self._order[:-1]))
+        order = self._order[:-1]
+        top = take_top_rows(similarities, is_close, self._depth, order)
+        return Lists(*top)
 
     def _fused(
-        self, dense: Lists, sparse: Lists | None
+        self,
+        dense: Lists,
+        sparse: Lists | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
         no_source = len(self.sources)
@@ -174,7 +195,8 @@ class Candidates:
             scores = np.where(is_listed, dense.scores, -np.inf)
             return positions, scores, is_listed, np.zeros_like(is_listed)
         if len(self._columns) < len(is_listed):
-            self._columns = np.full((len(is_listed), no_source + 1), -1, dtype=np.int32)
+            shape = len(is_listed), no_source + 1
+            self._columns = np.full(shape, -1, dtype=np.int32)
         columns = self._columns[: len(is_listed)]
         places = np.arange(is_listed.shape[1], dtype=np.int32)
         np.put_along_axis(columns, dense.positions, places, 1)
@@ -184,31 +206,41 @@ class Candidates:
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
         twice = column >= 0
         single = (sparse.positions >= 0) & ~twice
-        raw = self._alpha == 1
-        by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
         in_both = np.zeros_like(is_listed)
         by_both = np.zeros(is_listed.shape)
+        is_sparse_alone = self._alpha == 1
+        if is_sparse_alone:
+            by_sparse = sparse.scores.astype(np.float64)
+        else:
+            by_sparse = _normalised(sparse)
         rows, _ = np.nonzero(twice)
-        in_both[rows, column[twice]] = True
-        by_both[rows, column[twice]] = by_sparse[twice]
+        columns_of_both = column[twice]
+        in_both[rows, columns_of_both] = True
+        by_both[rows, columns_of_both] = by_sparse[twice]
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
         in_dense = np.concatenate([is_listed, np.zeros_like(single)], axis=1)
         in_sparse = np.concatenate([in_both, single], axis=1)
-        is_member = in_sparse if raw else in_dense | in_sparse
-        if not raw:
+        if is_sparse_alone:
+            is_member = in_sparse
+        else:
+            is_member = in_dense | in_sparse
             fused *= self._alpha
-            fused[:, : is_listed.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
+            width = is_listed.shape[1]
+            fused[:, :width] += (1.0 - self._alpha) * _normalised(dense)
         scores = np.where(is_member, fused, -np.inf).astype(np.float32)
-        return np.where(is_member, positions, no_source), scores, in_dense, in_sparse
+        positions = np.where(is_member, positions, no_source)
+        return positions, scores, in_dense, in_sparse
 
 
 def _normalised(lists: Lists) -> np.ndarray:
     """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
     is_listed = lists.positions >= 0
     scores = lists.scores.astype(np.float64)
-    low = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
-    high = np.where(is_listed, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    lows = np.where(is_listed, scores, np.inf)
+    low = lows.min(axis=1, initial=np.inf, keepdims=True)
+    highs = np.where(is_listed, scores, -np.inf)
+    high = highs.max(axis=1, initial=-np.inf, keepdims=True)
     differs = high > low
     spread = np.where(differs, high - low, 1)
     start = np.where(differs, low, 0)

@@ -40,7 +40,8 @@ def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
 def _as_line(row: MinedRow) -> str:
     # As json.dumps writes it, in less than half the time.
     negatives = ", ".join(map(_as_object, row.negatives))
-    claim, positive = _quoted(row.claim), _quoted(row.positive)
+    claim = _quoted(row.claim)
+    positive = _quoted(row.positive)
     return f'{{"claim": {claim}, "positive": {positive}, "negatives": [{negatives}]}}\n'
 
 
@@ -61,7 +62,8 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
     wrong field, a claim or source that the data set does not have, a negative that is gold for
     the claim or repeats, a pair that repeats.
     """
-    path, problems = Path(path), Problems()
+    path = Path(path)
+    problems = Problems()
     claims = {claim.id: claim for claim in dataset.claims}
     sources = {source.id for source in dataset.sources}
     rows: list[MinedRow] = []
@@ -76,7 +78,10 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
             problems.add(path, number, problem.field, problem.reason)
             continue
         wrong = list(_unknown(row, claims, sources))
-        first = number if wrong else pairs.setdefault((row.claim, row.positive), number)
+        if wrong:
+            first = number
+        else:
+            first = pairs.setdefault((row.claim, row.positive), number)
         if first != number:
             wrong.append(("positive", f"this pair is already on line {first}"))
         for field, reason in wrong:
@@ -89,7 +94,9 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
 
 
 def _unknown(
-    row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]
+    row: MinedRow,
+    claims: Mapping[str, Claim],
+    sources: Container[str],
 ) -> Iterator[tuple[str, str]]:
     if row.claim not in claims:
         yield "claim", f"{row.claim!r} is not a training claim"
@@ -99,7 +106,8 @@ def _unknown(
         yield "positive", f"{row.positive!r} is not gold for the claim"
     seen: set[str] = set()
     for i, negative in enumerate(row.negatives):
-        field, source = f"negatives.{i}.source", negative.source
+        field = f"negatives.{i}.source"
+        source = negative.source
         for name in ("score", "dense", "lexical"):
             value = getattr(negative, name)
             if value is not None and not math.isfinite(value):

@@ -86,8 +86,8 @@ class MiningConfig(Settings):
         share_of: `above_random`: shares of what a score lies above the mean score of random
             pairs of a claim and a source, so that one share serves every encoder; `above_last`: of
             what it lies above the last of the claim's list, so that one share serves any first
-            stage; `score`: of the whole score, as in version 0.1.0, which leaves nothing of cosines
-            that all lie close to 1.
+            stage; `score`: of the score itself, as in version 0.1.0, which leaves nothing of
+            cosines that all lie close to 1.
         margin: a negative scores at least this much below the gold; none: no limit.
         max_score: a negative scores at most this; none: no limit.
         pick: `hardest`: the first ones that are allowed; `random`: any of the ranks.
@@ -177,7 +177,8 @@ class MiningCounts:
 
     def count(self, hard: int, random: int, config: MiningConfig) -> None:
         """Count the negatives of one pair, and those that are missing."""
-        missing_hard, missing_random = config.hard - hard, config.random - random
+        missing_hard = config.hard - hard
+        missing_random = config.random - random
         self.rows += 1
         self.hard += hard
         self.random += random
@@ -218,7 +219,7 @@ class MiningCounts:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Claim by its row in the block, one of its golds, and sources that are no negatives."""
+    """Claim by its row in the block, one of its golds, and sources that are not negatives."""
 
     row: int
     claim: Claim
@@ -249,7 +250,8 @@ class Miner:
 
     def mine(self) -> Iterator[MinedRow]:
         """Yield rows in the order of the claims, one per (claim, gold); `counts` fills up."""
-        config, dataset = self.config, self.dataset
+        config = self.config
+        dataset = self.dataset
         vectors, _ = self.encoder.encode(
             self.rendering.source_texts(dataset.sources),
             "source",
@@ -257,10 +259,15 @@ class Miner:
             progress="sources" if self.progress else None,
         )
         candidates = Candidates(
-            dataset.sources, vectors, config.alpha, config.last_rank, config.bm25.settings
+            dataset.sources,
+            vectors,
+            config.alpha,
+            config.last_rank,
+            config.bm25.settings,
         )
         # From here on sources are positions in the pool.
-        self.ids, self.position = candidates.sources.ids, candidates.sources.position_of
+        self.ids = candidates.sources.ids
+        self.position = candidates.sources.position_of
         self.in_pool = np.ones(len(self.ids), dtype=bool)
         if config.pool != "all":
             golds = dataset.golds
@@ -302,11 +309,13 @@ class Miner:
         rows = np.array([pair.row for pair in pairs])
         golds = np.array([self.position[pair.gold] for pair in pairs])
         if not self.config.missed_golds:
-            is_listed = (window.positions[rows] == golds[:, None]).any(axis=1)
+            in_list = window.positions[rows] == golds[:, None]
+            is_listed = in_list.any(axis=1)
             missed = int((~is_listed).sum())
             self.counts.missed_golds += missed
             self.counts.rows_left_out += missed
-            pairs = [pairs[number] for number in np.flatnonzero(is_listed).tolist()]
+            numbers = np.flatnonzero(is_listed).tolist()
+            pairs = [pairs[number] for number in numbers]
             rows = rows[is_listed]
             golds = golds[is_listed]
         gold_scores = window.similarities[rows, golds].astype(np.float64)
@@ -316,31 +325,41 @@ class Miner:
             similarities = window.similarities[pair.row]
             random = self._random_negatives(pair, similarities, limit, negatives)
             self.counts.count(len(negatives), len(random), self.config)
-            yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
+            both = (*negatives, *random)
+            yield MinedRow(pair.claim.id, pair.gold, both)
 
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
         # Claims with the same text have the same golds, whose words take memory.
         duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
-            golds = frozenset(
-                self.position[gold] for gold in self.golds[claim.id] if gold in self.position
-            )
+            own = [self.position[gold] for gold in self.golds[claim.id] if gold in self.position]
+            golds = frozenset(own)
             if golds not in duplicates:
                 duplicates[golds] = GoldDuplicates(self.words, golds)
             for gold in claim.golds:
                 yield _Pair(row, claim, gold, golds, duplicates[golds])
 
-    def _limits(self, window: Window, rows: np.ndarray, gold_scores: np.ndarray) -> np.ndarray:
+    def _limits(
+        self,
+        window: Window,
+        rows: np.ndarray,
+        gold_scores: np.ndarray,
+    ) -> np.ndarray:
         if self.config.share_of != "above_last":
             return negative_limits(self.config, gold_scores, baseline=self.counts.baseline)
-        scores = window.similarities[rows[:, None], window.positions[rows]]
-        is_listed = window.positions[rows] >= 0
-        lowest = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
+        positions = window.positions[rows]
+        scores = window.similarities[rows[:, None], positions]
+        listed = np.where(positions >= 0, scores, np.inf)
+        lowest = listed.min(axis=1, initial=np.inf)
         last = np.where(np.isfinite(lowest), lowest, 0.0)
         return negative_limits(self.config, gold_scores, last)
 
     def _hard_negatives(
-        self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
+        self,
+        pairs: Sequence[_Pair],
+        window: Window,
+        rows: np.ndarray,
+        limits: np.ndarray,
     ) -> Iterator[list[Negative]]:
         """Yield each pair's hard negatives, best first; the counts of those left out fill up."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
@@ -348,7 +367,8 @@ class Miner:
         mask = self._allowed(pairs, window, rows, limits, positions)
         negatives = self._negatives(window, rows, columns, positions, mask)
         # One list at a time: many objects at once would set off the garbage collector.
-        for pair, count in zip(pairs, mask.sum(axis=1).tolist(), strict=True):
+        counts = mask.sum(axis=1).tolist()
+        for pair, count in zip(pairs, counts, strict=True):
             allowed = list(islice(negatives, count))
             if self.config.pick == "random":
                 draw = pair_draw(self.config.seed, pair.claim.id, pair.gold)
@@ -366,7 +386,8 @@ class Miner:
     ) -> Iterator[Negative]:
         """Make the negatives of a mask's places [pairs, columns], row by row."""
         found_by = window.in_sparse * (1 + window.in_dense)
-        origins = map(_ORIGINS.__getitem__, found_by[rows, columns][mask].tolist())
+        found_by = found_by[rows, columns][mask]
+        origins = map(_ORIGINS.__getitem__, found_by.tolist())
         scores = window.scores[rows, columns][mask].tolist()
         taken = positions[mask]
         names = map(self.ids.__getitem__, taken.tolist())
@@ -386,7 +407,7 @@ class Miner:
     ) -> np.ndarray:
         """Mark the first sources of each pair's list that may be negatives, [pairs, columns].
 
-        Those before them that are left out are counted by reason.
+        The counts of those left out before them, by reason, fill up.
         """
         limit = self.config.hard
         if self.config.pick == "random":
@@ -397,13 +418,16 @@ class Miner:
         for golds in zip_longest(*(pair.golds for pair in pairs), fillvalue=-1):
             gold |= positions == np.array(golds)[:, None]
         gold &= listed
-        outside = listed & ~gold & ~self.in_pool[positions]
-        free = listed & ~gold & ~outside
+        unlike = listed & ~gold
+        in_pool = self.in_pool[positions]
+        outside = unlike & ~in_pool
+        free = unlike & in_pool
         close = window.similarities[rows[:, None], positions] > limits[:, None]
         duplicate = np.zeros_like(listed)
         checked = np.zeros_like(listed)
-        # Where a gold has nothing to compare, no source is its near-duplicate.
-        checked[[not pair.duplicates for pair in pairs]] = True
+        # If a gold has nothing to compare, no source is its near-duplicate.
+        nothing_to_compare = [not pair.duplicates for pair in pairs]
+        checked[nothing_to_compare] = True
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
             mask = free & ~close & ~duplicate
@@ -417,20 +441,26 @@ class Miner:
                 duplicate[number, column] = source in pairs[number].duplicates
             checked |= unchecked
         counts = self.counts
-        counts.left_out_gold += int((gold & read).sum())
-        counts.left_out_pool += int((outside & read).sum())
-        counts.left_out_duplicate += int((duplicate & read).sum())
-        counts.left_out_close += int((free & close & ~duplicate & read).sum())
+        counts.left_out_gold += int(np.count_nonzero(gold & read))
+        counts.left_out_pool += int(np.count_nonzero(outside & read))
+        counts.left_out_duplicate += int(np.count_nonzero(duplicate & read))
+        counts.left_out_close += int(np.count_nonzero(free & close & ~duplicate & read))
         return mask & read
 
     def _random_negatives(
-        self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
+        self,
+        pair: _Pair,
+        similarities: np.ndarray,
+        limit: float,
+        hard: Sequence[Negative],
     ) -> list[Negative]:
         """Draw random negatives, seeded by the claim, so that no other claim changes the draw."""
         negatives: list[Negative] = []
         if not self.config.random:
             return negatives
-        excluded = {self.position[negative.source] for negative in hard} | pair.golds
+        excluded = set(pair.golds)
+        for negative in hard:
+            excluded.add(self.position[negative.source])
         for position in self._shuffled_pool(pair.claim):
             if position in excluded or position in pair.duplicates:
                 continue

@@ -1,4 +1,4 @@
-"""Find near-duplicates of a gold: the same paper under another id is no negative."""
+"""Find near-duplicates of a gold: the same paper under another id is not a negative."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
 
 
 def same_papers(
-    sources: Sequence[Source], max_title: float | None, max_text: float | None
+    sources: Sequence[Source],
+    max_title: float | None,
+    max_text: float | None,
 ) -> list[tuple[str, str]]:
     """List pairs of ids whose titles or abstracts are more alike than the limits (None: none).
 
@@ -68,8 +70,9 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
         shared = int(threshold * len(words) - 1e-9) + 1
         overlap[position] = min(SHARED_RAREST, shared)
         rarest = sorted(words, key=lambda word: (count[word], word))
+        compared = len(words) - shared + overlap[position]
         shared_by: Counter[int] = Counter()
-        for word in rarest[: len(words) - shared + overlap[position]]:
+        for word in rarest[:compared]:
             listed = holders.setdefault(word, [])
             shared_by.update(listed)
             listed.append(position)
@@ -81,11 +84,13 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
 
 
 def words_to_compare(
-    sources: Sequence[Source], max_title: float | None, max_text: float | None
+    sources: Sequence[Source],
+    max_title: float | None,
+    max_text: float | None,
 ) -> list[tuple[float, WordsOf]]:
     """Split titles and abstracts into words when they are first compared, each with its limit.
 
-    `max_title` and `max_text` are the highest similarities of sources that are no near-duplicates;
+    `max_title` and `max_text` are the highest similarities of sources that are not near-duplicates;
     None: any similarity.
     """
     compared: list[tuple[float, WordsOf]] = []

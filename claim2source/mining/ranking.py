@@ -49,7 +49,8 @@ class RankingMiner:
 
     def mine(self) -> Iterator[MinedRow]:
         """Yield a row for each claim and gold: its hard negatives, then its random ones."""
-        config, counts = self.config, self.counts
+        config = self.config
+        counts = self.counts
         sources = self.train.sources
         self._row_of = {source.id: number for number, source in enumerate(sources)}
         self._pool = [source.id for source in sources]
@@ -86,7 +87,9 @@ class RankingMiner:
     def _limit(self, gold: float | None, last: float) -> float:
         """Return the highest score of a negative: `max_score` alone if the gold is unranked."""
         if gold is None:
-            return np.inf if self.config.max_score is None else self.config.max_score
+            if self.config.max_score is None:
+                return np.inf
+            return self.config.max_score
         limits = negative_limits(self.config, np.array([gold]), np.array([last]))
         return float(limits[0])
 
@@ -98,7 +101,8 @@ class RankingMiner:
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        config, counts = self.config, self.counts
+        config = self.config
+        counts = self.counts
         allowed = []
         for source, score in ranked[config.first_rank - 1 : config.last_rank]:
             if source in golds:

@@ -16,7 +16,8 @@ Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager"]
 # Devices of a model of BERT's kind that needs no transformers: NumPy for one post, which needs no
 # PyTorch either, and the processor for many. Another model is loaded as on None and on "cpu".
-NUMPY, PREPACKED = "numpy", "prepacked"
+NUMPY = "numpy"
+PREPACKED = "prepacked"
 PLAIN_BERT: Mapping[str | None, str | None] = {NUMPY: None, PREPACKED: "cpu"}
 # Models that read nothing else.
 ENGLISH = ("sentence-transformers/all-MiniLM-L6-v2",)
@@ -35,7 +36,7 @@ class Template:
             only on the side named here, `claim` or `source`. GritLM masks its instruction: false
             there.
         append_token: token that ends every text, also one that is cut: "</s>" for E5-Mistral.
-            It stands there once, whether or not the tokenizer adds it by itself; empty leaves
+            It is there once, whether or not the tokenizer adds it by itself; empty leaves
             the end to the tokenizer.
     """
 
@@ -45,7 +46,9 @@ class Template:
     append_token: str = ""
 
     def prefix(self, side: Side) -> str:
-        return self.claim if side == "claim" else self.source
+        if side == "claim":
+            return self.claim
+        return self.source
 
     def pools_prefix(self, side: Side) -> bool:
         """Whether the prefix of a side is pooled with its texts."""

@@ -30,7 +30,9 @@ from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 _ROW_TOKENS = 4096
 # Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
 # where the backward pass adds to the gradient of every weight.
-_EXTRA_ATTENTION, _EXTRA_FORWARD, EXTRA_BACKWARD = 64, 16, 96
+_EXTRA_ATTENTION = 64
+_EXTRA_FORWARD = 16
+EXTRA_BACKWARD = 96
 _EXTRA_GPU = 2048
 # Padded tokens of a forward pass on a CPU: few enough for its cache.
 _FORWARD_TOKENS = 2048
@@ -104,7 +106,12 @@ class Encoder:
                     sizes[id(parameter)] = parameter.numel()
         return sum(sizes.values())
 
-    def tokenize(self, texts: Sequence[str], side: Side, length: int | None = None) -> list[Tokens]:
+    def tokenize(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        length: int | None = None,
+    ) -> list[Tokens]:
         """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
 
         A special token's name in a text is plain text. Raises `ConfigError` if the tokenizer
@@ -160,7 +167,7 @@ class Encoder:
     def reads_plainly(self, prefix: str) -> bool:
         """Whether special tokens' names are plain text: a post must not end itself with one.
 
-        Not if the prefix holds special tokens.
+        Not if the prefix has special tokens.
         """
         return not any(token in prefix for token in self.tokenizer.all_special_tokens)
 
@@ -275,12 +282,16 @@ class Encoder:
         """Encode texts as float32 vectors [n, dimensions]; returns them and their cost.
 
         Each distinct text is encoded once, in batches of like length (at most `token_budget`
-        padded tokens). Vectors that the `store` holds are read, new ones are written to it.
+        padded tokens). Vectors in the `store` are read, new ones are written to it.
         `progress` names what is shown on stderr, or counts the distinct texts.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.encode(
-                texts, side, store=store, progress=progress, token_budget=token_budget
+                texts,
+                side,
+                store=store,
+                progress=progress,
+                token_budget=token_budget,
             )
         started = time.perf_counter()
         if not len(texts):
@@ -334,8 +345,13 @@ class Encoder:
         half.model = rounded(self.model)
         return half
 
-    def missing(self, texts: Sequence[str], side: Side, store: Store | None) -> list[int]:
-        """List the positions of texts whose vectors the store does not hold."""
+    def missing(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        store: Store | None,
+    ) -> list[int]:
+        """List the positions of texts whose vectors are not in the store."""
         space = self._space(store)
         if space is None:
             return list(range(len(texts)))
@@ -374,7 +390,10 @@ class Encoder:
             todo = [todo[i] for i in space.missing(todo)]
         new: dict[bytes, np.ndarray] = {}
         total = 0
-        own = progress if isinstance(progress, Progress) else Progress(progress, len(todo))
+        if isinstance(progress, Progress):
+            own = progress
+        else:
+            own = Progress(progress, len(todo))
         with own as bar:
             for start in range(0, len(todo), SHARD_TEXTS):
                 chunk = todo[start : start + SHARD_TEXTS]
@@ -389,7 +408,11 @@ class Encoder:
 
     @torch.inference_mode()
     def _encode_chunk(
-        self, texts: Sequence[str], side: Side, bar: Progress, token_budget: int | None
+        self,
+        texts: Sequence[str],
+        side: Side,
+        bar: Progress,
+        token_budget: int | None,
     ) -> tuple[np.ndarray, int]:
         tokens = self.tokenize(texts, side)
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
@@ -412,7 +435,9 @@ class Encoder:
         return out, sum(len(text.ids) for text in tokens)
 
     def _forward_batches(
-        self, tokens: Sequence[Tokens], token_budget: int | None = None
+        self,
+        tokens: Sequence[Tokens],
+        token_budget: int | None = None,
     ) -> Iterator[tuple[list[int], TokenBatch | PackedBatch]]:
         """Yield positions of texts, and their batch on the device, for passes without gradient."""
         if self.device.type == "cpu" and self.settings.dtype == "bfloat16" and self.packs:
@@ -433,7 +458,9 @@ class Encoder:
 
     @torch.inference_mode()
     def token_vectors(
-        self, texts: Sequence[str], side: Side
+        self,
+        texts: Sequence[str],
+        side: Side,
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
         """Compute a vector of length 1 for every token that is pooled, before pooling.
 
@@ -459,7 +486,10 @@ class Encoder:
 
     def length_batches(self, tokens: Sequence[Tokens]) -> Iterator[list[int]]:
         if self.packs:
-            row = _ROW_TOKENS if self.device.type == "cpu" else self._token_budget()
+            if self.device.type == "cpu":
+                row = _ROW_TOKENS
+            else:
+                row = self._token_budget()
             return in_rows(tokens, row)
         extra = EXTRA_BACKWARD if self.device.type == "cpu" else _EXTRA_GPU
         return grouped(tokens, self._token_budget(), extra)
@@ -530,7 +560,12 @@ class _FusedLinear(Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         output: Tensor = torch.ops.mkldnn._linear_pointwise(
-            inputs, self.weight, self.bias, self.then, [], "none"
+            inputs,
+            self.weight,
+            self.bias,
+            self.then,
+            [],
+            "none",
         )
         return output
 

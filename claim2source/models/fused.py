@@ -45,7 +45,7 @@ def liger() -> Kernels | None:
 def prepare_for_gpu(model: Any) -> Any:
     """Have a model's norms, activations and rotations run as one kernel each on a GPU in 16 bits.
 
-    Attention is left to flash attention in the whole process: cuDNN's plans each new shape of a
+    Attention is left to flash attention in the entire process: cuDNN's plans each new shape of a
     batch for milliseconds, longer than it computes.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -90,15 +90,25 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 
 
 def _gated(module: Any, hidden: Tensor) -> Tensor:
-    gate, up = module.gate_proj(hidden), module.up_proj(hidden)
+    gate = module.gate_proj(hidden)
+    up = module.up_proj(hidden)
     kernels = liger() if runs_fused(gate, up) else None
-    inner = kernels.gate(gate, up) if kernels else module.act_fn(gate) * up
+    if kernels:
+        inner = kernels.gate(gate, up)
+    else:
+        inner = module.act_fn(gate) * up
     down: Tensor = module.down_proj(inner)
     return down
 
 
 def _rotated(
-    plain: Any, query: Tensor, key: Tensor, cosines: Tensor, sines: Tensor, *rest: Any, **named: Any
+    plain: Any,
+    query: Tensor,
+    key: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    *rest: Any,
+    **named: Any,
 ) -> tuple[Tensor, Tensor]:
     kernels = liger()
     if rest or named or kernels is None or not runs_fused(query, key):

@@ -33,7 +33,8 @@ PACKAGED = {
 }
 # Models of the hub -> the packaged copy that is used if the hub does not give them.
 _COPIES = {me5.ORIGINAL: me5.NAME}
-ADAPTER_CONFIG_FILE, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_FILE = "adapter_model.safetensors"
 # Code and .bin weights are downloaded only if they may be used.
 _PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm"]
 _BIN_PATTERNS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
@@ -75,7 +76,9 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     try:
         return _hub_files(config)
     except _NotGivenError:
-        copy = _COPIES.get(config.name) if config.revision is None else None
+        copy = None
+        if config.revision is None:
+            copy = _COPIES.get(config.name)
         packaged = packaged_files(copy) if copy is not None else None
         if packaged is None:
             raise
@@ -121,10 +124,12 @@ def packaged_files(name: str) -> tuple[Path, Base] | None:
         return None
     module, _, expected = PACKAGED[name]
     if name == me5.NAME:
-        folder, remedy = me5.unpacked(), "remove this folder"
+        folder = me5.unpacked()
+        remedy = "remove this folder"
     else:
         try:
-            folder, remedy = Path(import_module(module).get_model_path()), "reinstall the package"
+            folder = Path(import_module(module).get_model_path())
+            remedy = "reinstall the package"
         except ImportError:
             return None
     if folder is None:
@@ -198,7 +203,9 @@ def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
 
 
 def _how_to_allow(config: ModelConfig, key: _Permission) -> str:
-    pin = "" if Path(config.name).is_dir() else " and model.revision: its full commit"
+    pin = " and model.revision: its full commit"
+    if Path(config.name).is_dir():
+        pin = ""
     return f"model.{key}: [{config.name}]{pin}"
 
 
@@ -234,7 +241,7 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
         raise ConfigError(
             "model.bidirectional",
             None,
-            f"true or false: {config.name} ships code of its own beside the type that "
+            f"true or false: {config.name} ships code of its own in addition to the type that "
             "transformers has, and only that type is loaded (GritLM: true)",
         )
     raise UserError(
@@ -244,11 +251,16 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
 
 
 def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
-    auto_map = read_object(path).get("auto_map") if path.is_file() else None
+    auto_map = None
+    if path.is_file():
+        auto_map = read_object(path).get("auto_map")
     if auto_map is None:
         return []
     # A tokenizer's entry may be a pair, slow and fast, and its whole map may be the entry.
-    entries = [auto_map.get(kind) for kind in kinds] if isinstance(auto_map, dict) else [auto_map]
+    if isinstance(auto_map, dict):
+        entries = [auto_map.get(kind) for kind in kinds]
+    else:
+        entries = [auto_map]
     classes: list[str] = []
     for entry in entries:
         for part in entry if isinstance(entry, list) else [entry]:
@@ -295,7 +307,10 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
     """
     kinds = []
     for kind, path in module_types(folder):
-        name = f"({kind})" if is_own_class(kind) else kind.rsplit(".", 1)[-1]
+        if is_own_class(kind):
+            name = f"({kind})"
+        else:
+            name = kind.rsplit(".", 1)[-1]
         kinds.append((name, path))
     return kinds
 
@@ -332,11 +347,10 @@ def weights_hash(folder: Path) -> str:
 
 def dense_hash(folder: Path) -> str | None:
     """Hash the Dense layers behind the pooling, config and weights; None without any."""
-    files = [
-        module / name
-        for module in _dense_folders(folder)
-        for name in ("config.json", "model.safetensors", "pytorch_model.bin")
-    ]
+    files = []
+    for module in _dense_folders(folder):
+        for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
+            files.append(module / name)
     hashes: dict[str, str] = {}
     for path in files:
         if path.is_file():
@@ -373,7 +387,10 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    present = [folder / name for name in _TOKENIZER.split() if (folder / name).is_file()]
+    present = []
+    for name in _TOKENIZER.split():
+        if (folder / name).is_file():
+            present.append(folder / name)
     return present + sorted(folder.glob("*.model"))
 
 
@@ -383,7 +400,7 @@ def tokenizer_hash(folder: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """Read a JSON file that must hold an object. Raises `InputError`."""
+    """Read a JSON file of one object. Raises `InputError`."""
     content = read_json(path, ours=False)
     if not isinstance(content, dict):
         raise InputError(path, reason="not a JSON object")

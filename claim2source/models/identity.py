@@ -22,7 +22,11 @@ _ORIGIN = (
 _NEWER = ("lower_case", "truncate_dim")
 
 
-def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dict[str, object]:
+def vector_key(
+    weights: Identity,
+    settings: EncoderSettings,
+    config: str,
+) -> dict[str, object]:
     """Return everything but the text that a vector depends on; `config` is a `config_hash`."""
     key_settings = asdict(settings)
     for name in _NEWER:

@@ -1,4 +1,4 @@
-"""Encode with a `SentenceTransformer` that the user holds, as it is at that moment."""
+"""Encode with a `SentenceTransformer` of the user's, as it is at that moment."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class InMemoryEncoder:
         progress: str | Progress | None,
     ) -> tuple[np.ndarray, Cost]:
         """Encode texts to vectors, [texts, dimensions] float32."""
-        encode = self._model.encode_query if side == "claim" else self._model.encode_document
+        if side == "claim":
+            encode = self._model.encode_query
+        else:
+            encode = self._model.encode_document
         vectors: Any = encode(
             list(texts),
             show_progress_bar=isinstance(progress, str),

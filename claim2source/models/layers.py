@@ -9,7 +9,10 @@ import torch
 
 def find_layers(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
-    lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+    lists = []
+    for part in model.modules():
+        if isinstance(part, torch.nn.ModuleList):
+            lists.append(part)
     return max(lists, key=len, default=torch.nn.ModuleList())
 
 
@@ -37,7 +40,7 @@ def count_weights(layers: Iterable[torch.nn.Linear]) -> int:
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:
-    """Set every dropout rate, also those that attention layers hold as plain numbers."""
+    """Set every dropout rate, also those that attention layers keep as plain numbers."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate

@@ -103,7 +103,11 @@ def load(
     return encoder
 
 
-def _prepare_tokenizer(tokenizer: Any, settings: EncoderSettings, folder: Path) -> None:
+def _prepare_tokenizer(
+    tokenizer: Any,
+    settings: EncoderSettings,
+    folder: Path,
+) -> None:
     """Have a tokenizer pad, cut texts at their end and lower their case, as settings say."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -123,11 +127,10 @@ def _add_own_modules(encoder: Encoder, folder: Path) -> None:
         return
     (first, _), *_ = types
     try:
-        parts = [
-            _load_module(kind, path, folder, encoder.settings)
-            for kind, path in types
-            if path != folder or is_own_class(kind)
-        ]
+        parts = []
+        for kind, path in types:
+            if path != folder or is_own_class(kind):
+                parts.append(_load_module(kind, path, folder, encoder.settings))
         if is_own_class(first):
             require_same_transformer(encoder, parts.pop(0), first, folder)
         modules = OwnModules(parts).eval().requires_grad_(False).to(encoder.device)
@@ -140,7 +143,12 @@ def _add_own_modules(encoder: Encoder, folder: Path) -> None:
     encoder.own_modules = modules
 
 
-def _load_module(kind: str, path: Path, folder: Path, settings: EncoderSettings) -> Any:
+def _load_module(
+    kind: str,
+    path: Path,
+    folder: Path,
+    settings: EncoderSettings,
+) -> Any:
     """Load a module as sentence-transformers does."""
     from sentence_transformers.util import import_module_class
 
@@ -260,4 +268,6 @@ def count_positions(model: Any) -> int | None:
     embeddings = embeddings or getattr(getattr(model, "base_model", None), "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return positions if padding is None else positions - padding - 1
+    if padding is None:
+        return positions
+    return positions - padding - 1

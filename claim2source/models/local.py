@@ -44,9 +44,9 @@ R = TypeVar("R")
 def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
     """Take models from `folder/NAME`, NAME being the last part of their name, before the hub.
 
-    This holds for whatever is loaded within, first stages and later ones, bases of adapters and
+    This applies to whatever is loaded within, first stages and later ones, bases of adapters and
     tokenizers. `offline` keeps the hub from being asked for anything. Without a folder the one
-    that holds already does.
+    that applies already does.
     """
     from huggingface_hub import constants
 
@@ -85,14 +85,16 @@ def require_device(device: str | None) -> None:
 
 
 def local_name(name: str) -> str:
-    """Return the folder that stands for a model's name, if there is one; else the name itself.
+    """Return the folder that replaces a model's name, if there is one; else the name itself.
 
     A name that is a folder itself is that folder.
     """
     if _folder is None or Path(name).exists() or not Path(name).name:
         return name
     path = _folder / Path(name).name
-    return str(path) if path.is_dir() else name
+    if path.is_dir():
+        return str(path)
+    return name
 
 
 def local_model(model: ModelConfig) -> ModelConfig:

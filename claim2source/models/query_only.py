@@ -44,20 +44,23 @@ def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
     model: Any = WithoutAdapter(encoder.model)
     base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
     base.name = encoder.name
-    base.own_modules, base.reads_types = encoder.own_modules, encoder.reads_types
+    base.own_modules = encoder.own_modules
+    base.reads_types = encoder.reads_types
     return base
 
 
 class LateEncoder(Encoder):
     """Encode sources with a model that is loaded once a text has no vector in the store.
 
-    What answers claims then holds the small model alone.
+    A process that answers claims then needs the small model alone.
     """
 
     def __init__(self, record: SourceModel, load: Callable[[], Encoder]) -> None:
         # What needs the model's own parts is left to `__getattr__`.
-        self.record, self._load = record, load
-        self.settings, self.weights = record.encoder, record.weights
+        self.record = record
+        self._load = load
+        self.settings = record.encoder
+        self.weights = record.weights
         self.name = Path(record.name).name
         self.source_encoder = None
 
@@ -88,10 +91,17 @@ class LateEncoder(Encoder):
         return getattr(self.loaded, name)
 
 
-def source_model(encoder: Encoder, name: str, revision: str | None) -> SourceModel:
+def source_model(
+    encoder: Encoder,
+    name: str,
+    revision: str | None,
+) -> SourceModel:
     """Record an encoder of the sources; `name` is a model's, or a folder."""
     assert encoder.weights is not None
-    path = str(Path(name).resolve()) if Path(name).is_dir() else name
+    if Path(name).is_dir():
+        path = str(Path(name).resolve())
+    else:
+        path = name
     return SourceModel(
         path,
         revision,

@@ -69,7 +69,9 @@ class Resolved:
     @property
     def rendering(self) -> Rendering | None:
         """Return how records were rendered in training, if known."""
-        return self.manifest.rendering if self.manifest else self.exported
+        if self.manifest:
+            return self.manifest.rendering
+        return self.exported
 
     def uncut_length(self, sources: Sequence[str]) -> int:
         """Return `max_length`, or the model's own by its files if that reads sources further.
@@ -85,7 +87,8 @@ class Resolved:
             return limit
         self.encoder.tokenize(["a text"], "source")  # whose error names the key
         rows = self.encoder.tokenize(sources, "source", limit + 1)
-        if not (cut := sum(len(row.ids) > limit for row in rows)):
+        cut = sum(len(row.ids) > limit for row in rows)
+        if not cut:
             return limit
         log.warning(
             "model.max_length: %d of %d sources are cut at %d tokens; the model takes %d, at which "
@@ -119,7 +122,9 @@ class Resolved:
 
 
 def resolve(
-    model: ModelConfig | str | Path, device: str | None = None, dtype: Dtype | None = None
+    model: ModelConfig | str | Path,
+    device: str | None = None,
+    dtype: Dtype | None = None,
 ) -> Resolved:
     """Load a model by name. Raises `UserError` if there is none, or it cannot be used.
 
@@ -192,11 +197,16 @@ def _refuse_overrides(config: ModelConfig) -> None:
 
 
 def _checkpoint(
-    folder: Path, config: ModelConfig, device: str | None, dtype: Dtype | None
+    folder: Path,
+    config: ModelConfig,
+    device: str | None,
+    dtype: Dtype | None,
 ) -> Resolved:
     require_files(folder)
     manifest = Manifest.read(folder)
-    base, settings, weights = manifest.base, manifest.encoder, manifest.weights
+    base = manifest.base
+    settings = manifest.encoder
+    weights = manifest.weights
     file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
@@ -233,7 +243,8 @@ def _full_checkpoint(
     device: str | None,
 ) -> Resolved:
     """Load a checkpoint that has all weights of its model."""
-    base, weights = manifest.base, manifest.weights
+    base = manifest.base
+    weights = manifest.weights
     file = folder / FILE
     check_hash(folder / "model.safetensors", weights.sha256)
     check_hash(folder / "config.json", weights.config_sha256)
@@ -251,7 +262,11 @@ def _full_checkpoint(
 
 
 def _add_projection(
-    encoder: Encoder, folder: Path, manifest: Manifest, config: ModelConfig, device: str | None
+    encoder: Encoder,
+    folder: Path,
+    manifest: Manifest,
+    config: ModelConfig,
+    device: str | None,
 ) -> None:
     """Map the claims' vectors into the space of the sources' encoder, which loads when needed."""
     from claim2source.models.projection import FILE as PROJECTION
@@ -264,16 +279,21 @@ def _add_projection(
 
 
 def _late_encoder(
-    record: SourceModel, file: Path, config: ModelConfig, device: str | None
+    record: SourceModel,
+    file: Path,
+    config: ModelConfig,
+    device: str | None,
 ) -> Encoder:
-    """Stand for the sources' recorded model until it is needed; loading compares its hashes."""
+    """Represent the sources' recorded model until it is needed; loading compares its hashes."""
     from claim2source.models.query_only import LateEncoder
 
     def load() -> Encoder:
         if record.name.startswith(LOCAL):
             reason = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
             raise InputError(
-                file, field="source_model.name", reason=f"{reason} beside {file.parent}"
+                file,
+                field="source_model.name",
+                reason=f"{reason} next to {file.parent}",
             )
         encoder = resolve(_read_config(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
@@ -297,11 +317,10 @@ def _read_config(record: SourceModel, config: ModelConfig) -> ModelConfig:
     if (folder / FILE).is_file():
         return model
     names = {spec.name for spec in fields(ModelConfig)}
-    settings: dict[str, Any] = {
-        spec.name: getattr(record.encoder, spec.name)
-        for spec in fields(EncoderSettings)
-        if spec.name in names
-    }
+    settings: dict[str, Any] = {}
+    for spec in fields(EncoderSettings):
+        if spec.name in names:
+            settings[spec.name] = getattr(record.encoder, spec.name)
     if record.encoder.own_code:
         settings["bidirectional"] = None
     else:
@@ -319,7 +338,7 @@ def load_base(
     """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
         reason = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
-        raise InputError(file, field="base.name", reason=f"{reason} beside {file.parent}")
+        raise InputError(file, field="base.name", reason=f"{reason} next to {file.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = local_model(
         replace(
@@ -339,7 +358,8 @@ def load_base(
         reason = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError(file, field="base.sha256", reason=reason)
     encoder = _load(files, settings, device, config.attention)
-    encoder.weights, encoder.name = _identity(base, files, encoder), recorded.name
+    encoder.weights = _identity(base, files, encoder)
+    encoder.name = recorded.name
     return encoder, files
 
 

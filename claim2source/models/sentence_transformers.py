@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TANH = "torch.nn.modules.activation.Tanh"
-_MODULES, _SETTINGS = "modules.json", "config_sentence_transformers.json"
+_MODULES = "modules.json"
+_SETTINGS = "config_sentence_transformers.json"
 # Of a Transformer's config: what would change vectors here, and parts where only these do not.
 _UNSUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 _ATTENTION = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage")
@@ -42,7 +43,8 @@ _MODES = {
 }
 _PLAIN_POOLING = ("word_embedding_dimension", "include_prompt")
 # Names of prompts by side, as `encode_query` and `encode_document` look for them.
-_CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
+_CLAIM_PROMPTS = ("query",)
+_SOURCE_PROMPTS = ("document", "passage", "corpus")
 
 
 def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
@@ -92,13 +94,16 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
 
 
 def _complete_template(
-    config: ModelConfig, prompts: Template, pooling: Pooling, folder: Path
+    config: ModelConfig,
+    prompts: Template,
+    pooling: Pooling,
+    folder: Path,
 ) -> Template:
     """Return the config's template, or the declared prompts, with the end that is lacking."""
     template = config.template
     if template == Template() and config.prompts:
         template = prompts
-        _warn_of_prompts(folder)
+        _warn_about_prompts(folder)
         if pooling == "cls" and not template.pool_prefix:
             allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
             raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
@@ -114,7 +119,10 @@ def declared_length(folder: Path) -> int | None:
 
 def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
     """Read pooling, whether it includes a prompt, tokens of a text, and whether case is lowered."""
-    pooling, include_prompt, length, lower_case = None, True, None, False
+    pooling = None
+    include_prompt = True
+    length = None
+    lower_case = False
     for kind, path in module_folders(folder):
         if kind == "Pooling":
             config = _pooling_config(path)
@@ -123,13 +131,15 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
         elif kind == "Transformer":
             config = _transformer_config(path)
             _check_transformer(config, folder, path)
-            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
+            length = _max_length(config, path)
+            lower_case = config.get("do_lower_case") is True
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind.startswith("(") and path == folder:
             # A Transformer of the author's own: `own_modules` compares what it reads.
             config = _transformer_config(path)
-            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
+            length = _max_length(config, path)
+            lower_case = config.get("do_lower_case") is True
         elif kind.startswith("("):
             pooling = pooling or "mean"  # the author's own code pools, in `own_modules`
         elif kind != "Normalize":
@@ -151,7 +161,10 @@ def _pooling_config(folder: Path) -> dict[str, object]:
     """Read a Pooling module's config; its class reads any but the plain form."""
     file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
-    modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
+    modes = []
+    for key, mode in _MODES.items():
+        if config.get(key) is True:
+            modes.append(mode)
     flags = {*_MODES, "include_prompt"}.intersection(config)
     are_plain = all(isinstance(config[key], bool) for key in flags)
     is_known = {*_MODES, *_PLAIN_POOLING}.issuperset(config)
@@ -174,7 +187,11 @@ def _transformer_config(folder: Path) -> dict[str, object]:
     return _read_config(Transformer, folder)
 
 
-def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> None:
+def _check_transformer(
+    config: dict[str, object],
+    folder: Path,
+    part: Path,
+) -> None:
     if part.resolve() != folder.resolve():
         reason = (
             f"the Transformer's files lie in {part.name}; they are read from the model's folder"
@@ -190,7 +207,9 @@ def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> N
             if name not in harmless:
                 raise InputError(file, field=f"{key}.{name}", reason="is not supported")
     modalities = config.get("modality_config")
-    text = modalities.get("text") if isinstance(modalities, dict) else None
+    text = None
+    if isinstance(modalities, dict):
+        text = modalities.get("text")
     if text != _TEXT:
         reason = f"texts are read by {text!r}, not by the last hidden state"
         raise InputError(file, field="modality_config", reason=reason)
@@ -198,7 +217,9 @@ def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> N
 
 def _truncate_dim(folder: Path) -> int | None:
     file = folder / _SETTINGS
-    size = read_object(file).get("truncate_dim") if file.is_file() else None
+    size = None
+    if file.is_file():
+        size = read_object(file).get("truncate_dim")
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -208,12 +229,15 @@ def _truncate_dim(folder: Path) -> int | None:
 
 def _warn_about_similarity(folder: Path) -> None:
     file = folder / _SETTINGS
-    kind = read_object(file).get("similarity_fn_name", "dot") if file.is_file() else "dot"
+    if not file.is_file():
+        return
+    kind = read_object(file).get("similarity_fn_name", "dot")
     if kind not in ("dot", None):
         log.warning(
             "%s: compares by %s, and no Normalize module makes that of the dot products that rank "
             "here; model.normalize: true ranks by cosine",
-            *(file, kind),
+            file,
+            kind,
         )
 
 
@@ -225,7 +249,10 @@ def _absent_end(folder: Path) -> str:
     """
     file = folder / "tokenizer_config.json"
     declared = read_object(file) if file.is_file() else {}
-    ends = {edge for edge in ("bos", "eos") if declared.get(f"add_{edge}_token") is True}
+    ends = set()
+    for edge in ("bos", "eos"):
+        if declared.get(f"add_{edge}_token") is True:
+            ends.add(edge)
     if not ends or not (folder / "tokenizer.json").is_file():
         return ""
     from transformers import AutoTokenizer
@@ -288,7 +315,8 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     if not file.is_file():
         return Template()
     config = read_object(file)
-    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    prompts = config.get("prompts") or {}
+    default = config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise InputError(file, field="prompts", reason="not an object of names and texts")
     if default is not None and not (isinstance(default, str) and default in prompts):
@@ -305,7 +333,7 @@ def choose_prompts(prompts: Mapping[str, str], default: str | None) -> tuple[str
     def prompt(names: tuple[str, ...], other_names: tuple[str, ...]) -> str:
         own = [prompts[name] for name in names if name in prompts]
         if own or default is None or default in other_names:
-            # Folders hold an empty "document" beside the "passage" that their author gave.
+            # Folders have an empty "document" as well as the "passage" that their author gave.
             return next(filter(None, own), "")
         return str(prompts[default])
 
@@ -340,7 +368,7 @@ def declared_prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
     return config.get("prompts") or {}, config.get("default_prompt_name")
 
 
-def _warn_of_prompts(folder: Path) -> None:
+def _warn_about_prompts(folder: Path) -> None:
     """Warn of prompts that sentence-transformers would choose otherwise."""
     prompts, default = declared_prompts(folder)
     ours = choose_prompts(prompts, default)

@@ -82,7 +82,8 @@ class Seq2Seq:
         from claim2source.models.hub import base_files, one_line, uses_bin
         from claim2source.models.weights import require_weights
 
-        self.config, self.language = config, language
+        self.config = config
+        self.language = language
         name = (config.name or "").replace(FIELD, language)
         # One list of allowed names serves all languages.
         allowed = tuple(pattern.replace(FIELD, language) for pattern in config.allow_bin)
@@ -159,7 +160,10 @@ class Seq2Seq:
 
     def _decode(self, row: list[int]) -> WrittenText:
         ends = self.model.generation_config.eos_token_id
-        ends = set(ends) if isinstance(ends, list) else {ends}
+        if isinstance(ends, list):
+            ends = set(ends)
+        else:
+            ends = {ends}
         count = len(row)
         for number, token in enumerate(row[1:], 1):
             if token in ends:

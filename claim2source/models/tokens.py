@@ -67,7 +67,11 @@ def changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
     return replace(part, **tensors)
 
 
-def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[int]]:
+def grouped(
+    tokens: Sequence[Tokens],
+    budget: int,
+    extra: int,
+) -> Iterator[list[int]]:
     """Group positions of texts by like length, the longest first: memory runs out at once or never.
 
     Minimises padded tokens plus `extra` for every group; no group of several texts has more than
@@ -76,7 +80,11 @@ def grouped(tokens: Sequence[Tokens], budget: int, extra: int) -> Iterator[list[
     return grouped_lengths([len(text.ids) for text in tokens], budget, extra)
 
 
-def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[list[int]]:
+def grouped_lengths(
+    sizes: Sequence[int],
+    budget: int,
+    extra: int,
+) -> Iterator[list[int]]:
     """Group texts of these numbers of tokens as `grouped` does."""
     if not sizes:
         return
@@ -96,7 +104,12 @@ def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[l
             position += step
 
 
-def _cheapest_borders(lengths: np.ndarray, ends: np.ndarray, budget: int, extra: int) -> list[int]:
+def _cheapest_borders(
+    lengths: np.ndarray,
+    ends: np.ndarray,
+    budget: int,
+    extra: int,
+) -> list[int]:
     """Choose between which of the falling `lengths` the groups of least cost lie.
 
     `ends` [lengths + 1] count the texts up to each length. Returns the first border, 0, to the

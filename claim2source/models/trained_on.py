@@ -106,7 +106,7 @@ class TrainedOn:
 
     @classmethod
     def read(cls, folder: Path, sha256: str | None = None) -> Self:
-        """Read the file of a folder; `sha256` is what the manifest beside it says.
+        """Read the file of a folder; `sha256` is what the manifest next to it says.
 
         Raises `InputError` if it is missing, damaged or another one.
         """

@@ -78,7 +78,7 @@ def _as_result(run: Run, values: Mapping[str, Any]) -> Result:
 
 
 def _as_values(result: Result) -> dict[str, Any]:
-    """Give what is stored of a result beside its run, as JSON values."""
+    """Give what is stored of a result besides its run, as JSON values."""
     values: dict[str, Any] = {
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],

@@ -249,7 +249,7 @@ def _varied_settings(best: Settings, others: Iterable[Settings]) -> Settings:
 
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
-    """Explain the choice of a setting that is not the best; `best` holds those that differ."""
+    """Explain the choice of a setting that is not the best; `best` has those that differ."""
     changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
     return (
         f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
@@ -306,7 +306,7 @@ def choose_from_grid(
     weighing: Weighing,
     rule: Rule,
 ) -> tuple[Any, Choice]:
-    """Choose one of a grid's settings; the record holds the settings that differ in the grid.
+    """Choose one of a grid's settings; the record has the settings that differ in the grid.
 
     Distance from the first one, the default, is in steps of the grid.
     """

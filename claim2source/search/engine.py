@@ -411,7 +411,7 @@ class Engine(PaperTable):
         self._table.create_index(column, config=BTree() if column == "id" else terms)
 
     def _renew_indexes(self) -> None:
-        """Make search indexes anew if no note says that their files are whole.
+        """Make search indexes again unless a note says that their files are complete.
 
         A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
         """

@@ -234,7 +234,7 @@ class Bucket:
 
 
 class BucketLock:
-    """Bucket's lock, an object that is written anew every `TOUCH` seconds.
+    """Bucket's lock, an object that is rewritten every `TOUCH` seconds.
 
     It is taken over where nobody wrote it for `STALE` seconds, or at once if its process was of
     this machine and is gone. A writer that cannot write it for half as long gives up before that.

@@ -151,7 +151,7 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> 
 class Fusion:
     """Align and normalise two runs once, to fuse them by one alpha after the other.
 
-    `scored` holds the scores of what each of them lacks (`score_missing`), at least to the depth
+    `scored` has the scores of what each of them lacks (`score_missing`), at least to the depth
     of the fusion.
     """
 

@@ -84,7 +84,7 @@ class PaperEncoder:
     ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
         """Encode papers [n, d] and the findings of each [findings, d]; count new texts of papers.
 
-        New are those that the store did not hold. The bar goes on by the number of papers.
+        New are those that were not in the store. The bar goes on by the number of papers.
         """
         findings: list[list[str]] = []
         if self.sentences:
@@ -282,7 +282,7 @@ def re_encode(
     say: Callable[[str], None] = lambda line: None,
     batch: int = BATCH,
 ) -> Engine:
-    """Encode an index's papers with another model, into a table beside theirs; then swap the two.
+    """Encode an index's papers with another model, into a table next to theirs; then swap the two.
 
     A stopped run goes on if it was. What was there stays for `undo_re_encoding`, until the
     next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`

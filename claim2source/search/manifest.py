@@ -145,7 +145,7 @@ class IndexManifest:
     def check_encoder(self, encoder: TextEncoder, location: str) -> None:
         """Raise `UserError` if another model made the vectors.
 
-        Other versions of its libraries are only said: few of them change a vector.
+        Other versions of its libraries only give a warning: few of them change a vector.
         """
         if not self.is_made_by(encoder):
             model = "" if self.model is None else f", {self.model.name}"

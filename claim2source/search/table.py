@@ -253,7 +253,7 @@ class PaperTable:
         return probes
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, and more if they hold fewer than k papers; 0: all."""
+        """Search `probes` partitions, and more if they have fewer than k papers; 0: all."""
         with self._with_named_errors():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["_distance"])
@@ -312,7 +312,7 @@ class PaperTable:
         names: Sequence[str] = (),
         weight: float | None = None,
     ) -> Hits:
-        """Find the best `k` papers that hold one of the terms, by BM25.
+        """Find the best `k` papers with one of the terms, by BM25.
 
         `names` are looked for among authors and venues, and count `weight` times; None: as the
         index's papers chose.
@@ -346,7 +346,7 @@ class PaperTable:
         k: int,
         rows: np.ndarray | None = None,
     ) -> pyarrow.Table:
-        """Find the best `k` rows that hold one of the words, or score some rows."""
+        """Find the best `k` rows with one of the words, or score some rows."""
         from lancedb.query import MatchQuery
 
         with self._with_named_errors():

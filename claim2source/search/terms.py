@@ -99,7 +99,7 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 class Analysis:
     """Turn texts into the ids of the sources' terms.
 
-    `whole_words`: terms are the words between white space; with `at_spaces` what stands between
+    `whole_words`: terms are the words between white space; with `at_spaces` what is between
     single spaces, as `split(" ")` parts it: line breaks do not part words, and between two spaces
     is an empty term. Otherwise they are those of
     `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
@@ -238,7 +238,7 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
 def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
     """Split texts at ASCII white space: the distinct words, and each text's words by number.
 
-    Words may be empty, and may hold white space of other scripts, but not at their ends.
+    Words may be empty, and may have white space of other scripts, but not at their ends.
     """
     # Arrow numbers millions of words several times faster than Python.
     import pyarrow
@@ -314,7 +314,7 @@ class Counts:
 
     @property
     def in_documents(self) -> np.ndarray:
-        """Count the documents that hold each term, [terms]."""
+        """Count the documents with each term, [terms]."""
         return np.diff(self.indptr)
 
     def idf(self, okapi: bool) -> np.ndarray:
@@ -376,7 +376,7 @@ class Postings:
         return scores
 
     def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
-        """Mark the documents that hold one of a claim's terms, bool [claims, documents].
+        """Mark the documents with one of a claim's terms, bool [claims, documents].
 
         Documents that cannot be among the best `k` by `scores` may be left out.
         """

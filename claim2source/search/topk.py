@@ -93,7 +93,7 @@ def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Pack scores and order into uint64s that sort by float32 score, descending, then `order`.
 
     One sort of numbers is several times faster than a sort by two keys. `order` is 0 to
-    2**32 - 1; `scores` hold no NaN.
+    2**32 - 1; `scores` have no NaN.
     """
     # Adding 0 makes -0 equal to 0. A float's bits order as its value does, except for the sign.
     without_sign = scores.astype(np.float32) + np.float32(0)

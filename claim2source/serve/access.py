@@ -32,7 +32,8 @@ ADDRESSES = 10_000
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 MCP = "/mcp"
 # What needs no token, and what is not counted either.
-OPEN, FREE = ("/health", "/enter", "/static/"), ("/health", "/static/")
+OPEN = ("/health", "/enter", "/static/")
+FREE = ("/health", "/static/")
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -69,7 +70,8 @@ class Rate:
     """Count requests by address: `rate` at once, then as many a minute."""
 
     def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rate, self.clock = rate, clock
+        self.rate = rate
+        self.clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, address: str) -> int:
@@ -93,8 +95,12 @@ class Access:
     """Guard an application: refuse requests before it reads them."""
 
     def __init__(self, app: ASGIApp, settings: AccessSettings, refusal: Refusal) -> None:
-        self.app, self.settings, self.refusal = app, settings, refusal
-        self._rate = None if settings.rate is None else Rate(settings.rate)
+        self.app = app
+        self.settings = settings
+        self.refusal = refusal
+        self._rate = None
+        if settings.rate is not None:
+            self._rate = Rate(settings.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +131,7 @@ class Access:
         except Exception as error:
             complain(error)
             if not has_started:
-                reason = "an unforeseen error; the server's log says where"
+                reason = "internal error; the server's log says where"
                 await self.refusal(500, reason, scope, {})(scope, receive, send_once)
 
     def _refused(self, scope: Scope) -> Response | None:
@@ -254,7 +260,9 @@ async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | Non
                 if size > DISCARDED:
                     return large
                 if not message.get("more_body", False):
-                    return b"".join(parts) if size <= MAX_BYTES else large
+                    if size <= MAX_BYTES:
+                        return b"".join(parts)
+                    return large
     except TimeoutError:
         return 408, f"the request took more than {SECONDS} s"
 

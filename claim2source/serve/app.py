@@ -196,7 +196,10 @@ def add_api(app: FastAPI, service: Service) -> None:
         """Report that the server answers, and how many posts wait."""
         batcher = service.batcher
         return Health(
-            status="ok", version=__version__, waiting=batcher.waiting, places=batcher.capacity
+            status="ok",
+            version=__version__,
+            waiting=batcher.waiting,
+            places=batcher.capacity,
         )
 
 
@@ -204,7 +207,10 @@ class ToolServer(MCPServer):
     """Serve tools; wrong arguments are refused in one line, as the API refuses them."""
 
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Any = None
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        context: Any = None,
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool by name. Raises `ToolError`."""
         for tool in await self.list_tools():
@@ -288,7 +294,10 @@ def require_token(app: FastAPI) -> None:
 
 
 def problem(
-    status: int, reason: str, name: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    reason: str,
+    name: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     content = Problem(error=reason, field=name).model_dump()
     return JSONResponse(content, status, dict(headers or {}))

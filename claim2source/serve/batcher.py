@@ -62,7 +62,9 @@ class RequestBatcher:
     """
 
     def __init__(self, finder: Finder, *, capacity: int = 64, seconds: float | None = 60) -> None:
-        self.finder, self.capacity, self.seconds = finder, capacity, seconds
+        self.finder = finder
+        self.capacity = capacity
+        self.seconds = seconds
         self._jobs: deque[_Job] = deque()
         self._batch_size = 0
         self._pace = 0.1
@@ -95,7 +97,11 @@ class RequestBatcher:
         return sum(len(job.posts) for job in self._jobs)
 
     async def ask(
-        self, posts: Sequence[Post], k: int, where: Where, on_part: OnPart = lambda part: None
+        self,
+        posts: Sequence[Post],
+        k: int,
+        where: Where,
+        on_part: OnPart = lambda part: None,
     ) -> list[Answer]:
         """Answer posts together, in order.
 
@@ -203,12 +209,12 @@ def _too_busy(seconds: int) -> NoAnswer:
 
 
 def complain(error: Exception) -> None:
-    """Log where an error of ours arose; its text may hold a post, and is left out.
+    """Log where an error of ours arose; its text may contain a post, and is left out.
 
-    A `UserError` is about the server's files and settings, and is logged whole.
+    A `UserError` is about the server's files and settings, and is logged with its text.
     """
     if isinstance(error, UserError):
         log.error("%s", error)
         return
     trace = "".join(traceback.format_tb(error.__traceback__))
-    log.error("unforeseen: %s\n%s", type(error).__name__, trace)
+    log.error("internal error: %s\n%s", type(error).__name__, trace)

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 # Seconds in which the line and headers of a request must have arrived, from the connection's begin
 # or the request's first byte; and connections that are open at a time.
-HEADERS_WITHIN, CONNECTIONS = 10.0, 200
+HEADERS_WITHIN = 10.0
+CONNECTIONS = 200
 # Seconds for which lines that differ in their values only are counted, not written.
 QUIET = 60.0
 
@@ -73,7 +74,7 @@ class CappedProtocol(H11Protocol):
         self._deadline = None
         answering = self.cycle is not None and not self.cycle.response_complete
         if not answering and not self.transport.is_closing():
-            log.warning("no whole request within %g s: closed", HEADERS_WITHIN)
+            log.warning("no complete request within %g s: closed", HEADERS_WITHIN)
             self.transport.abort()
 
 
@@ -86,14 +87,16 @@ class Sparse(logging.Filter):
         self._suppressed: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        key, now = str(record.msg), time.monotonic()
+        key = str(record.msg)
+        now = time.monotonic()
         if now - self._since.get(key, -QUIET) < QUIET:
             self._suppressed[key] += 1
             return False
         if len(self._since) > 1_000:
             self._since.clear()
         self._since[key] = now
-        if count := self._suppressed.pop(key, 0):
+        count = self._suppressed.pop(key, 0)
+        if count:
             record.msg = f"{record.getMessage().replace('%', '%%')} (and {count} more like it)"
             record.args = ()
             record.exc_info = None

@@ -156,7 +156,7 @@ class Page:
             task.cancel()
 
     async def enter(self, request: Request) -> Response:
-        """Take the token of a reader, and give a cookie that stands for it."""
+        """Take the token of a reader, and set a cookie in its place."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             form = parse_qs(body, max_num_fields=10)
@@ -181,7 +181,11 @@ class Page:
         return response
 
     def refusal(
-        self, status: int, reason: str, scope: Scope, headers: Mapping[str, str]
+        self,
+        status: int,
+        reason: str,
+        scope: Scope,
+        headers: Mapping[str, str],
     ) -> Response:
         """Show why a request was refused; ask for the token if it lacks one."""
         if status == 401:
@@ -248,7 +252,7 @@ def _reason(error: NoAnswer) -> str:
 
 
 def server_origin(request: Request) -> str:
-    """Name this server as a browser does; nothing if its name is no name."""
+    """Name this server as a browser does; nothing if its name is not valid."""
     host = request.headers.get("host", "")
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 

@@ -31,12 +31,15 @@ AUTO = "auto"
 # A post whose paper is in the demo.
 EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
 # Characters of a post, posts of a batch, papers of an answer.
-CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
+CHARACTERS = 20_000
+POSTS = 32
+PAPERS = 100
 # What Python strips is no text; ASCII digits only.
 _TEXT = r"[^\s\x1c-\x1f]"
 _TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?([0-5][0-9]|60)([.,][0-9]+)?)?)?"
 _TIME += r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
-_MONTH, _DATE = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
+_MONTH = "(0[1-9]|1[0-2])"
+_DATE = "(0[1-9]|[12][0-9]|3[01])"
 _DAY = rf"^[1-9][0-9]{{3}}(-{_MONTH}(-{_DATE}({_TIME})?)?|{_MONTH}{_DATE}({_TIME})?)?$"
 _NOTHING = r"^[ \t\r\n]*$"
 
@@ -66,7 +69,10 @@ class Optional:
             if name in schema:
                 about[name] = schema.pop(name)
         null = {"type": "null"}
-        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != null]
+        kinds = []
+        for kind in schema.get("anyOf", [schema]):
+            if kind != null:
+                kinds.append(kind)
         kinds += [{"type": "string", "pattern": _NOTHING}, null]
         return {"anyOf": kinds, **about}
 
@@ -77,7 +83,9 @@ def iso_day(value: object) -> object:
         return value
     if not re.fullmatch(_DAY.strip("^$"), value):
         return value
-    return value[:10] if value[4] == "-" else f"{value[:4]}-{value[4:6]}-{value[6:8]}"
+    if value[4] == "-":
+        return value[:10]
+    return f"{value[:4]}-{value[4:6]}-{value[6:8]}"
 
 
 Text = Annotated[
@@ -111,7 +119,7 @@ _CODES = sorted(CODES)
 Lang = Annotated[
     str,
     AfterValidator(language),
-    # Of the text alone: null and "" are allowed beside it.
+    # Of the text alone: null and "" are allowed as well.
     WithJsonSchema(
         {
             "anyOf": [

@@ -18,11 +18,14 @@ SHORTEST = 16
 
 def read_token(file: Path | None, host: str, *, is_local: bool) -> str | None:
     """Read the clients' token of a file or the environment; `ConfigError` if one is required."""
-    token, origin = os.environ.get(TOKEN), TOKEN
+    token = os.environ.get(TOKEN)
+    origin = TOKEN
     if file is not None:
         origin = str(file)
         lines = read_lines(file)
-        token = lines[0].strip() if len(lines) == 1 else ""
+        token = ""
+        if len(lines) == 1:
+            token = lines[0].strip()
     if token is None:
         allowed = f"a loopback address; others need a token: --token_file, or {TOKEN}"
         require(is_local, "host", host, allowed)

@@ -104,7 +104,10 @@ class CrossEncoder(LocalReranker):
         @torch.inference_mode()
         def score(rows: Sequence[int]) -> np.ndarray:
             longest = max(lengths[row] for row in rows)
-            columns = slice(padded - longest, None) if is_left_padded else slice(0, longest)
+            if is_left_padded:
+                columns = slice(padded - longest, None)
+            else:
+                columns = slice(0, longest)
             index = torch.tensor(rows)
             batch: dict[str, Any] = {}
             for key, value in features.items():
@@ -125,7 +128,12 @@ class CrossEncoder(LocalReranker):
                 yield RawScores(positions, scored.scores, reasons, scored.tokens)
 
 
-def _feature_rows(value: Any, index: torch.Tensor, columns: slice, padded: int) -> Any:
+def _feature_rows(
+    value: Any,
+    index: torch.Tensor,
+    columns: slice,
+    padded: int,
+) -> Any:
     """Take rows of a padded feature, without the padding that none of them needs."""
     import torch
 

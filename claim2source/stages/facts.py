@@ -2,7 +2,7 @@
 
 `attribution` (companion paper): the share of the post's atomic facts that a source supports, fused
 with the score of the stage before. `entities` (2026 companion paper): how many of the post's
-entities a source holds. `relevance` (Axolotl, 2024, section 3.4): a score from 0 to 5, added to the
+entities a source has. `relevance` (Axolotl, 2024, section 3.4): a score from 0 to 5, added to the
 score of the stage before.
 """
 
@@ -86,7 +86,12 @@ class LLMScores(LLMStage, ABC):
         All answers of the language model are added to `answered`.
         """
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Re-rank the first `depth` sources of every claim; failed ones keep their order."""
         by_id = {source.id: source for source in sources}
         lists: list[ListScores] = []
@@ -228,7 +233,9 @@ class Attribution(VersionedScores):
         return tasks
 
     def _split_posts(
-        self, lists: Sequence[ListScores], answered: list[Answer]
+        self,
+        lists: Sequence[ListScores],
+        answered: list[Answer],
     ) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
         prompt = read_prompt(self.facts_prompt)
@@ -237,7 +244,11 @@ class Attribution(VersionedScores):
             post = render_claim(entry.claim, self.claims)
             for sample in self.samples:
                 request = Request.of(
-                    prompt, entry.claim.id, {"post": post}, schema=_FACTS, sample=sample
+                    prompt,
+                    entry.claim.id,
+                    {"post": post},
+                    schema=_FACTS,
+                    sample=sample,
                 )
                 tasks.append(Task((number, post), entry.failures, request))
         statements: list[list[list[str]]] = [[] for _ in lists]
@@ -255,7 +266,7 @@ class Attribution(VersionedScores):
 
 @dataclass(frozen=True, kw_only=True)
 class Entities(VersionedScores):
-    """Re-rank by the number of the post's entities that a source holds.
+    """Re-rank by the number of the post's entities that a source has.
 
     Args:
         chunk: sources of one request; none: all.
@@ -282,7 +293,10 @@ class Entities(VersionedScores):
             entry.scores = means(own)
 
     def _entry_tasks(
-        self, prompt: Prompt, entry: ListScores, records: list[list[float]]
+        self,
+        prompt: Prompt,
+        entry: ListScores,
+        records: list[list[float]],
     ) -> Iterator[Task[list[list[float]]]]:
         """Yield the requests for one claim, in every version and for each chunk of its sources."""
         size = self.chunk or len(entry.texts)
@@ -300,7 +314,11 @@ class Entities(VersionedScores):
                     "translation": translation,
                 }
                 request = Request.of(
-                    prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
+                    prompt,
+                    entry.claim.id,
+                    values,
+                    schema=_ENTITIES,
+                    sample=sample,
                 )
                 yield Task(records[start:end], entry.failures, request)
 
@@ -402,7 +420,7 @@ def sigmoid(logits: Sequence[float] | np.ndarray) -> np.ndarray:
 def matched(data: Mapping[str, object], count: int) -> np.ndarray:
     """Count the post's distinct entities in each of `count` sources, letter case aside.
 
-    What a source is said to hold and the post does not, is not counted.
+    An entity of a source that is not in the post does not count.
     """
     query_entities = _text_set(data.get("query_entities"))
     shared: list[set[str]] = [set() for _ in range(count)]

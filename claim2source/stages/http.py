@@ -54,7 +54,7 @@ class Http(Reranker):
         url: the server's address, without the path.
         dialect: `vllm_score`, or `jina`, the rerank API of Jina and of those who copy it.
         model: the model's name at the server.
-        key_env: the variable of the environment that holds the key; servers of one's own need
+        key_env: the environment variable of the key; servers of one's own need
             none. Not the secret of another service (AWS_.., HF_..); sent over https and to this
             machine.
         instruction: what vLLM's models are told to judge by, sent with every request: `released`,
@@ -158,9 +158,14 @@ class _Wave:
             log.warning("%s: %d documents were cut for it", self.settings.label, self.halved)
 
     async def _score_texts(
-        self, claim: str, texts: Sequence[str], is_first: bool = False, *, no_retry: bool = False
+        self,
+        claim: str,
+        texts: Sequence[str],
+        is_first: bool = False,
+        *,
+        no_retry: bool = False,
     ) -> list[float | str]:
-        """Score a claim's texts, in halves if the whole fails; a failed text has its error."""
+        """Score a claim's texts, in halves if all of them fail; a failed text has its error."""
         try:
             replied = await self._ask(claim, texts, no_retry)
         except NoReply as error:
@@ -191,7 +196,10 @@ class _Wave:
         return [f"status {refusal.status}: {refusal.reason}"] * len(texts)
 
     async def _with_missing(
-        self, claim: str, texts: Sequence[str], replied: Sequence[float]
+        self,
+        claim: str,
+        texts: Sequence[str],
+        replied: Sequence[float],
     ) -> list[float | str]:
         """Ask alone for each text that a reply has no score of; a single one has failed."""
         scores: list[float | str] = list(replied)
@@ -205,7 +213,12 @@ class _Wave:
                 (scores[number],) = await self._score_texts(claim, alone, no_retry=True)
         return scores
 
-    async def _ask(self, claim: str, texts: Sequence[str], no_retry: bool) -> list[float]:
+    async def _ask(
+        self,
+        claim: str,
+        texts: Sequence[str],
+        no_retry: bool,
+    ) -> list[float]:
         settings = self.settings
         path, results, score_field = _SHAPES[settings.dialect]
         body: dict[str, Any] = {"model": settings.model, "documents": list(texts)}

@@ -28,7 +28,12 @@ class InjectGold(Settings):
 
     depth: Annotated[int, Between(1, DEEPEST)] = 500
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Put every claim's golds among its first `depth` sources; notes name those added."""
         ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
@@ -48,7 +53,7 @@ class InjectGold(Settings):
 
 
 def _falling_scores(scores: Collection[float], count: int) -> list[float]:
-    """Make the first `count` scores fall strictly; the lowest stands for those that are missing."""
+    """Make the first `count` scores fall strictly; the lowest replaces those that are missing."""
     lowest = min(scores, default=0.0)
     padded = islice(chain(scores, repeat(lowest)), count)
     falling: list[float] = []

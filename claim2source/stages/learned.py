@@ -123,7 +123,10 @@ def filled(scores: np.ndarray) -> np.ndarray:
     missing = np.isnan(scores)
     if not missing.any():
         return scores
-    mean = 0.0 if missing.all() else scores[~missing].mean()
+    if missing.all():
+        mean = 0.0
+    else:
+        mean = scores[~missing].mean()
     return np.where(missing, mean, scores)
 
 
@@ -168,7 +171,7 @@ class Learned(WithRuntime):
 
     @property
     def counts_terms(self) -> bool:
-        """Whether its scores depend on how rare terms are in the whole pool."""
+        """Whether its scores depend on how rare terms are in the pool."""
         return any(view.view.score == "bm25" for view in self.fusion.views)
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
@@ -182,7 +185,12 @@ class Learned(WithRuntime):
         copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Re-rank the first `depth` sources of every claim; equal scores keep their order.
 
         Raises `UserError` if an encoder is not the one that the fusion was fitted with.

@@ -24,7 +24,8 @@ MOST_VERSIONS = 20
 Rewrites = Annotated[int, Between(0, MOST_VERSIONS)]
 Heat = Annotated[float, Between(0, 2)]  # of sampling
 # A version may be this many times as long as its text, or LONGEST characters.
-TIMES, LONGEST = 3, 600
+TIMES = 3
+LONGEST = 600
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class LLMStage(WithRuntime):
 
     @property
     def identity(self) -> Mapping[str, object] | None:
-        """Describe the prompts' words: a result depends on them beside the settings."""
+        """Describe the prompts' words: a result depends on them and on the settings."""
         hashes: list[str] = []
         for spec in fields(self):
             if spec.name.endswith("prompt"):
@@ -100,7 +101,7 @@ class LLMStage(WithRuntime):
 class Versions:
     """Good versions of texts, and the failures of others, by text.
 
-    A text whose versions all failed stands for itself.
+    A text whose versions all failed is used as it is.
     """
 
     of: Mapping[str, Sequence[str]]
@@ -128,7 +129,10 @@ class RewritingStage(LLMStage):
         require(differ, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
 
     def versions(
-        self, texts: Sequence[str], prompt: str | None = None, subject: str = "rewrites"
+        self,
+        texts: Sequence[str],
+        prompt: str | None = None,
+        subject: str = "rewrites",
     ) -> Versions:
         """Write the versions of every distinct text, by `rewrite_prompt` or another.
 

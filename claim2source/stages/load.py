@@ -140,7 +140,9 @@ class LocalReranker(Reranker):
     @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, their identity, and how to load them."""
-        name, revision, adapter = self.model, self.revision, None
+        name = self.model
+        revision = self.revision
+        adapter = None
         dtype = self.dtype
         if self.trained is not None:
             name, revision, adapter = model_weights(*self.trained)
@@ -148,7 +150,9 @@ class LocalReranker(Reranker):
                 dtype = self.trained[1].reranker.dtype
         # An export's head is its checkpoint's.
         own = read_any_manifest(self.model)
-        labels = own.reranker.labels if isinstance(own, RerankerManifest) else 1
+        labels = 1
+        if isinstance(own, RerankerManifest):
+            labels = own.reranker.labels
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
         config = local_model(
             ModelConfig(
@@ -189,7 +193,9 @@ class LocalReranker(Reranker):
         if own_code or (folder / "modules.json").is_file():
             return None
         names = read_object(folder / "config.json").get("architectures")
-        name = str(names[0]) if isinstance(names, list) and names else "none"
+        name = "none"
+        if isinstance(names, list) and names:
+            name = str(names[0])
         return None if name.endswith(_HEADS) else name
 
 
@@ -221,7 +227,8 @@ def model_weights(folder: Path, manifest: RerankerManifest) -> tuple[str, str | 
 
     Raises `InputError` for weights that are not the manifest's.
     """
-    weights, base = manifest.weights, manifest.base
+    weights = manifest.weights
+    base = manifest.base
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)
@@ -331,11 +338,10 @@ def keep_head(model: CrossEncoder) -> None:
     import torch
 
     labels = model.num_labels
-    heads = [
-        name
-        for name, part in model.named_modules()
-        if type(part) is torch.nn.Linear and part.out_features == labels
-    ]
+    heads = []
+    for name, part in model.named_modules():
+        if type(part) is torch.nn.Linear and part.out_features == labels:
+            heads.append(name)
     model.set_keep_in_fp32_modules(heads)
 
 
@@ -361,9 +367,14 @@ def first_token_alone(model: Any) -> None:
         query = by_head(attention.query(first))
         key = by_head(attention.key(hidden))
         value = by_head(attention.value(hidden))
-        first_mask = None if mask is None else mask[:, :, :1]
+        first_mask = None
+        if mask is not None:
+            first_mask = mask[:, :, :1]
         attended = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=first_mask
+            query,
+            key,
+            value,
+            attn_mask=first_mask,
         )
         attended = attended.transpose(1, 2).flatten(2)
         return layer.feed_forward_chunk(layer.attention.output(attended, first))
@@ -377,7 +388,8 @@ def load_tokenizer(folder: Path, settings: LoadSettings) -> PreTrainedTokenizerB
 
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=settings.own_code
+            folder,
+            trust_remote_code=settings.own_code,
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None

@@ -85,7 +85,8 @@ class EncoderReranker(Reranker):
 class Cosine(EncoderReranker):
     """Re-rank by the cosine of claim and source."""
 
-    kind, score_name = "cosine", "cosine"
+    kind = "cosine"
+    score_name = "cosine"
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score all pairs at once; each text is encoded once, and kept in the store."""
@@ -107,7 +108,8 @@ class Cosine(EncoderReranker):
 class MaxSim(EncoderReranker):
     """Re-rank by MaxSim of an encoder's token vectors, masked and of length 1."""
 
-    kind, score_name = "max_sim", "MaxSim"
+    kind = "max_sim"
+    score_name = "MaxSim"
 
     @property
     def pooling(self) -> Pooling | None:

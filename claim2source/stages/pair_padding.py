@@ -53,9 +53,13 @@ def changed_padding(folder: Path) -> str | None:
     """
     shape = read_object(folder / "config.json")
     names = shape.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else ""
+    name = ""
+    if isinstance(names, list) and names:
+        name = str(names[0])
     if name.endswith(_CAUSAL):
-        return None if any(key.startswith("rope") for key in shape) else "positions"
+        if any(key.startswith("rope") for key in shape):
+            return None
+        return "positions"
     declared = _declared_side(folder)
     if declared is None or (declared == "right" and shape.get("model_type") != "xlnet"):
         return None
@@ -74,7 +78,9 @@ def _declared_side(folder: Path) -> str | None:
     values: list[object] = []
     for name in ("sentence_bert_config.json", "tokenizer_config.json", "tokenizer.json"):
         file = folder / name
-        content = read_object(file) if file.is_file() and not values else {}
+        content = {}
+        if file.is_file() and not values:
+            content = read_object(file)
         for key in ("processor_kwargs", "tokenizer_args"):
             options = content.get(key)
             if isinstance(options, Mapping):
@@ -84,11 +90,13 @@ def _declared_side(folder: Path) -> str | None:
         if isinstance(padding, Mapping):
             values.append(str(padding.get("direction")).lower())
         values = [value for value in values if isinstance(value, str)]
-    return str(values[0]) if values else None
+    if values:
+        return str(values[0])
+    return None
 
 
 def counted_positions(model: CrossEncoder, mask: Tensor) -> Tensor | None:
-    """Count positions from each text's first token if padding stands before it.
+    """Count positions from each text's first token if padding comes before it.
 
     `mask` is [pairs, tokens]. None for a model that has no table of positions, or takes none.
     """

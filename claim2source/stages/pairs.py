@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 DEEPEST = 2000
 NOT_A_NUMBER = "the score is not a number"
 # Scores are written to the store after so many pairs or seconds: a killed run loses no more.
-_SHARD, _SECONDS = 2048, 30.0
+_SHARD = 2048
+_SECONDS = 30.0
 # Pairs that are tokenized at once: enough that lengths within a batch are alike.
 CHUNK = 1024
 # Padded tokens of a forward pass: few enough for a CPU's cache, enough for a GPU.
-_CPU_TOKENS, _GPU_TOKENS = 2048, 2**15
+_CPU_TOKENS = 2048
+_GPU_TOKENS = 2**15
 # Cost of one more batch, in padded tokens.
-_CPU_EXTRA, _GPU_EXTRA = 16, 2048
+_CPU_EXTRA = 16
+_GPU_EXTRA = 2048
 
 
 # A claim's sources with their scores, the best first.
@@ -75,7 +78,7 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Stage, a dataclass, with a store and a device beside its settings."""
+    """Stage, a dataclass, with a store and a device besides its settings."""
 
     @property
     def runtime(self) -> Runtime:
@@ -83,7 +86,12 @@ class WithRuntime(Settings):
         runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
         return runtime
 
-    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+    def with_runtime(
+        self,
+        store: Store | None,
+        device: str | None,
+        progress: bool = False,
+    ) -> Self:
         """Return the same stage, which keeps its scores in a store and runs on a device.
 
         One that has this runtime already is returned itself, with the model that it has loaded.
@@ -135,7 +143,12 @@ class Reranker(WithRuntime, ABC):
     def rendering(self) -> Rendering:
         return Rendering(self.claims, self.sources)
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Re-rank the first `depth` sources of every claim.
 
         Equal scores keep the first stage's order. A source whose pair could not be scored keeps
@@ -267,7 +280,10 @@ class _ScoreTable:
         """Write the scores that are new."""
         if self._space is not None:
             # A pair that failed is scored again next time.
-            rows = [row for row in self._new if np.isfinite(self.scores[row])]
+            rows = []
+            for row in self._new:
+                if np.isfinite(self.scores[row]):
+                    rows.append(row)
             keys = [self._keys[row] for row in rows]
             self._space.put(keys, self.scores[rows][:, None])
         self._new = []
@@ -349,7 +365,9 @@ def token_budget(device: torch.device, budget: int | None) -> tuple[int, int]:
 
 
 def scored_alone(
-    rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
+    rows: Sequence[int],
+    score: Callable[[Sequence[int]], np.ndarray],
+    tokens: int = 0,
 ) -> Iterator[RawScores]:
     """Score a batch with `score`; if it fails, or gives no number, score its parts.
 

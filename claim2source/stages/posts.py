@@ -42,8 +42,8 @@ class Posts(WithRuntime):
         claims: the claim form that is encoded; a checkpoint has its own.
         depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its
             rank below them.
-        weight: of the nearness beside the scores before, which are standardised over a claim's
-            first `depth`; `fit` chooses it on val, by the share of seen papers that is expected.
+        weight: of the nearness, relative to the scores before, which are standardised over a
+            claim's first `depth`; `fit` chooses it on val, by the expected share of seen papers.
     """
 
     dataset: str
@@ -84,9 +84,14 @@ class Posts(WithRuntime):
         keys = encoder_keys(self.resolved.encoder)
         return {"encoder": keys, "posts": content_hash([posts, texts])}
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Re-rank the first `depth` sources of every claim; equal scores keep their order."""
-        posts = self._posts_of_others(claims)
+        posts = self._other_posts(claims)
         texts = self.rendering.claim_texts([*posts, *claims])
         encoder = self.resolved.encoder
         vectors, read = encoder.encode(texts, "claim", store=self.runtime.store)
@@ -107,7 +112,10 @@ class Posts(WithRuntime):
             cosines = known @ vector
             nearest = []
             for source in first:
-                known_cosine = cosines[rows[source]].max() if source in rows else mean
+                if source in rows:
+                    known_cosine = cosines[rows[source]].max()
+                else:
+                    known_cosine = mean
                 nearest.append(known_cosine)
             near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
             scores = standardised(first_scores(before, self.depth))
@@ -117,7 +125,7 @@ class Posts(WithRuntime):
         run = Run.from_lists(ranked, pool=run.pool)
         return Result(run, notes, cost=Cost(tokens=read.tokens))
 
-    def _posts_of_others(self, claims: Sequence[Claim]) -> list[Claim]:
+    def _other_posts(self, claims: Sequence[Claim]) -> list[Claim]:
         """List the known posts without those that are ranked."""
         own: set[tuple[str, str]] = set()
         for claim in claims:

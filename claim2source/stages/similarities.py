@@ -106,7 +106,7 @@ class Scorer:
     """Score the candidates of claims in one pool, by one view after the other.
 
     `runtime` has the device that computes vectors, and the store that keeps them. The last view's
-    encoder is held; `several` holds them all.
+    encoder is kept; `several` keeps all.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Scorer:
 
         BM25 is divided by the weight of a term that a single source has, which grows with the
         pool. The score of a part that a source lacks, and the year of one without a date, is NaN.
-        `fresh` encodes claims whose vectors the store may hold: what a new claim costs.
+        `fresh` encodes claims whose vectors may be in the store: what a new claim costs.
         """
         if view.score == "year":
             return [self._years(ids) for ids in candidates]
@@ -178,7 +178,10 @@ class Scorer:
         return np.array(years, np.float64)
 
     def _bm25(
-        self, view: ViewConfig, claims: Sequence[Claim], candidates: Sequence[Sequence[str]]
+        self,
+        view: ViewConfig,
+        claims: Sequence[Claim],
+        candidates: Sequence[Sequence[str]],
     ) -> list[np.ndarray]:
         if view.terms != "words":
             claims = [_as_grams(claim, view) for claim in claims]
@@ -204,7 +207,11 @@ class Scorer:
             if view.terms != "words":
                 pool = _gram_sources(pool, view)
                 config = replace(
-                    config, metadata=False, stop_words=False, stemmer=False, claims="original"
+                    config,
+                    metadata=False,
+                    stop_words=False,
+                    stemmer=False,
+                    claims="original",
                 )
             self._lexical[view] = BM25Index(pool, config)
         return self._lexical[view]
@@ -244,7 +251,10 @@ class Scorer:
         return highest
 
     def _source_texts(
-        self, view: ViewConfig, candidates: Sequence[Sequence[str]], rendering: Rendering
+        self,
+        view: ViewConfig,
+        candidates: Sequence[Sequence[str]],
+        rendering: Rendering,
     ) -> dict[str, list[str]]:
         """Write the texts of the candidates that a view compares: one, or their sentences."""
         distinct: dict[str, Source] = {}

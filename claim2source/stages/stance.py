@@ -50,7 +50,7 @@ class Stance(RewritingStage):
     """Judge a claim by the stances of its first sources.
 
     The mean of stances, weighted by the scores of the ranking, is SUPPORTS from `threshold` on,
-    REFUTES from minus `threshold` down, else NOT ENOUGH INFO. The result holds the first `depth`
+    REFUTES from minus `threshold` down, else NOT ENOUGH INFO. The result has the first `depth`
     sources; a claim's note is its verdict, its detail `stance` the mean.
 
     Args:
@@ -90,14 +90,24 @@ class Stance(RewritingStage):
         if self.by == "llm":
             return None
         runtime = self.runtime
-        scorer = Cosine() if self.model is None else Cosine(model=self.model)
+        if self.model is None:
+            scorer = Cosine()
+        else:
+            scorer = Cosine(model=self.model)
         return scorer.with_runtime(runtime.store, runtime.device, runtime.progress)
 
     @property
     def identity(self) -> Mapping[str, object] | None:
-        return super().identity if self.scorer is None else self.scorer.identity
+        if self.scorer is None:
+            return super().identity
+        return self.scorer.identity
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Give every claim the verdict of its first `depth` sources, as its note."""
         run = run.top(self.depth)
         texts = {source.id: source.abstract for source in sources}
@@ -126,14 +136,22 @@ class Stance(RewritingStage):
             if mean is not None:
                 details[claim.id] = {MEAN: mean}
             elif own:
-                reason = NO_STANCE if np.isnan(own).all() else NO_WEIGHT
+                if np.isnan(own).all():
+                    reason = NO_STANCE
+                else:
+                    reason = NO_WEIGHT
                 failures.append(Failure(claim.id, reason))
             notes[claim.id] = to_verdict(mean, self.threshold)
 
         if self.drop_unverifiable:
             run = _without_evidence(run, notes)
         return Result(
-            run, notes, tuple(failures), judged.cost, details=details, thinking=judged.thinking
+            run,
+            notes,
+            tuple(failures),
+            judged.cost,
+            details=details,
+            thinking=judged.thinking,
         )
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
@@ -204,7 +222,9 @@ def to_verdict(mean: float | None, threshold: float) -> Label:
 
 
 def mean_stance(
-    stances: Sequence[float], scores: Sequence[float], weights: Weights
+    stances: Sequence[float],
+    scores: Sequence[float],
+    weights: Weights,
 ) -> float | None:
     """Average stances by the scores of their tweets; None if the weights sum to 0.
 

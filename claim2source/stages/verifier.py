@@ -119,7 +119,10 @@ class Poll:
         if is_settled:
             return 0
         half = (remaining - lead) / 2
-        needed = math.ceil(half) if stays else math.floor(half) + 1
+        if stays:
+            needed = math.ceil(half)
+        else:
+            needed = math.floor(half) + 1
         return min(remaining, max(1, needed))
 
     def details(self) -> dict[str, float]:
@@ -187,14 +190,24 @@ class Verifier(LLMStage):
         return {"count": str(count), "post": "", "translation": "", "papers": ""}
 
     @abstractmethod
-    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+    def request(
+        self,
+        id: str,
+        messages: tuple[Message, ...],
+        count: int,
+    ) -> Request:
         """Request a vote on `count` papers."""
 
     @abstractmethod
     def vote(self, answer: Answer, count: int) -> Vote | str:
         """Read an answer about `count` papers; a text is the reason why it does not count."""
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Ask about the first `depth` sources of every claim; the rest keep their places.
 
         A claim without a good answer keeps its ranking.
@@ -230,7 +243,10 @@ class Verifier(LLMStage):
         )
 
     def _collect_votes(
-        self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]
+        self,
+        llm: LLM,
+        polls: Sequence[Poll],
+        sources: Mapping[str, Source],
     ) -> list[Answer]:
         """Ask in rounds, each of as many votes as a poll needs before it can be settled.
 
@@ -243,7 +259,9 @@ class Verifier(LLMStage):
                 return answered
 
             def reply_error(
-                request: Request, answer: Answer, orders: Orders = orders
+                request: Request,
+                answer: Answer,
+                orders: Orders = orders,
             ) -> str | None:
                 _, order = orders[request.id]
                 vote = self.vote(answer, len(order))
@@ -262,7 +280,9 @@ class Verifier(LLMStage):
                 poll.count(vote.weights, order, vote.reason)
 
     def _next_round(
-        self, polls: Sequence[Poll], sources: Mapping[str, Source]
+        self,
+        polls: Sequence[Poll],
+        sources: Mapping[str, Source],
     ) -> tuple[list[Request], Orders]:
         """Request the votes that each poll needs before it can be settled."""
         requests: list[Request] = []
@@ -345,7 +365,12 @@ class Select(Verifier):
 
     reply: Literal["json", "number"] = "json"
 
-    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+    def request(
+        self,
+        id: str,
+        messages: tuple[Message, ...],
+        count: int,
+    ) -> Request:
         request = Request(id, messages, self.version)
         if self.reply == "number":
             return request
@@ -402,10 +427,20 @@ class Letters(Verifier):
         names["none"] = ascii_uppercase[count]
         return names
 
-    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+    def request(
+        self,
+        id: str,
+        messages: tuple[Message, ...],
+        count: int,
+    ) -> Request:
         letters = tuple(self.labels(count + 1))
         return Request(
-            id, messages, self.version, choices=letters, logprobs=MOST_TOKENS, max_tokens=1
+            id,
+            messages,
+            self.version,
+            choices=letters,
+            logprobs=MOST_TOKENS,
+            max_tokens=1,
         )
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
@@ -438,7 +473,11 @@ def shown_order(claim: str, seed: int, draw: int, count: int) -> list[int]:
     return order[turn:] + order[:turn]
 
 
-def papers_text(sources: Sequence[Source], names: Sequence[str], form: SourceForm) -> str:
+def papers_text(
+    sources: Sequence[Source],
+    names: Sequence[str],
+    form: SourceForm,
+) -> str:
     """Write papers under their names: `Paper 1`, and its text below, each line indented.
 
     A text cannot begin another paper: its line breaks are gone, and all its lines are indented.
@@ -484,7 +523,8 @@ def fitted(
     if fits(messages):
         return messages
     best: tuple[Message, ...] | None = None
-    low, high = 0, _STEPS
+    low = 0
+    high = _STEPS
     while low < high:
         middle = (low + high) // 2
         messages = write([_shorten(source, middle / _STEPS) for source in without_authors])
@@ -507,7 +547,10 @@ def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> Ranking:
     """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
     first = np.float32(ranked[0][1])
     last = np.float32(ranked[-1][1])
-    step = first - last if first > last else np.float32(1)
+    if first > last:
+        step = first - last
+    else:
+        step = np.float32(1)
     above = np.nextafter(first, np.float32(np.inf))
     score = max(first + step, above)
     source, _ = ranked[row]

@@ -100,7 +100,9 @@ class YesNo(LocalReranker):
     @cached_property
     def prompt_settings(self) -> tuple[int, str, Ending]:
         """Return the prompt's length, its instruction and its form; a checkpoint says them."""
-        length, instruction, template = self.max_length, self.instruction, self.template
+        length = self.max_length
+        instruction = self.instruction
+        template = self.template
         if self.trained is not None:
             own = self.trained[1].reranker
             length = checkpoint_setting(self, "max_length", own.max_length)
@@ -218,7 +220,10 @@ class YesNo(LocalReranker):
             yield from self._chunk(pairs, ids, shared)
 
     def _chunk(
-        self, pairs: Sequence[Pair], ids: Mapping[int, list[int]], shared: _Prefixes
+        self,
+        pairs: Sequence[Pair],
+        ids: Mapping[int, list[int]],
+        shared: _Prefixes,
     ) -> Iterator[RawScores]:
         groups: dict[str, list[int]] = {}
         for row, tokens in ids.items():
@@ -239,7 +244,10 @@ class YesNo(LocalReranker):
             yield from self._group(small, ids, shared)
 
     def _group(
-        self, rows: Sequence[int], ids: Mapping[int, list[int]], shared: _Prefixes
+        self,
+        rows: Sequence[int],
+        ids: Mapping[int, list[int]],
+        shared: _Prefixes,
     ) -> Iterator[RawScores]:
         """Score prompts, reading the tokens with which all of them begin once."""
         from claim2source.models.tokens import grouped_lengths
@@ -274,7 +282,8 @@ def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tens
 
 
 def answers_direction(
-    model: PreTrainedModel, answers: tuple[int, int]
+    model: PreTrainedModel,
+    answers: tuple[int, int],
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
     """Compute the direction of logit(yes) - logit(no) in a hidden state, and its bias.
 
@@ -292,7 +301,7 @@ def answers_direction(
 class _Prefixes:
     """Score prompts whose first tokens are the same, reading those once.
 
-    Holds the keys and values of the last such tokens, for a batch of one.
+    It keeps the keys and values of the last such tokens, for a batch of one.
     """
 
     def __init__(self, model: PreTrainedModel, answers: tuple[int, int]) -> None:

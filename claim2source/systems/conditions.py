@@ -16,7 +16,7 @@ UNCHANGED = "ranking kept"
 
 @dataclass(frozen=True)
 class WhenConfig(Settings):
-    """Set which claims a stage is asked about: one condition that holds is enough.
+    """Set which claims a stage is asked about: one condition that is met is enough.
 
     Args:
         margin_below: claims whose first score leads the second by less than this share of the

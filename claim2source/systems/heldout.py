@@ -179,7 +179,7 @@ class HeldOut:
     """Answer which claims of a data set something may be chosen on, for one reported split.
 
     `manifests` are those of all that was trained and is part of what is chosen: their training
-    must not have seen the claims. None stands for a model without one. `own_train` are the
+    must not have seen the claims. None means a model without one. `own_train` are the
     claims themselves, in place of a data set's train, with `labels`, their verdicts.
     """
 
@@ -246,7 +246,7 @@ class HeldOut:
     ) -> SelectionData:
         """Load the claims that none of several models knows; all of train if none is trained.
 
-        What a model was trained on is recorded beside its manifest. Without such a record the
+        What a model was trained on is recorded next to its manifest. Without such a record the
         manifest says how its val was carved, and one that was trained from another checkpoint knows
         the claims of both, if the data of both are here; if they are not, a warning names the
         risk. `fitted_on` are claims of other parts, such as a learned fusion. Raises `UserError`
@@ -414,7 +414,7 @@ class Fitting:
     """Input of fitting a system: claims held out, the claim form, the reported languages.
 
     `form` is none if every part is run with its own; `train_split` is the train of a
-    checkpoint beside it, by its manifest.
+    checkpoint next to it, by its manifest.
     """
 
     held_out: HeldOut

@@ -1,4 +1,4 @@
-"""Read systems from YAML: names are only for sharing, parts stand if they are used."""
+"""Read systems from YAML."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SystemEntry(Settings):
             BM25 over text and hashtags of tweets; `{my_module.MyRetriever: ..}`, the dotted path
             of a dataclass of your own, with its settings; or the name of another system. A list
             of values of a setting of BM25 or of your own retriever, the default first, is chosen
-            from on train; `k1: fit` stands for the usual lists of k1, b and title weight. `alpha:
+            from on train; `k1: fit` means the usual lists of k1, b and title weight. `alpha:
             fit` has the fusion's method, scale, depth and alpha chosen on claims that the dense
             part's training held out. `dense: checkpoint` is the one that the program is given. A
             node may have `claims`, the claim form that it reads.
@@ -462,7 +462,7 @@ def _takes_list(kind: type, name: str) -> bool:
 
 
 def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
-    """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
+    """Read settings; lists are values to choose from, `k1: fit` means the usual ones."""
     settings = dict(_mapping(given, key))
     lists = dict(usual) if settings.get("k1") == FIT else {}
     for name, value in settings.items():
@@ -481,7 +481,7 @@ def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[C
 
 
 def _find_line(entries: YamlMapping, name: str, key: str) -> Location | None:
-    """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
+    """Find the line of a system's dotted key, counting items from 1, or of what contains it."""
     value: Any = entries
     line = None
     for part in (name, *key.split(".")):
@@ -504,7 +504,7 @@ def _mapping(value: Any, key: str) -> Mapping[str, Any]:
 def read_stage(
     entry: Mapping[str, Any], key: str = "stage", *, is_first: bool = False
 ) -> SystemStage:
-    """Make a stage of what YAML says of it, under `key`; `is_first`: no other stands before it.
+    """Make a stage of what YAML says of it, under `key`; `is_first`: no other comes before it.
 
     Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
     """

@@ -122,7 +122,7 @@ def _trained_bases(name: str) -> Iterator[tuple[str, Trained | None]]:
 
 
 def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | None]]:
-    """List a model and its bases, as far as they were trained; a record holds its bases' claims.
+    """List a model and its bases, as far as they were trained; a record has its bases' claims.
 
     A base that was a folder which is not here any more has no manifest: it may have been trained.
     """

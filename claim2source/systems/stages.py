@@ -157,7 +157,7 @@ def apply_stage(
 ) -> Result:
     """Apply a stage to a result, or read its stored result.
 
-    The key holds the stage's settings, code and model, the claims, the sources and the ranking
+    The key has the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
     has `with_runtime` keeps more in the store and computes on `device`. A result that a server has
     not answered wholly is not kept.

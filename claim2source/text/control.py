@@ -96,7 +96,8 @@ _QUOTES = (
     *(('"', '"'), ("'", "'"), ("`", "`"), ("“", "”")),
     *(("„", "“"), ("„", "”"), ("«", "»"), ("‘", "’")),
 )
-_MOST_QUOTED, _LONGEST_QUOTE = 20, 500
+_MOST_QUOTED = 20
+_LONGEST_QUOTE = 500
 _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
@@ -109,14 +110,17 @@ def escape_control_tokens(text: str) -> str:
 def strip_reasoning(text: str) -> str:
     """Remove a model's thoughts; nothing is left if a thought does not end.
 
-    A template may have opened the thought: what stands before the end of one is left out, too.
+    A template may have opened the thought: what comes before the end of one is left out, too.
     A mark that the text only quotes begins and ends no thought.
     """
     for begins, end in _WITHOUT_TEXT:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
-    marks = [mark for mark in _MARK.finditer(text) if not _is_enclosed(text, mark)]
+    marks = []
+    for mark in _MARK.finditer(text):
+        if not _is_enclosed(text, mark):
+            marks.append(mark)
     for _ in range(_MOST_QUOTED):
         rest, opened = _outside_thoughts(text, marks)
         if opened is None or not _is_within_quotes(text, opened):
@@ -137,7 +141,7 @@ def _letters(text: str) -> int:
 
 
 def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Match[str] | None]:
-    """Return what stands outside of thoughts, and the mark of one that does not end."""
+    """Return what is outside of thoughts, and the mark of one that does not end."""
     parts: list[str] = []
     start = 0
     open_tag = ""
@@ -161,14 +165,14 @@ def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Ma
 
 
 def _is_enclosed(text: str, mark: re.Match[str]) -> bool:
-    """Whether quotes stand right around a mark: the text speaks of it."""
+    """Whether quotes are right around a mark: the text speaks of it."""
     before = text[mark.start() - 1 : mark.start()]
     after = text[mark.end() : mark.end() + 1]
     return (before, after) in _QUOTES
 
 
 def _is_within_quotes(text: str, mark: re.Match[str]) -> bool:
-    """Whether a mark stands within a quotation on its line, which text precedes."""
+    """Whether a mark is within a quotation on its line, which text precedes."""
     start = text.rfind("\n", 0, mark.start()) + 1
     end = text.find("\n", mark.end())
     line = text[max(start, mark.start() - _LONGEST_QUOTE) : mark.start()]
@@ -191,7 +195,10 @@ def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
     groups = {group: text for group, text in mark.groupdict().items() if text}
     name = (groups.get("name") or groups.get("name_b") or "").casefold()
     around = _AROUND.fullmatch(name)
-    kind = around[2] if around else next(iter(groups)).removeprefix("end_")
+    if around:
+        kind = around[2]
+    else:
+        kind = next(iter(groups)).removeprefix("end_")
     is_end = around is not None and "end" in (around[1], around[3])
     return mark[0][0] + kind, is_end or any(group.startswith("end") for group in groups)
 

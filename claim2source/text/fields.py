@@ -1,4 +1,4 @@
-"""Put values in the fields of a text, so that none can close what stands around its field.
+"""Put values in the fields of a text, so that none can close what is around its field.
 
 `{post}` is a field, `{{post}}` the word `{post}` itself; the rest of a text is used to the letter.
 """
@@ -54,7 +54,7 @@ def field_names(text: str) -> list[str]:
 
 
 def without_fields(text: str) -> str:
-    """Replace the fields of a text by spaces, and `{{post}}` by the word that it stands for."""
+    """Replace the fields of a text by spaces, and `{{post}}` by the word that it represents."""
 
     def replaced(match: re.Match[str]) -> str:
         return f"{{{match[1]}}}" if match[1] else " "
@@ -64,7 +64,7 @@ def without_fields(text: str) -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """Marks of a prompt's parts: tags, fences, labels and whole lines.
+    """Marks of a prompt's parts: tags, fences, labels and full lines.
 
     A value in which such a part is found is marked there; any other value stays as it is.
     """
@@ -131,7 +131,7 @@ class Guard:
 
 
 def _is_read_as(name: str, tag: str) -> bool:
-    """Whether a name may be read as a tag's: a letter of another script stands for any."""
+    """Whether a name may be read as a tag's: a letter of another script counts as any letter."""
     if len(name) != len(tag):
         return False
     for letter, expected in zip(name, tag, strict=True):

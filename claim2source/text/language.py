@@ -18,7 +18,8 @@ from claim2source.core.records import nfkc
 from claim2source.data.text_files import text_error
 
 # Shorter texts are not judged, nor those of which the detector is less sure.
-MIN_LETTERS, SURE = 20, 0.9
+MIN_LETTERS = 20
+SURE = 0.9
 
 # Languages that posts are expected in.
 READ = ("en", "de", "fr")
@@ -72,7 +73,9 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
         return languages[0]
     ranked = [str(language) for language, _ in load_detector().result().rank(words)]
     if not _is_latin(words):
-        return ranked[0] if ranked else languages[0]
+        if ranked:
+            return ranked[0]
+        return languages[0]
     for language in ranked:
         if language in languages:
             return language

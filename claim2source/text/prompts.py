@@ -74,7 +74,7 @@ class Prompt:
 
     @property
     def inline(self) -> frozenset[str]:
-        """Name the variables that stand within the text, in braces."""
+        """Name the variables within the text, in braces."""
         names: set[str] = set()
         for _, text in self._texts():
             names.update(_PLACEHOLDER.findall(text))
@@ -109,7 +109,7 @@ class Prompt:
         return (*messages, Message("user", last))
 
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Name the tags around the data, which neither it nor an example holds."""
+        """Name the tags around the data, which occur in neither the data nor an example."""
         inline = self.inline
         data = [name for name in self.variables if name not in inline]
         texts: list[str] = []
@@ -211,7 +211,7 @@ class RawPrompt(Prompt):
             raise InputError(self.path, field="user", reason=f"lacks the field {{{name}}}")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """Put values in the fields of the messages; the examples stand before the last one."""
+        """Put values in the fields of the messages; the examples come before the last one."""
         self.check_variables(values)
         guard = Guard.of(f"{self.system}\n{self.user}")
         messages: list[Message] = []
@@ -282,7 +282,11 @@ def _raw_prompt(values: dict[str, Any], path: Path) -> RawPrompt:
 
 
 def _check_raw_example(
-    example: RawExample, key: str, names: Sequence[str], user_names: Sequence[str], path: Path
+    example: RawExample,
+    key: str,
+    names: Sequence[str],
+    user_names: Sequence[str],
+    path: Path,
 ) -> None:
     """Raise `InputError` unless an example has its message, or the values of the message's fields.
 
@@ -302,7 +306,10 @@ def _check_raw_example(
 
 
 def _mapping(values: dict[str, Any], kind: type[Any], path: Path) -> dict[str, Any]:
-    allowed = [spec.name for spec in fields(kind) if spec.name not in ("name", "path")]
+    allowed = []
+    for spec in fields(kind):
+        if spec.name not in ("name", "path"):
+            allowed.append(spec.name)
     for key in values:
         if key not in allowed:
             form = " with `system` or `user`" if kind is _RawFile else ""

@@ -1,6 +1,6 @@
 """Rewrite texts in a style by rules: no model, no server, the same words every time.
 
-The rules stand in for a language model in tests and in `configs/style_grid/rules.yaml`; results
+The rules replace a language model in tests and in `configs/style_grid/rules.yaml`; results
 with them say nothing of the papers' styles. They know English; other texts keep their words.
 """
 
@@ -96,7 +96,9 @@ def formal(text: str, title: str | None = None) -> str:
     """Write a post plainly (C1): no addresses, emojis, signs of tags, quotes or line breaks."""
 
     def tag_words(tag: re.Match[str]) -> str:
-        return "" if tag[1] == "user" else _CAMEL.sub(" ", tag[1])
+        if tag[1] == "user":
+            return ""
+        return _CAMEL.sub(" ", tag[1])
 
     text = LINK.sub(" ", text)
     text = EMOJI.sub(" ", text)
@@ -121,7 +123,7 @@ def claim(text: str, title: str | None = None) -> str:
 def abstract(text: str, title: str | None = None) -> str:
     """Write a post as an abstract of about 150 words (C3): the claim, and words that say nothing.
 
-    The claim stands twice, since an abstract repeats its finding.
+    The claim is there twice, since an abstract repeats its finding.
     """
     text_of_claim = claim(text)
     words = text_of_claim.split()

@@ -32,7 +32,8 @@ INFO = "styles.json"
 RULES = "rules"  # what made rule-made texts
 LISTED = 5  # of the texts that failed
 # Words of an abstract of C3: "about 150".
-_MIN_WORDS, _MAX_WORDS = 100, 200
+_MIN_WORDS = 100
+_MAX_WORDS = 200
 # A formal rewriting may spell things out; what is longer is not a rewriting of the text.
 _TIMES = 3
 
@@ -221,9 +222,12 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
 
 
 def write_style(
-    folder: Path, style: Style, rewrites: Sequence[Rewrite], origin: StyleOrigin
+    folder: Path,
+    style: Style,
+    rewrites: Sequence[Rewrite],
+    origin: StyleOrigin,
 ) -> None:
-    """Write a style's texts into a folder, beside those that are there, with their origin."""
+    """Add a style's texts to a folder, with their origin."""
     made_before = read_origin(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
@@ -262,7 +266,7 @@ def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewr
 
 
 def read_origin(folder: Path) -> dict[str, StyleOrigin]:
-    """Read the origin of a folder's texts, by style; empty if it holds none.
+    """Read the origin of a folder's texts, by style; empty if it has none.
 
     Raises `InputError` if `styles.json` is not one of ours.
     """
@@ -317,7 +321,9 @@ def refuse_other_folder(folder: Path) -> None:
 
 
 def read_style(
-    folder: Path, style: Style, texts: Sequence[Original] | None = None
+    folder: Path,
+    style: Style,
+    texts: Sequence[Original] | None = None,
 ) -> list[Rewrite]:
     """Read a style's texts, in file order.
 
@@ -349,7 +355,9 @@ def read_style(
 
 
 def _read_rewrites(
-    path: Path, style: Style, versions: int
+    path: Path,
+    style: Style,
+    versions: int,
 ) -> dict[tuple[str, int], tuple[Rewrite, int]]:
     """Read a file's texts with their lines, by id and version."""
     problems = Problems()
@@ -370,7 +378,7 @@ def _read_rewrites(
 class StyleTexts:
     """Style's texts of a split, by id for each version, and their origin.
 
-    A text that could not be rewritten is left out: the original stands in for it. `lost` counts
+    A text that could not be rewritten is left out: the original is used. `lost` counts
     such texts over all versions.
     """
 
@@ -392,7 +400,10 @@ class StyleTexts:
 
 
 def style_texts(
-    style: Style, dataset: Dataset, claims: ClaimText, folder: Path | None
+    style: Style,
+    dataset: Dataset,
+    claims: ClaimText,
+    folder: Path | None,
 ) -> StyleTexts:
     """Read a style's texts of a split from a folder, or make them by rules. Raises `InputError`.
 
@@ -412,7 +423,9 @@ def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:
         row.complain("version", f"is not a whole number from 1 to {versions}")
         return None
     fields = {name: row.text(name) for name in ("failure", "of") if name in row.record}
-    title = row.text("title") if "title" in row.record else None
+    title = None
+    if "title" in row.record:
+        title = row.text("title")
     text = row.text("text")
     if not text.strip() and not fields.get("failure"):
         row.complain("text", "is empty, and no failure is named")

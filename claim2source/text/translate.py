@@ -31,7 +31,8 @@ _OTHER_PART = "another part of this source has no translation"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = {TITLE: "title", ABSTRACT: "text"}
 # A translation is about as long as its text; what is longer holds something else.
-_TIMES, _ALWAYS = 3, 400
+_TIMES = 3
+_ALWAYS = 400
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class ForeignText:
     @property
     def name(self) -> str:
         """Name the text in messages: a claim by its id, a part of a source with it."""
-        return self.id if self.part == CLAIM else f"{self.id} ({self.part})"
+        if self.part == CLAIM:
+            return self.id
+        return f"{self.id} ({self.part})"
 
     def judge(self, reply: str) -> WrittenText:
         """Judge a reply as the English of the text.
@@ -106,7 +109,10 @@ def foreign_claims(
 
 
 def foreign_sources(
-    folder: Path, languages: Collection[str] | None = None, *, overwrite: bool = False
+    folder: Path,
+    languages: Collection[str] | None = None,
+    *,
+    overwrite: bool = False,
 ) -> list[ForeignText]:
     """List titles and abstracts of the sources that are surely in another language than English.
 
@@ -217,11 +223,13 @@ def count_lines(texts: Sequence[ForeignText]) -> list[str]:
 
 
 def _write_translations(
-    folder: Path, changes: Mapping[str, Mapping[str, Sequence[Translated]]], out: Path | None
+    folder: Path,
+    changes: Mapping[str, Mapping[str, Sequence[Translated]]],
+    out: Path | None,
 ) -> None:
     """Write translations, by file and id, into a data set or into a copy of it at `out`.
 
-    Other lines stay. Each file is replaced as a whole, and a copy appears as a whole.
+    Other lines stay. Each file is replaced at once, and a copy appears at once.
     """
     if out is None:
         for name, by_id in changes.items():
@@ -244,8 +252,12 @@ def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Transl
         open(target, "w", encoding="utf-8", newline="\n") as file,
     ):
         for line in lines:
-            row = json.loads(line) if line.strip() else {}
-            pairs = by_id.get(str(row["_id"])) if "_id" in row else None
+            row = {}
+            if line.strip():
+                row = json.loads(line)
+            pairs = None
+            if "_id" in row:
+                pairs = by_id.get(str(row["_id"]))
             if pairs:
                 _translate(row, pairs)
                 line = json.dumps(row, ensure_ascii=False) + "\n"
@@ -257,7 +269,7 @@ def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Transl
 def _translate(row: dict[str, object], pairs: Sequence[Translated]) -> None:
     """Put the English into `metadata.translation` of a claim, or in place of a source's texts.
 
-    These stand in `metadata.original` then, with their language.
+    These are in `metadata.original` then, with their language.
     """
     metadata = row.get("metadata")
     if not isinstance(metadata, dict):

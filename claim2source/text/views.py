@@ -27,7 +27,8 @@ SourceForm = Literal[
     "title",
     "organisers",
 ]
-_CLAIM_FORMS, _SOURCE_FORMS = get_args(ClaimForm), get_args(SourceForm)
+_CLAIM_FORMS = get_args(ClaimForm)
+_SOURCE_FORMS = get_args(SourceForm)
 # The paper's forms; `paired` is in its released code only.
 FORMS: tuple[ClaimForm, ...] = ("original", "translated", "bilingual")
 
@@ -76,14 +77,16 @@ def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
 def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, ...]:
     """Return the parts of a rendered claim, for analysers that need their languages.
 
-    A post may hold line breaks itself: the rendered text cannot be split into its parts again.
+    A post may have line breaks itself: the rendered text cannot be split into its parts.
     """
     posted = ClaimPart(claim.text, claim.lang)
     if form == "original":
         return (posted,)
     require_one_of("claims", form, _CLAIM_FORMS)
     if not _has_forms(claim):
-        return (posted, posted) if form == "paired" else (posted,)
+        if form == "paired":
+            return (posted, posted)
+        return (posted,)
     english = ClaimPart(str(claim.translation), "en")
     if form == "translated":
         return (english,)
@@ -98,7 +101,11 @@ def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
     """List the ids of the claims whose translation `form` needs and that have none."""
     if form == "original":
         return []
-    return [claim.id for claim in claims if claim.lang != "en" and not claim.translation]
+    found: list[str] = []
+    for claim in claims:
+        if claim.lang != "en" and not claim.translation:
+            found.append(claim.id)
+    return found
 
 
 def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
@@ -183,7 +190,9 @@ def _title_and_abstract(title: str, abstract: str) -> str:
         return title
     if not title:
         return abstract
-    stop = "" if title.endswith((".", "!", "?")) else "."
+    stop = "."
+    if title.endswith((".", "!", "?")):
+        stop = ""
     return f"{title}{stop} {abstract}"
 
 
@@ -191,7 +200,7 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     """Keep the first and last `keep` authors, once each, without remains of affiliations.
 
     In a list of "Surname, Given" names are turned; else what follows the first comma of an entry
-    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped whole, as
+    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped, as
     are footnote marks and e-mail addresses.
     """
     if not authors:
@@ -251,11 +260,15 @@ def read_rewrites(path: Path) -> dict[str, str]:
 
 
 def with_claim_texts(
-    claims: Iterable[Claim], texts: Mapping[str, str], form: ClaimForm, *, append: bool = False
+    claims: Iterable[Claim],
+    texts: Mapping[str, str],
+    form: ClaimForm,
+    *,
+    append: bool = False,
 ) -> tuple[Claim, ...]:
     """Replace the text that `form` reads by other texts of claims, or append them to it.
 
-    Appended texts stand on a line of their own. A claim without another text stays as it is.
+    Appended texts have a line of their own. A claim without another text stays as it is.
     """
 
     def with_text(claim: Claim) -> Claim:
@@ -265,13 +278,18 @@ def with_claim_texts(
         is_posted = claim_parts(claim, form)[-1].language == claim.lang
         before = claim.text if is_posted else claim.translation
         text = f"{before}\n{texts[claim.id]}" if append else texts[claim.id]
-        return replace(claim, text=text) if is_posted else replace(claim, translation=text)
+        if is_posted:
+            return replace(claim, text=text)
+        return replace(claim, translation=text)
 
     return tuple(map(with_text, claims))
 
 
 def with_source_texts(
-    sources: Iterable[Source], texts: Mapping[str, str], *, keep_title: bool = True
+    sources: Iterable[Source],
+    texts: Mapping[str, str],
+    *,
+    keep_title: bool = True,
 ) -> tuple[Source, ...]:
     """Replace the abstracts of sources by other texts; the title stays, or goes."""
     replaced: list[Source] = []

@@ -42,7 +42,7 @@ class BatchPlan:
 
 @dataclass
 class BatchSampler:
-    """Deal pairs to batches so that no batch holds one paper twice, if possible.
+    """Deal pairs to batches so that no batch has one paper twice, if possible.
 
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
     meet only when a group has more pairs than there are batches; `repeats` counts those. With

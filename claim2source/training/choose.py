@@ -1,4 +1,4 @@
-"""Score a retriever on val, and choose the epoch that a run stands for."""
+"""Score a retriever on val, and choose a run's epoch."""
 
 from __future__ import annotations
 

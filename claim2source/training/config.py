@@ -52,7 +52,7 @@ class DataConfig(Settings):
         limit: train on the first so many claims only (val is carved out before); none: all.
         repeat: times that an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
-        lenient: load what can be loaded of the data set; what is left out is counted and said.
+        lenient: load what can be loaded of the data set; what is left out is logged with its count.
     """
 
     dataset: str = "demo"
@@ -240,7 +240,7 @@ class TrainingRecipe(Settings):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Name what is logged at every step beside the loss, for this training alone."""
+        """Name what is logged at every step besides the loss, for this training alone."""
         return ()
 
 
@@ -253,7 +253,7 @@ class RunConfig(TrainingRecipe):
 
     Args:
         data: what is trained, chosen and reported on.
-        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`, the
+        choose: the checkpoint that the run's folder means: the `best` on val by `rule`, the
             model before training included, or the `last` epoch.
         rule: `one_se`: of what is within one standard error of the best on val, by paper, and
             not below the model before training, the nearest to the last epoch as trained; or

@@ -245,7 +245,7 @@ def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
 
 
 class GatherWeights(pl.Callback):
-    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
+    """Keep a full model next to the sharded one that is trained; on the CPU while it is.
 
     Processes that encode by themselves cannot use shards: every pass through these is one of all
     processes together.

@@ -145,6 +145,6 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
 
 
 def choose(setup: Setup) -> tuple[int, Choice]:
-    """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+    """Choose the run's epoch, or epoch 0, the base, on val."""
     free_device(setup.base.encoder.model)
     return setup.evaluation.choose()

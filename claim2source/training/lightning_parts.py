@@ -83,7 +83,7 @@ def _bases() -> tuple[type, ...]:
 
 
 def _is_surely_no_part(module: str, name: str) -> bool:
-    """Whether a module cannot hold such a class, as far as its file tells."""
+    """Whether a module cannot have such a class, as far as its file tells."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True

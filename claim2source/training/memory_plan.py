@@ -49,11 +49,11 @@ class Memory:
         return self.weights + self.states + self.tokens * self.a_token
 
     def room(self, device: float) -> float:
-        """Compute how many tokens `device` bytes hold."""
+        """Compute how many tokens fit in `device` bytes."""
         return (device - (self.weights + self.states)) / self.a_token
 
     def chunk(self, device: float, longest: int) -> int:
-        """Compute the tokens of a chunk that `device` bytes hold, at least a text of `longest`."""
+        """Compute the tokens of a chunk in `device` bytes, at least a text of `longest`."""
         return max(int(self.room(device)) // _STEP * _STEP, longest)
 
     @classmethod

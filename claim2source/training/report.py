@@ -1,4 +1,4 @@
-"""Report a run: step 0 beside the chosen epoch, on the split that nothing was chosen on."""
+"""Report a run: step 0 and the chosen epoch, on the split that nothing was chosen on."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ COLLAPSED = (
 
 
 class LogitsTable(CrossEncoder):
-    """Stand for a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
+    """Replace a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
 
     The losses of sentence-transformers run the model themselves. Pairs are scored in chunks here,
     and their gradients taken chunk by chunk.

@@ -67,7 +67,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
-        """Read the state that a checkpoint of Lightning's holds."""
+        """Read the state in a checkpoint of Lightning's."""
         return cls(**checkpoint[OURS], checkpoint=checkpoint)
 
     @property
@@ -130,7 +130,7 @@ def skipped_steps(losses: Sequence[float]) -> int:
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Find the first tensor with a weight that is no finite number; None if all are finite."""
+    """Find the first tensor with a weight that is not a finite number; None if all are finite."""
     return next((name for name, weight in weights.items() if not weight.isfinite().all()), None)
 
 

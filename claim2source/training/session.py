@@ -1,4 +1,4 @@
-"""Join a training's processes, hold its folder, logs and signals, and read its saved state."""
+"""Join a training's processes, lock its folder, logs and signals, and read its saved state."""
 
 from __future__ import annotations
 

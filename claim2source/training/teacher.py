@@ -92,7 +92,7 @@ def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[
 class AlignedTexts:
     """Texts without labels, as the student reads them, and the teacher's vectors of them.
 
-    Both read them as claims. `size` of them go to each batch, beside its claims; every epoch begins
+    Both read them as claims. `size` of them go to each batch, with its claims; every epoch begins
     a new order.
     """
 

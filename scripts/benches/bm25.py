@@ -42,7 +42,8 @@ def run(config: Config) -> Measured:
     texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
-    watch, sample = Watch(config.clock), claims[:SAMPLE]
+    watch = Watch(config.clock)
+    sample = claims[:SAMPLE]
 
     def ours(side: str, analysis: BM25) -> Run:
         with watch(f"{side} index"):

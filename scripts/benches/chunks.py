@@ -20,9 +20,11 @@ import numpy as np
 from claim2source.core.config import Number
 from claim2source.core.machine import peak_memory
 from scripts.benches import common
-from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio, median
 
-GROWS, CHUNK, TOKENS = 8, 16, 64
+GROWS = 8
+CHUNK = 16
+TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,27 @@ def run(config: Config) -> Measured:
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         sides = {name: partial(pool.submit, step, config, *kind) for name, kind in kinds.items()}
         steps = Watch().take_turns(sides, config.repeats)
-    by_kind = {name: np.array([job.result() for job in jobs]).T for name, jobs in steps.items()}
+    by_kind = {}
+    for name, jobs in steps.items():
+        by_kind[name] = np.array([job.result() for job in jobs]).T
     peak = {name: peaks for name, (peaks, _, _) in by_kind.items()}
     added = {name: peaks - before for name, (peaks, before, _) in by_kind.items()}
     # Dropout falls alike on both: the chunks are the same.
     common.largest_difference(by_kind["chunked"][2], by_kind["plain"][2], 3e-4, "losses of chunks")
     chunked = np.maximum(added["chunked"], 0.1)  # a step that adds nothing measurable
     return {
-        **ratio_of(added["plain"] / chunked),
-        **ratio_of(peak["chunked_large"] / peak["chunked"], "growth_"),
-        **ratio_of(added["chunked_large"] / chunked, "growth_above_start_"),
+        **measured_ratio(added["plain"] / chunked),
+        **measured_ratio(peak["chunked_large"] / peak["chunked"], "growth_"),
+        **measured_ratio(added["chunked_large"] / chunked, "growth_above_start_"),
         "peak_mib": {name: median(values, 1) for name, values in peak.items()},
     }
 
 
-def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float]:
+def step(
+    config: Config,
+    batch: int,
+    chunked: bool,
+) -> tuple[float, float, float]:
     """Take a training step in this process; give peak memory in MiB, that before, and the loss."""
     import torch
 

@@ -20,7 +20,8 @@ from claim2source.text import Rendering
 Clock = Literal["wall", "cpu"]
 # What a case prints as JSON, `ratio` first.
 Measured = dict[str, object]
-MINILM, SEED = "sentence-transformers/all-MiniLM-L6-v2", 13
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+SEED = 13
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,24 @@ class DataBench(Bench):
 
     def texts(self, documents: int, claims: int) -> list[list[str]]:
         """Draw distinct texts of documents and of claims; the seed fixes them."""
-        data, rendering, samples = load(self.dataset, self.split), Rendering(), []
+        data = load(self.dataset, self.split)
+        rendering = Rendering()
+        samples = []
         for key, size, texts in (
             ("documents", documents, rendering.source_texts(data.sources)),
             ("claims", claims, rendering.claim_texts(data.claims)),
         ):
-            pool, draw = sorted(set(texts)), np.random.default_rng([SEED, size])
+            pool = sorted(set(texts))
+            draw = np.random.default_rng([SEED, size])
             require(size <= len(pool), key, size, f"at most {len(pool)} of {self.dataset}")
             samples.append([pool[i] for i in draw.choice(len(pool), size=size, replace=False)])
         return samples
 
 
 def seconds_by(clock: Clock) -> float:
-    return time.perf_counter() if clock == "wall" else time.process_time()
+    if clock == "wall":
+        return time.perf_counter()
+    return time.process_time()
 
 
 @dataclass
@@ -81,10 +87,13 @@ class Watch:
         self.seconds.setdefault(part, []).append((seconds_by(self.clock) - started) * times)
 
     def take_turns(
-        self, sides: Mapping[str, Callable[[], Any]], repeats: int
+        self,
+        sides: Mapping[str, Callable[[], Any]],
+        repeats: int,
     ) -> dict[str, list[Any]]:
         """Time every side once a repeat, each repeat beginning with the next one; its results."""
-        names, results = list(sides), {name: list[Any]() for name in sides}
+        names = list(sides)
+        results = {name: list[Any]() for name in sides}
         for repeat in range(repeats):
             first = repeat % len(names)
             for name in [*names[first:], *names[:first]]:
@@ -95,13 +104,16 @@ class Watch:
         return results
 
     def of(self, side: str) -> np.ndarray:
-        parts = [took for name, took in self.seconds.items() if f"{name} ".startswith(f"{side} ")]
+        parts = []
+        for name, took in self.seconds.items():
+            if f"{name} ".startswith(f"{side} "):
+                parts.append(took)
         total: np.ndarray = np.sum(parts, axis=0)
         return total
 
     def ratio(self, peer: str, ours: str = "ours", prefix: str = "") -> Measured:
         """Compute the peer's seconds divided by ours: median and spread."""
-        return ratio_of(self.of(peer) / self.of(ours), prefix)
+        return measured_ratio(self.of(peer) / self.of(ours), prefix)
 
     @property
     def medians(self) -> dict[str, float]:
@@ -112,21 +124,35 @@ def median(values: Iterable[float], digits: int = 3) -> float:
     return round(float(statistics.median(values)), digits)
 
 
-def ratio_of(values: np.ndarray, prefix: str = "") -> Measured:
+def measured_ratio(values: np.ndarray, prefix: str = "") -> Measured:
     """Compute median and spread of a ratio as entries of the JSON."""
-    ends = [round(float(end), 3) for end in (min(values), max(values))]
+    ends = []
+    for end in (min(values), max(values)):
+        ends.append(round(float(end), 3))
     return {f"{prefix}ratio": median(values), f"{prefix}spread": ends}
 
 
-def largest_difference(ours: np.ndarray, peer: np.ndarray, limit: float, values: str) -> float:
+def largest_difference(
+    ours: np.ndarray,
+    peer: np.ndarray,
+    limit: float,
+    values: str,
+) -> float:
     """Compute the largest difference; raise `UserError` beyond `limit`: not equal work."""
-    worst = float(np.abs(ours - peer).max()) if ours.shape == peer.shape else float("inf")
+    if ours.shape == peer.shape:
+        worst = float(np.abs(ours - peer).max())
+    else:
+        worst = float("inf")
     if not worst <= limit:
         raise UserError(f"the {values} differ by up to {worst:.2g} from the peer's")
     return float(f"{worst:.2g}")
 
 
-def zipf_texts(draw: np.random.Generator, words: Sequence[str], lengths: np.ndarray) -> list[str]:
+def zipf_texts(
+    draw: np.random.Generator,
+    words: Sequence[str],
+    lengths: np.ndarray,
+) -> list[str]:
     """Draw texts of so many words, the words, most frequent first, distributed by Zipf's law."""
     weights = 1 / np.arange(1, len(words) + 1)
     indices = draw.choice(len(words), size=int(lengths.sum()), p=weights / weights.sum())
@@ -135,7 +161,10 @@ def zipf_texts(draw: np.random.Generator, words: Sequence[str], lengths: np.ndar
 
 
 def abstracts_and_posts(
-    draw: np.random.Generator, abstracts: int, posts: int, common: Sequence[str] = ()
+    draw: np.random.Generator,
+    abstracts: int,
+    posts: int,
+    common: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Make up texts as long as abstracts and posts of 60,000 words, the most frequent `common`."""
     words = [*common, *(f"w{i:x}" for i in range(60_000 - len(common)))]

@@ -39,8 +39,10 @@ def run(config: Config) -> Measured:
     texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
     model_options: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
     resolved = resolve(ModelConfig(common.MINILM, **model_options), "cpu")
-    encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
-    peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
+    encoder = resolved.encoder
+    peer = SentenceTransformer(str(resolved.folder), device="cpu")
+    peer.max_seq_length = encoder.settings.max_length
+    peer.default_prompt_name = None
     options: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False}
     sides: dict[str, Callable[[], object]] = {}
     worst = 0.0

@@ -46,17 +46,21 @@ from claim2source.search.growing import open_for_writing
 from claim2source.search.probes import DEPTH
 from claim2source.search.rows import Rows, Where, half, paper_stamp
 from claim2source.text.clean import split_sentences
-from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of, zipf_texts
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio, median, zipf_texts
 
-BATCH, SENTENCES = 4096, 6
+BATCH = 4096
+SENTENCES = 6
 SERVE = Path(__file__).resolve().parents[2] / "eval" / "serve.py"
 # Parts of a vector: its sentence, two others, noise.
-PARTS, NOISE = (1.0, 0.5, 0.25), 0.4
+PARTS = (1.0, 0.5, 0.25)
+NOISE = 0.4
 CLIENTS = 8
 WARM = 5  # posts that are asked about before anything is timed
 COLD = 20  # first posts of a server whose files are not in memory
-IN_PROCESS, ONE_CLIENT = "in process", "one client"
-VENUE, LANGUAGE = "Journal of One in a Hundred", "de"
+IN_PROCESS = "in process"
+ONE_CLIENT = "one client"
+VENUE = "Journal of One in a Hundred"
+LANGUAGE = "de"
 FILTERS = {"all": Where(), "1 in 10": Where(language=LANGUAGE), "1 in 100": Where(venue=VENUE)}
 
 
@@ -77,7 +81,8 @@ class Config(Bench):
 def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
     count = config.sources
-    draw, demo = np.random.default_rng([SEED, count]), load("demo", "test").sources
+    draw = np.random.default_rng([SEED, count])
+    demo = load("demo", "test").sources
     distinct: set[str] = set()
     for source in demo:
         distinct.update(split_sentences(source.abstract))
@@ -89,7 +94,8 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
         own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
         picks = draw.integers(len(sentences), size=(size, SENTENCES + 2))
         titles = [demo[i].title for i in draw.integers(len(demo), size=size)]
-        sources, papers = [], []
+        sources = []
+        papers = []
         for i, (row, text) in enumerate(zip(picks, own, strict=True)):
             number = start + i
             abstract = " ".join([*(sentences[j] for j in row[:SENTENCES]), text])
@@ -102,17 +108,25 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
         vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         # The last sentence, which nobody encodes, has another's vector.
-        vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]] if config.sentences else None
+        vectors_of = None
+        if config.sentences:
+            vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]]
         terms = [" ".join(row) for row in analyser.sources(sources)]
         yield Rows(
-            papers, terms, half(vectors), [paper_stamp(paper) for paper in papers], vectors_of
+            papers,
+            terms,
+            half(vectors),
+            [paper_stamp(paper) for paper in papers],
+            vectors_of,
         )
 
 
 def build(folder: Path, config: Config, dense: Dense) -> Measured:
     engine = open_for_writing(folder, dense, sentences=config.sentences)
     reset_peak_memory()
-    memory, watch, cpu = {"before": peak_memory()}, Watch(), Watch("cpu")
+    memory = {"before": peak_memory()}
+    watch = Watch()
+    cpu = Watch("cpu")
     with Progress("papers", config.sources) as bar:
         for rows in made_up(config, dense):
             with watch("write"), cpu("write"):
@@ -134,7 +148,8 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
 
 
 def run(config: Config) -> Measured:
-    texts, dense = [claim.text for claim in load("demo", "test").claims], Dense(ModelConfig())
+    texts = [claim.text for claim in load("demo", "test").claims]
+    dense = Dense(ModelConfig())
     posts = [texts[i % len(texts)] for i in range(config.requests)]
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "idx"
@@ -157,25 +172,30 @@ def run(config: Config) -> Measured:
             spent = sum(server.cpu_times()[:2]) - before
             memory = round(server.memory_info().rss / 2**20)
         shares = recall(finder.engine, posts, dense)
-    percentiles = {
-        name: {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
-        for name, took in seconds.items()
-    }
-    percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
+    percentiles: dict[str, dict[str, np.ndarray]] = {}
+    for name, took in {**seconds, "cold": [cold]}.items():
+        own = {}
+        for percent in (50, 95):
+            own[f"p{percent}"] = 1000 * np.percentile(took, percent, axis=1)
+        percentiles[name] = own
+    milliseconds: dict[str, dict[str, float]] = {}
+    for name, own in percentiles.items():
+        milliseconds[name] = {key: median(values, 1) for key, values in own.items()}
     return {
-        **ratio_of(percentiles[IN_PROCESS]["p95"] / percentiles[ONE_CLIENT]["p95"]),
+        **measured_ratio(percentiles[IN_PROCESS]["p95"] / percentiles[ONE_CLIENT]["p95"]),
         "recall_of_posts": shares,
-        "milliseconds": {
-            call: {name: median(values, 1) for name, values in of_way.items()}
-            for call, of_way in percentiles.items()
-        },
+        "milliseconds": milliseconds,
         **built,
         "server_mb": memory,
         "cpu_ms": round(1000 * spent / len(posts), 1),
     }
 
 
-def recall(engine: Engine, posts: Sequence[str], dense: Dense) -> dict[str, float]:
+def recall(
+    engine: Engine,
+    posts: Sequence[str],
+    dense: Dense,
+) -> dict[str, float]:
     """Compute recall@100 of posts against the comparison of all vectors, by filter."""
     vectors = dense.encoder.encode(posts, "claim", store=None, progress=None)[0]
     shares = {}
@@ -238,5 +258,8 @@ def in_process(finder: Finder, posts: Sequence[str]) -> list[float]:
 def at_once(host: str, posts: Sequence[str]) -> list[float]:
     """Ask with several clients, each about its share of the posts."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        parts = pool.map(partial(over_http, host), [posts[i::CLIENTS] for i in range(CLIENTS)])
-        return [seconds for part in parts for seconds in part]
+        shares = [posts[client::CLIENTS] for client in range(CLIENTS)]
+        found: list[float] = []
+        for seconds in pool.map(partial(over_http, host), shares):
+            found += seconds
+        return found

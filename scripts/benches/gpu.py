@@ -126,7 +126,12 @@ def make_encoder(config: Config) -> Encoder:
     return Encoder(model, tokenizer, settings, None)
 
 
-def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Measured:
+def train(
+    config: Config,
+    peak: float,
+    claims: int,
+    checkpointing: bool,
+) -> Measured:
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=claims,
@@ -170,12 +175,19 @@ def encode(config: Config, peak: float, documents: int) -> Measured:
 
 
 def rates(
-    encoder: Encoder, texts: Sequence[str], times: float, peak: float, trained: bool = False
+    encoder: Encoder,
+    texts: Sequence[str],
+    times: float,
+    peak: float,
+    trained: bool = False,
 ) -> Measured:
     """Compute tokens and FLOPs a second, if the texts are read `times` a second."""
     lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
     flops = ModelShape.of(encoder.model)
-    operations = flops.training(lengths, "lora") if trained else flops.forward(lengths)
+    if trained:
+        operations = flops.training(lengths, "lora")
+    else:
+        operations = flops.forward(lengths)
     share = round(operations * times / peak, 4)
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
 
@@ -183,7 +195,10 @@ def rates(
 def attend(config: Config) -> Measured:
     """Compare attention over packed texts in bf16 with float32's over each text, with gradients."""
     heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)  # as in Mistral-7B
-    lengths = [3, 9, 5] if config.tiny else [17, 512, 130, 255, 64] * 8
+    if config.tiny:
+        lengths = [3, 9, 5]
+    else:
+        lengths = [17, 512, 130, 255, 64] * 8
     bounds = torch.tensor([0, *accumulate(lengths)], device=config.device, dtype=torch.int32)
     torch.manual_seed(SEED)
     shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
@@ -196,7 +211,9 @@ def attend(config: Config) -> Measured:
         return torch.cat([dot(*text) for text in zip(*parts, strict=True)], 1).transpose(0, 1)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return kernel(q, k, v, bounds, max(lengths), None, False) if kernel else by_text(q, k, v)
+        if kernel:
+            return kernel(q, k, v, bounds, max(lengths), None, False)
+        return by_text(q, k, v)
 
     results = []
     for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
@@ -218,7 +235,9 @@ def whole_run(config: Config) -> Measured:
 
     figures: Measured = {}
     with TemporaryDirectory() as folder:
-        base, run, out = Path(folder, "base"), Path(folder, "run"), Path(folder, "out")
+        base = Path(folder, "base")
+        run = Path(folder, "run")
+        out = Path(folder, "out")
         for part in random_model(MistralConfig, "cpu", TINY if config.tiny else MIDDLE):
             part.save_pretrained(base)
         size = "--model.dtype bfloat16 --optimisation.precision bf16"
@@ -232,7 +251,8 @@ def whole_run(config: Config) -> Measured:
             "resumed": f"train/finetune.py {words} --resume",
             "merged": f"train/merge.py --checkpoints {run}/checkpoints/epoch-2 --out {out}",
         }.items():
-            started, log = time.perf_counter(), Path(folder, f"{name}.log")
+            started = time.perf_counter()
+            log = Path(folder, f"{name}.log")
             with log.open("w") as file:
                 process = subprocess.Popen(
                     [sys.executable, *command.split()],
@@ -257,14 +277,20 @@ def whole_run(config: Config) -> Measured:
 
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     """Score pairs with a yes/no model of random weights."""
-    dimensions = {**TINY, "head_dim": 8} if config.tiny else {**sizes, "head_dim": 128}
+    if config.tiny:
+        dimensions = {**TINY, "head_dim": 8}
+    else:
+        dimensions = {**sizes, "head_dim": 128}
     dimensions["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
     model, tokenizer = random_model(Qwen3Config, config.device, dimensions)
     stage.__dict__.update(network=(model, tokenizer), tokenizer=tokenizer)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
-    pairs = [Pair(claim, source) for claim in claims for source in sources]
+    pairs = []
+    for claim in claims:
+        for source in sources:
+            pairs.append(Pair(claim, source))
     list(stage.score(pairs[:4]))
     started = time.perf_counter()
     tokens = sum(scored.tokens for scored in stage.score(pairs))

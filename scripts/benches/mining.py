@@ -28,7 +28,10 @@ from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH, SHARE, CHECKED, DIMENSIONS = 100, 0.95, 50, 384
+DEPTH = 100
+SHARE = 0.95
+CHECKED = 50
+DIMENSIONS = 384
 # The peer's limit is a share of the whole score.
 DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
 HYBRID = replace(DENSE, alpha=0.5)
@@ -57,7 +60,8 @@ class Inputs:
     def __init__(self, config: Config) -> None:
         from sentence_transformers.util import dot_score, pairwise_dot_score
 
-        draw, count = np.random.default_rng(SEED), config.documents
+        draw = np.random.default_rng(SEED)
+        count = config.documents
         abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
         sources = draw.normal(size=(count, DIMENSIONS))
         golds = draw.integers(0, count, config.claims)
@@ -72,7 +76,8 @@ class Inputs:
         self.row = {claim.text: row for row, claim in enumerate(self.dataset.claims)}
         self.device = "cpu"
         # Dot products: vectors have length 1, and the peer's cosine costs more.
-        self.similarity, self.similarity_pairwise = dot_score, pairwise_dot_score
+        self.similarity = dot_score
+        self.similarity_pairwise = pairwise_dot_score
         self.encode_document = lambda texts, **_: self.sources
         self.encode_query = lambda texts, **_: self.claims
 
@@ -90,7 +95,8 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 def run(config: Config) -> Measured:
     """Check that negatives agree on few claims, and time both sides."""
     check_same(replace(config, claims=min(config.claims, CHECKED)))  # warms up, too
-    inputs, watch = Inputs(config), Watch(config.clock)
+    inputs = Inputs(config)
+    watch = Watch(config.clock)
     sides = {
         "hybrid": partial(mine_ours, inputs, HYBRID),
         "dense": partial(mine_ours, inputs, DENSE),
@@ -114,8 +120,10 @@ def mine_peer(inputs: Any) -> Any:
     from sentence_transformers.util import mine_hard_negatives
 
     abstract = {source.id: source.abstract for source in inputs.dataset.sources}
-    claims = inputs.dataset.claims
-    pairs = {"claim": [c.text for c in claims], "source": [abstract[c.golds[0]] for c in claims]}
+    pairs: dict[str, list[str]] = {"claim": [], "source": []}
+    for claim in inputs.dataset.claims:
+        pairs["claim"].append(claim.text)
+        pairs["source"].append(abstract[claim.golds[0]])
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
@@ -133,13 +141,16 @@ def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
     inputs: Any = Inputs(config)
     data = inputs.dataset
-    text_of = {s.id: s.abstract for s in data.sources} | {c.id: c.text for c in data.claims}
-    ours = {
-        text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
-        for row in Miner(data, inputs, Rendering(), DENSE).mine()
-    }
-    if not len(negatives := mine_peer(inputs)):
+    texts: dict[str, str] = {}
+    for record in (*data.sources, *data.claims):
+        texts[record.id] = record.abstract if isinstance(record, Source) else record.text
+    ours: dict[str, list[str]] = {}
+    for mined in Miner(data, inputs, Rendering(), DENSE).mine():
+        ours[texts[mined.claim]] = [texts[negative.source] for negative in mined.negatives]
+    theirs = mine_peer(inputs)
+    if not len(theirs):
         raise UserError("the peer found too few negatives for every claim checked")
-    for row in negatives:
-        if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
+    columns = [f"negative_{i}" for i in range(1, HYBRID.hard + 1)]
+    for row in theirs:
+        if ours[row["claim"]] != [row[column] for column in columns]:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")

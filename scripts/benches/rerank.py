@@ -24,7 +24,8 @@ from claim2source.stages.pairs import Pair, Reranker
 from scripts.benches import common
 from scripts.benches.common import SEED, DataBench, Measured, Watch
 
-DEFAULT_BATCH, BATCHES = 32, (1, 8, 32)
+DEFAULT_BATCH = 32
+BATCHES = (1, 8, 32)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def run(config: Config) -> Measured:
     from sentence_transformers import CrossEncoder as Peer
 
     sources, claims = config.texts(config.claims * config.sources, config.claims)
-    pairs = [Pair(claims[i // config.sources], text) for i, text in enumerate(sources)]
+    pairs = []
+    for i, text in enumerate(sources):
+        pairs.append(Pair(claims[i // config.sources], text))
     with tempfile.TemporaryDirectory() as folder:
         base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)
         torch.manual_seed(SEED)

@@ -18,7 +18,7 @@ from claim2source.core.config import LARGEST, Between, Repeats, require
 from claim2source.metrics.anova import two_way_anova
 from claim2source.metrics.families import Family, compare_family
 from claim2source.metrics.significance import bootstrap_intervals
-from scripts.benches.common import SEED, Bench, Measured, Watch, ratio_of
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,10 @@ class Config(Bench):
 
 def run(config: Config) -> Measured:
     scores, papers, languages = made_up(config)
-    names, matrix = tuple(scores), np.stack(list(scores.values()))
-    family, draws = Family.against("all", names[0], names[1:]), config.draws
+    names = tuple(scores)
+    matrix = np.stack(list(scores.values()))
+    family = Family.against("all", names[0], names[1:])
+    draws = config.draws
     watch = Watch(config.clock)
     with watch("family intervals"):
         bootstrap_intervals(matrix, papers, repeats=draws)
@@ -55,13 +57,15 @@ def run(config: Config) -> Measured:
         two_way_anova(scores)
     groups = np.unique(papers, return_inverse=True)[1]
     sizes = np.bincount(groups).astype(float)
-    sums = [np.bincount(groups, scores[name]) for name in names[: config.repeats + 1]]
+    sums = []
+    for name in names[: config.repeats + 1]:
+        sums.append(np.bincount(groups, scores[name]))
     total = sum(map(sum, watch.seconds.values()))
     for mine in sums[1:]:
         with watch("peer, a system"):
             interval_and_test(mine, sums[0], sizes, draws, micro.repeats)
     return {
-        **ratio_of(config.systems * watch.of("peer,") / watch.of("family")[0]),
+        **measured_ratio(config.systems * watch.of("peer,") / watch.of("family")[0]),
         "seconds": {**watch.medians, "all": round(total, 2)},
         "permutations": micro.repeats,
     }
@@ -81,7 +85,11 @@ def made_up(config: Config) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarr
 
 
 def interval_and_test(
-    mine: np.ndarray, baseline: np.ndarray, sizes: np.ndarray, draws: int, permutations: int
+    mine: np.ndarray,
+    baseline: np.ndarray,
+    sizes: np.ndarray,
+    draws: int,
+    permutations: int,
 ) -> None:
     """Compute interval and paired test with scipy from papers' summed scores and claim counts."""
     options: dict[str, Any] = {"batch": 1000, "vectorized": True}

@@ -97,7 +97,8 @@ def draw_pairs(config: Config, steps: int = 2) -> Pairs:
     text_of = {source.id: text for source, text in zip(data.sources, rendered, strict=True)}
     claims = [claim for claim in data.claims if len(claim.golds) == 1]
     random.Random(SEED).shuffle(claims)
-    texts, seen = dict[MinedRow, tuple[str, str]](), set[str]()
+    texts = dict[MinedRow, tuple[str, str]]()
+    seen = set[str]()
     for claim in claims:
         pair = RENDERING.claim_texts([claim])[0], text_of[claim.golds[0]]
         if len({"", *pair} - seen) == 3:
@@ -122,11 +123,14 @@ def run(config: Config) -> Measured:
     pairs = draw_pairs(config)
     sides = {"ours": partial(train_ours, config, pairs), "peer": partial(train_peer, config, pairs)}
     steps = common.Watch().take_turns(sides, config.repeats)
-    ours, peer = steps["ours"][0], steps["peer"][0]
+    ours = steps["ours"][0]
+    peer = steps["peer"][0]
     losses = np.array(ours.losses[0]), np.array(peer.losses[0])
-    seconds = {name: np.array([np.mean(step.seconds) for step in of]) for name, of in steps.items()}
+    seconds = {}
+    for name, of in steps.items():
+        seconds[name] = np.array([np.mean(step.seconds) for step in of])
     return {
-        **common.ratio_of(seconds["peer"] / seconds["ours"]),
+        **common.measured_ratio(seconds["peer"] / seconds["ours"]),
         "seconds_a_step": {side: common.median(took, 4) for side, took in seconds.items()},
         "loss_difference": largest_difference(*losses, 1e-3, "losses of the first batch"),
         "last_losses": [ours.losses[-1], peer.losses[-1]],
@@ -227,7 +231,10 @@ def train_peer(config: Config, pairs: Pairs) -> Steps:
     losses: list[torch.Tensor] = []
     loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
     sampler = BatchSampler(range(len(rows)), config.batch_size, epochs=1)
-    order = [texts[row] for plan in sampler for row in plan.rows]
+    order = []
+    for plan in sampler:
+        for row in plan.rows:
+            order.append(texts[row])
     columns = {"anchor": [claim for claim, _ in order], "positive": [source for _, source in order]}
     with tempfile.TemporaryDirectory() as folder:
         arguments = st.SentenceTransformerTrainingArguments(
@@ -245,7 +252,11 @@ def train_peer(config: Config, pairs: Pairs) -> Steps:
             **SHARED,
         )
         trainer = st.SentenceTransformerTrainer(
-            model, arguments, Columns.from_dict(columns), loss=loss, callbacks=[Ends()]
+            model,
+            arguments,
+            Columns.from_dict(columns),
+            loss=loss,
+            callbacks=[Ends()],
         )
         trainer.train()
     return Steps(np.diff(ends)[1:].tolist(), [float(value) for value in losses])

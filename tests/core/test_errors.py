@@ -111,7 +111,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_private_file_with_the_trace(
 ):
     code, text = ended(main, capsys)
     assert code == 1
-    match = re.fullmatch(r"error: unforeseen, a mistake of this program: (.*); .* in (.+)\n", text)
+    match = re.fullmatch(r"error: .*?: (.*); .* in (.+)\n", text)
     assert match[1].startswith(name)
     path = Path(match[2])
     assert path.parent == traces

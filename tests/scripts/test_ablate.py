@@ -63,7 +63,7 @@ def test_a_row_begun_with_other_settings_begins_again(
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(script.subprocess, "run", train)
-    Ablation(AblateConfig(tmp_path), "ct25").training_of("pool-all")
+    Ablation(AblateConfig(tmp_path), "ct25").training_report("pool-all")
     assert started == [[*words, *expected]]
 
 

@@ -15,7 +15,7 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from scripts.bench import main
 from scripts.benches import bm25, gpu, mining
-from scripts.benches.common import Watch, largest_difference, ratio_of
+from scripts.benches.common import Watch, largest_difference, measured_ratio
 from scripts.plan import peak_flops
 from tests.training.small import save_small_model
 
@@ -54,7 +54,7 @@ def test_sides_take_turns_at_beginning_and_ratios_are_medians_of_sums() -> None:
     watch.seconds["ourselves"] = [9.0, 9, 9]  # no part of ours
     assert watch.ratio("peer") == {"ratio": 2.0, "spread": [0.5, 10.0]}
     assert watch.ratio("peer", "ours a", "x_") == {"x_ratio": 4.0, "x_spread": [2.0, 20.0]}
-    assert ratio_of(np.array([1.23456]))["spread"] == [1.235, 1.235]
+    assert measured_ratio(np.array([1.23456]))["spread"] == [1.235, 1.235]
 
 
 def test_other_results_are_not_timed() -> None:

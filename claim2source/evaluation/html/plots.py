@@ -265,7 +265,7 @@ def line_plot(
 ) -> str:
     """Draw one line a system; with `log`, x is logarithmic, and its ticks are its values.
 
-    Where lines are `names`, the others stand behind them in grey.
+    Where lines are `names`, the others are behind them in grey.
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 

@@ -1,1 +1,1 @@
-"""Published tables and set our numbers beside them."""
+"""Published tables and set our numbers next to them."""

@@ -1,4 +1,4 @@
-"""Set our scores beside the cells of published tables: as text, Markdown or CSV."""
+"""Set our scores next to the cells of published tables: as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CSV_COLUMNS = (
 
 
 class OurScore(NamedTuple):
-    """Our score beside a published cell, and the system that it is of."""
+    """Our score next to a published cell, and the system that it is of."""
 
     cell: PublishedScore
     system: LoadedSystem
@@ -72,7 +72,7 @@ def _published_score(
     bounded: _Bounded,
     same_claims: bool,
 ) -> PublishedScore:
-    """Set our score beside a cell; no difference if the claims are not the paper's."""
+    """Set our score next to a cell; no difference if the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
     is_inside = "unknown"
@@ -140,7 +140,7 @@ def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _
 
 
 def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
-    """Set beside every row of a report the published scores of the same system and metric."""
+    """Set next to every row of a report the published scores of the same system and metric."""
     loaded: list[LoadedSystem] = []
     for system in systems:
         if system.macro:

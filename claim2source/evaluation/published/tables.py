@@ -20,7 +20,7 @@ Value = int | float | str | None
 
 @dataclass(frozen=True)
 class Column(Strict):
-    """Describe one column of a table; the table's settings hold for its columns too.
+    """Describe one column of a table; the table's settings apply to its columns too.
 
     Args:
         name: as the paper prints it.
@@ -34,7 +34,7 @@ class Column(Strict):
         digits: decimals the paper prints.
         unit: "", "%" or "s".
         signed: a difference, printed with its sign.
-        minus: row of the table whose score is taken off; none: the column holds scores.
+        minus: row of the table whose score is taken off; none: the column has scores.
     """
 
     name: str
@@ -77,7 +77,7 @@ class PublishedRow(Strict):
 
 @dataclass(frozen=True)
 class Flag(Strict):
-    """Mark cells that are no targets, and say why; without columns, all cells of the rows."""
+    """Mark cells that are not targets, and say why; without columns, all cells of the rows."""
 
     rows: tuple[str, ...]
     reason: str

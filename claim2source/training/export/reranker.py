@@ -44,7 +44,7 @@ def export_reranker(
 ) -> list[str]:
     """Write a tuned re-ranker as a plain model; return notes on it.
 
-    An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
+    An adapter is added to the weights of its base, as its files have them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.
     Raises `UserError` if the folder would give other logits, or the base's weights changed.
     """

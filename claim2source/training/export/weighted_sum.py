@@ -60,9 +60,9 @@ class ScaledCheckpoint:
     LoRA: W + scale * delta. Every weight trained: W + scale * (tuned - W), as WiSE-FT
     (Wortsman et al. 2022, section 3). Every scale is computed in float32 from the weights as they
     were loaded. `model` sets what its base may run or read, and the attention, which a manifest
-    does not hold.
+    does not have.
 
-    Raises `UserError` for what is no checkpoint of ours.
+    Raises `UserError` for what is not a checkpoint of ours.
     """
 
     def __init__(
