@@ -97,7 +97,7 @@ _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])  - ?(.*)")
 _LOOSE_RIS_LINE = re.compile(r"([A-Z][A-Z0-9]) {1,2}- ?(.*)")
 _LINES: dict[Kind, re.Pattern[str]] = {
     "ris": _RIS_LINE,
-    "nbib": re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)"),
+    "nbib": re.compile(r"(?=.{4}-(?: |$))([A-Z]{2,4}) *-(?: (.*)|$)"),
     "wos": re.compile(r"([A-Z][A-Z0-9])(?: (.*)|$)"),
     "endnote": re.compile(r"(%[0-9A-Z!-/:-@\[-`{-~])(?: (.*)|$)"),
 }
@@ -321,23 +321,32 @@ def _author_names(values: Values, fields: Mapping[str, Sequence[str]]) -> tuple[
         names = _people(values, tag)
         if names:
             # Some programs write the first author by one tag and the others by another.
-            names = _people(values, *_SAME_AUTHORS) if tag in _SAME_AUTHORS else names
+            if tag in _SAME_AUTHORS:
+                names = _united([_people(values, name) for name in values if name in _SAME_AUTHORS])
             break
     people = set(names)
     names += [name for name in _entries(values, fields.get("groups", ())) if name not in people]
     return in_reading_order(names)
 
 
-def _people(values: Values, *tags: str) -> list[str]:
-    """List the names of several tags in the order of the tags in the record, each once."""
-    names: dict[str, str] = {}
-    for tag in values:
-        for entry in values[tag] if tag in tags else ():
-            name = _EMAIL.sub("", entry).strip()
-            if name and not is_placeholder(name):
-                surname, _, given = name.casefold().partition(",")
-                names.setdefault(f"{surname}, {given.strip()[:1]}" if given else surname, name)
-    return list(names.values())
+def _people(values: Values, tag: str) -> list[str]:
+    """List the names of a tag, without addresses of e-mail."""
+    names = (_EMAIL.sub("", entry).strip() for entry in values.get(tag, ()))
+    return [name for name in names if name and not is_placeholder(name)]
+
+
+def _united(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Unite lists of names: of a later one the names that are not in an earlier one."""
+    united: list[str] = []
+    for names in lists:
+        known = {_surname_and_initial(name) for name in united}
+        united += [name for name in names if _surname_and_initial(name) not in known]
+    return united
+
+
+def _surname_and_initial(name: str) -> tuple[str, str]:
+    surname, _, given = name.casefold().partition(",")
+    return surname, given.strip()[:1]
 
 
 def missing_library(error: ImportError) -> UserError:
