@@ -14,11 +14,12 @@ from claim2source.core.config import require
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import file_error
 from claim2source.data.beir import CORPUS, OF_SOURCES, dataset_folder, text_length
+from claim2source.data.dates import first_day
 from claim2source.data.jsonl import Row
 from claim2source.data.lenient import is_lenient
 from claim2source.data.paper_json import read_json, row_to_paper
 from claim2source.data.paper_xml import read_xml
-from claim2source.data.papers import Paper, clean, first_day
+from claim2source.data.papers import Paper, clean
 from claim2source.data.references import read_bibtex, read_tagged
 from claim2source.data.text_files import open_bytes, open_spreadsheet, tsv_rows
 

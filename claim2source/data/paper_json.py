@@ -9,17 +9,21 @@ from claim2source.core.errors import Problems
 from claim2source.core.languages import primary_language
 from claim2source.data.authors import person_name
 from claim2source.data.beir import read_source
+from claim2source.data.dates import iso_date
+from claim2source.data.doi import plain_doi
 from claim2source.data.jsonl import Row, json_records, parse_row
 from claim2source.data.papers import (
-    NOTICE,
-    RETRACTED,
     Paper,
     PaperTexts,
-    cell_state,
     iso_language,
     make_paper,
+    tidy,
+)
+from claim2source.data.retractions import (
+    RETRACTED,
+    cell_state,
+    notice_about,
     notice_state,
-    plain_doi,
     worst,
 )
 
@@ -87,7 +91,7 @@ def row_to_paper(row: Row) -> Paper | None:
     if isinstance(retracted, bool | int) or retracted is None:
         retracted = str(int(bool(retracted)))
     state = cell_state(row.as_text("metadata.retracted", retracted))
-    return Paper(source, doi, row.text("metadata.url"), code, state)
+    return tidy(Paper(source, doi, row.text("metadata.url"), code, state))
 
 
 def _is_openalex(record: Mapping[str, object]) -> bool:
@@ -168,19 +172,29 @@ def _crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
 
 
 def _updates(record: Mapping[str, object]) -> str:
-    notices: list[str] = []
+    """Read every notice of a work of Crossref, and every work that it is itself a notice of."""
+    own_doi = plain_doi(_plain_text(record, "DOI"))
+    states: list[str] = []
     for update in _list(record.get("updated-by")):
-        day = _date_text(_nested(update, "updated"))
-        doi = plain_doi(_plain_text(update, "DOI"))
-        notices.append(notice_state(_plain_text(update, "type"), day, doi))
-    if notice := worst(notices):
-        return notice
+        states.append(_update_state(update))
     for update in _list(record.get("update-to")):
-        state = notice_state(_plain_text(update, "type"))
         doi = plain_doi(_plain_text(update, "DOI"))
-        if state and doi:
-            return f"{state}{NOTICE}{doi}"
-    return ""
+        if doi == own_doi:  # withdrawn in its own place
+            states.append(_update_state(update))
+        else:
+            states.append(notice_about(_update_kind(update), [doi]))
+    return worst(states)
+
+
+def _update_kind(update: object) -> str:
+    kind = _plain_text(update, "type").replace("_", " ")
+    return kind if notice_state(kind) else f"{kind} {_plain_text(update, 'label')}"
+
+
+def _update_state(update: object) -> str:
+    updated = _nested(update, "updated")
+    day = iso_date(_date_text(updated) or _plain_text(updated, "date-time"))
+    return notice_state(_update_kind(update), day, plain_doi(_plain_text(update, "DOI")))
 
 
 def _plain_text(value: object, key: str) -> str:

@@ -12,15 +12,15 @@ from typing import Literal
 
 from claim2source.core.errors import Problems, UserError
 from claim2source.data.authors import in_reading_order
+from claim2source.data.dates import first_day
+from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.papers import (
     NO_TITLE,
-    RETRACTED,
     Paper,
     PaperTexts,
-    first_day,
     make_paper,
-    plain_doi,
 )
+from claim2source.data.retractions import RETRACTED, notice_about, notice_state, worst
 from claim2source.data.text_files import any_lines, id_error
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
@@ -47,7 +47,24 @@ _NBIB = {
     "lang": ("LA",),
     "id": ("PMID",),
     "types": ("PT",),
+    "notices": ("RIN", "PRIN", "ECI", "EIN", "CRI", "RRI", "ROF", "PROF", "ECF", "EFR"),
 }
+# NBIB: what a notice of an article says of it, and what an article says as a notice of another.
+_NOTICES_IN = {
+    "RIN": "retraction",
+    "PRIN": "partial retraction",
+    "RRI": "retracted and republished",
+    "ECI": "concern",
+    "EIN": "erratum",
+    "CRI": "corrected and republished",
+}
+_NOTICES_OF = {
+    "ROF": "retraction",
+    "PROF": "partial retraction",
+    "ECF": "concern",
+    "EFR": "erratum",
+}
+_NOTICE_PMID = re.compile(r"\bPMID: *([0-9]+)")
 _BIBTEX = {
     "title": ("title",),
     "abstract": ("abstract",),
@@ -171,9 +188,24 @@ def _reference(
             doi=doi,
             url=url,
             lang=_first(texts["lang"]),
-            retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
+            retracted=_nbib_notices(values),
         ),
     )
+
+
+def _nbib_notices(values: Values) -> str:
+    """Read the notices of an article, and the articles that it is itself a notice of."""
+    states: list[str] = []
+    if "Retracted Publication" in values.get("PT", ()):
+        states.append(RETRACTED)
+    for tag, kind in _NOTICES_IN.items():
+        for text in values.get(tag, ()):
+            source = _NOTICE_PMID.split(text)[0].strip(" .")
+            states.append(notice_state(kind, source))
+    for tag, kind in _NOTICES_OF.items():
+        for text in values.get(tag, ()):
+            states.append(notice_about(kind, [*plain_dois(text), *_NOTICE_PMID.findall(text)]))
+    return worst(states)
 
 
 def _first(texts: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from claim2source.core.terminal import say
 from claim2source.data.beir import QRELS, dataset_folder
 from claim2source.data.loading import require_golds
 from claim2source.data.paper_files import Format, PaperFiles
-from claim2source.data.papers import Notices, read_notices
+from claim2source.data.retractions import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions

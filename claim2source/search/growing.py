@@ -14,7 +14,8 @@ import numpy as np
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.data.papers import Paper, add_notice, worst
+from claim2source.data.papers import Paper
+from claim2source.data.retractions import add_notice, noticed_state, worst
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import Analyser, BM25Config
@@ -194,7 +195,7 @@ def grow(
             unchanged += len(part) - len(new)
             bar.update(len(part) - len(new))
     if notices:
-        engine.retract(lambda _, doi, state: worst((state, notices.get(doi, ""))))
+        engine.retract(lambda key, doi, state: worst((state, noticed_state(notices, key, doi))))
     engine.build(say)
     return Growth(added, changed, unchanged, engine.stats().papers)
 
@@ -215,7 +216,7 @@ def _with_known_notices(
         if key in indexed:
             state = known.get(key, "")
         else:
-            state = notices.get(paper.doi, "")
+            state = noticed_state(notices, key, paper.doi)
         marked[key] = replace(paper, retracted=worst((paper.retracted, state)))
     return marked
 

@@ -20,7 +20,9 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
-from claim2source.data.papers import NOTICE, Paper, add_notice
+from claim2source.data.doi import plain_doi
+from claim2source.data.papers import Paper
+from claim2source.data.retractions import NOTICE, add_notice
 from claim2source.search.files import IndexFiles
 from claim2source.search.lance import (
     ADVICE,
@@ -424,7 +426,7 @@ class PaperTable:
             table = query.select(["doi", "retracted"]).limit(None).to_arrow()
         notices: dict[str, str] = {}
         for row in table.to_pylist():
-            add_notice(notices, row["retracted"], row["doi"])
+            add_notice(notices, row["retracted"], plain_doi(row["doi"]) or row["doi"])
         return notices
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:

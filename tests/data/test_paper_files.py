@@ -73,13 +73,13 @@ def test_articles_of_pubmed(tmp_path: Path) -> None:
             "METHODS: We ran. It worked.",
             ("Jane Doe", "The Group"),
             "The Lancet",
-            "2020-May",
+            "2020-05",
         ),
         "10.1000/loc",
         "https://pubmed.ncbi.nlm.nih.gov/77/",
         "de",
     )
-    assert (second.doi, second.source.date, second.lang) == ("10.1000/own", "1998 Dec-1999 Jan", "")
+    assert (second.doi, second.source.date, second.lang) == ("10.1000/own", "1998-12", "")
     assert files.left_out == 1
 
 
