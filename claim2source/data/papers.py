@@ -60,7 +60,8 @@ _PUNCTUATION = ".,;:!'"
 # Characters of a DOI that mean something else in an address are written as percent codes.
 _SAFE = "/:;()._-~!$*',+=@"
 _EMAIL = re.compile(
-    r"(?:[(\[<{]\s*)?(?:(?:\be-?mail(?: address(?:es)?)?|\bmailto|\belectronic address)\s*[:=]?\s*)*"
+    r"(?:[(\[<{]\s*)?"
+    r"(?:(?:\be-?mail(?: address(?:es)?)?|\bmailto|\belectronic address)\s*[:=]?\s*)*"
     r"[A-Za-z0-9._%+'-]{1,64}(?:@|\uff20|\s?[(\[]at[)\]]\s?)(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"
     r"(?:\s*[)\]>}])?",
     re.IGNORECASE,

@@ -26,12 +26,12 @@ _STATES = {
 _GRAVEST_FIRST = (RETRACTED, WITHDRAWN, PARTIALLY, "expression of concern", "corrected")
 _NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
 _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
-# Between the state and the DOIs, or ids of PubMed and PMC, that a notice, which is itself a paper, is about.
+# Between the state and the DOIs, or ids of PubMed and PMC, that a notice, itself a paper, is about.
 NOTICE = " notice of "
 _KEY = r"(?:10\.[0-9.]+/\S+|(?:PMC)?[0-9]{1,9})"
 _NOTICE = re.compile(rf"(?:^|; )({'|'.join(_GRAVEST_FIRST)}){NOTICE}({_KEY}(?: {_KEY})*)(?=; |$)")
 _ARTICLE = r"(?:article|paper|chapter|preprint|manuscript|publication|study|title)"
-# "RETRACTED ARTICLE: X", "[Withdrawn] X" and, as Web of Science has it, "X (Retracted article. ..)".
+# "RETRACTED ARTICLE: X", "[Withdrawn] X" and, of Web of Science, "X (Retracted article. ..)".
 _TITLE_BEFORE = re.compile(
     rf"^\W*(?P<state>(?:partial(?:ly)? )?retracted|withdrawn|(?:temporarily )?removed|"
     rf"(?:temporary )?removal)(?: {_ARTICLE})?\s*(?:[\])]\s*[:.–—-]?|:|[–—]| - )\s*(?=\S)",
