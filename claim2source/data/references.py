@@ -11,19 +11,17 @@ from typing import Literal
 
 from claim2source.core.errors import Problems, UserError
 from claim2source.data.authors import in_reading_order
+from claim2source.data.dates import first_day, last_day
+from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.paper_keys import PUBMED, choose_key, first_address, is_placeholder
 from claim2source.data.papers import (
     NO_TITLE,
     Paper,
     PaperTexts,
-    first_day,
     iso_language,
-    last_day,
     make_paper,
-    notice_state,
-    plain_doi,
-    worst,
 )
+from claim2source.data.retractions import notice_about, notice_state, worst
 from claim2source.data.text_files import any_lines
 
 Kind = Literal["ris", "nbib", "wos", "endnote"]
@@ -56,6 +54,7 @@ _NBIB = {
     "id": ("PMID", "OID"),
     "pmid": ("PMID",),
     "types": ("PT",),
+    "notices": ("RIN", "PRIN", "ECI", "EIN", "CRI", "RRI", "ROF", "PROF", "ECF", "EFR"),
 }
 _WOS = {
     "title": ("TI",),
@@ -71,6 +70,22 @@ _WOS = {
     "pmid": ("PM",),
     "types": ("DT",),
 }
+# NBIB: what a notice of an article says of it, and what an article says as a notice of another.
+_NOTICES_IN = {
+    "RIN": "retraction",
+    "PRIN": "partial retraction",
+    "RRI": "retracted and republished",
+    "ECI": "concern",
+    "EIN": "erratum",
+    "CRI": "corrected and republished",
+}
+_NOTICES_OF = {
+    "ROF": "retraction",
+    "PROF": "partial retraction",
+    "ECF": "concern",
+    "EFR": "erratum",
+}
+_NOTICE_PMID = re.compile(r"\bPMID: *([0-9]+)")
 _ENDNOTE = {
     "title": ("%T",),
     "abstract": ("%X",),
@@ -103,13 +118,6 @@ _LINES: dict[Kind, re.Pattern[str]] = {
 }
 # Of these tags of Web of Science a line without a tag is another entry, of others it goes on.
 _LISTS = frozenset(("AF", "AU", "BF", "BA", "BE", "CA", "GP"))
-# Tags of PubMed for what was published about a paper since, and the kind of that.
-_NOTICES = {
-    "RIN": "retraction",
-    "ECI": "expression of concern",
-    "EIN": "erratum",
-    "CRI": "corrected",
-}
 _CALLED_BACK = re.compile(r"\b(?:retracted|withdrawn)\b", re.IGNORECASE)
 # Web of Science writes an author's address behind the name.
 _EMAIL = re.compile(r"\s*[(\[<]?\s*[^\s()\[\]<>,;]+@[^\s()\[\]<>,;]+\s*[)\]>]?")
@@ -145,7 +153,7 @@ def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | 
         pass
 
     fields = _FIELDS[kind]
-    tags = {_STARTS[kind], *chain.from_iterable(fields.values()), *_NOTICES}
+    tags = {_STARTS[kind], *chain.from_iterable(fields.values())}
     parser_class = TaggedWokParser if kind == "wos" else TaggedParser
     parser = parser_class(
         mapping={tag: tag for tag in tags},
@@ -291,9 +299,13 @@ def _language(entries: Sequence[str]) -> str:
 def _state(values: Values, types: Sequence[str]) -> str:
     """Read what was published about the paper since, by its types and PubMed's notices."""
     states = [notice_state(kind) for kind in types if _CALLED_BACK.search(kind)]
-    for tag, kind in _NOTICES.items():
-        for source in values.get(tag, ()):
-            states.append(notice_state(kind, source.strip().rstrip(".")))
+    for tag, kind in _NOTICES_IN.items():
+        for text in values.get(tag, ()):
+            source = _NOTICE_PMID.split(text)[0].strip(" .")
+            states.append(notice_state(kind, source))
+    for tag, kind in _NOTICES_OF.items():
+        for text in values.get(tag, ()):
+            states.append(notice_about(kind, [*plain_dois(text), *_NOTICE_PMID.findall(text)]))
     return worst(states)
 
 

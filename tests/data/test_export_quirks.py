@@ -125,10 +125,10 @@ def test_authors_of_real_exports(tmp_path: Path, case: str) -> None:
 
 
 DATES = (
-    ("a.ciw", "PT J\nTI T\nPD MAR-APR\nPY 2020\nER\n", "2020 MAR-APR"),
+    ("a.ciw", "PT J\nTI T\nPD MAR-APR\nPY 2020\nER\n", "2020-03"),
     ("a.ciw", "PT J\nTI T\nPD SPR\nPY 2020\nER\n", "2020"),
-    ("a.ciw", "PT J\nTI T\nEA FEB 2021\nER\n", "FEB 2021"),
-    ("a.ris", "TY  - JOUR\nTI  - T\nPY  - 2020\nDA  - May 12\nER  - \n", "2020 May 12"),
+    ("a.ciw", "PT J\nTI T\nEA FEB 2021\nER\n", "2021-02"),
+    ("a.ris", "TY  - JOUR\nTI  - T\nPY  - 2020\nDA  - May 12\nER  - \n", "2020-05-12"),
     ("a.ris", "TY  - JOUR\nTI  - T\nY1  - 2019///\nER  - \n", "2019"),
     ("a.csv", "Title,Publication Year,Date\nT,2020,\n", "2020"),
     ("a.csv", "Title,Year,Publication Date\nT,2020,2020-05\n", "2020-05"),
