@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import require
@@ -12,26 +12,65 @@ from claim2source.core.files import file_error
 from claim2source.data.beir import CORPUS, dataset_folder, text_length
 from claim2source.data.bibtex import read_bibtex
 from claim2source.data.boilerplate import cut_boilerplate
+from claim2source.data.dates import first_day
 from claim2source.data.headings import FIELDS
+from claim2source.data.identity import ImportedPapers
 from claim2source.data.lenient import is_lenient
-from claim2source.data.paper_formats import BY_NAME, READ, Format, detect_format, plain_suffix
+from claim2source.data.paper_formats import (
+    BY_NAME,
+    READ,
+    Format,
+    detect_format,
+    file_begin,
+    plain_suffix,
+)
 from claim2source.data.paper_keys import NOTES
 from claim2source.data.paper_records import read_json
 from claim2source.data.paper_tables import read_table
 from claim2source.data.paper_xml import read_xml
-from claim2source.data.papers import Paper, first_day
+from claim2source.data.papers import Paper
 from claim2source.data.references import read_tagged
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Record that was merged into a paper of another id or record, and by what it was known."""
+
+    file: str
+    id: str
+    title: str
+    kept: str
+    by: str
+
+
+class _Places(Problems):
+    """Count the records that have problems, which may have several each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spoilt: set[tuple[int | None, str]] = set()
+
+    def add(
+        self, file: str | Path, line: int | None, field: str | None, reason: str, kind: str = ""
+    ) -> None:
+        super().add(file, line, field, reason, kind)
+        name = "" if field is None or line is not None else field.partition(":")[0]
+        self.spoilt.add((line, name))
 
 
 @dataclass
 class PaperFiles:
-    """Read the papers of files, as often as needed; `left_out` counts those without any text.
+    """Read the papers of files, as often as needed.
 
     With `check` all are read before the first is given: a mistake on the last line is found, and
-    of records with one id only the one with the most text is given. Without, and of pipes, such a
-    record follows shorter ones. With `lenient` what cannot be read is left out and counted in
+    the records of one paper are merged. Without, and of pipes, a record with more text follows
+    shorter ones of its paper. With `lenient` what cannot be read is left out and counted in
     `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
     The texts of a benchmark's collection are kept as they are; others lose their copyright lines.
+
+    Of `records` that are read, `len()` are papers, `merged` are further records of these, and
+    `left_out` have no text, cannot be read or are to be deleted. `on_merge` is called with each
+    merged one.
     """
 
     files: Sequence[Path]
@@ -44,7 +83,10 @@ class PaperFiles:
     is_collection: bool = False
     left_out: int = 0
     problems: Problems = field(default_factory=Problems)
-    _longest: dict[int, int] = field(default_factory=dict)
+    on_merge: Callable[[Merge], None] | None = None
+    _empty: int = 0
+    _papers: ImportedPapers | None = None
+    _reasons: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,47 +123,59 @@ class PaperFiles:
         return cls(files, renamed, format, lenient, unread_files=ignored)
 
     def __len__(self) -> int:
-        """Count the papers that were read, each id once."""
-        return len(self._longest)
+        """Count the papers that were read."""
+        return 0 if self._papers is None else len(self._papers)
+
+    @property
+    def records(self) -> int:
+        """Count the records of the files: papers, merged ones and those that are left out."""
+        return len(self) + self.merged + self.left_out
+
+    @property
+    def merged(self) -> int:
+        """Count the records that are of papers of other records."""
+        return 0 if self._papers is None else self._papers.records - len(self)
 
     def __iter__(self) -> Iterator[Paper]:
         """Yield papers. Raises `InputError` at the first problem, unless `lenient`."""
-        if self.check and not self._longest and all(path.is_file() for path in self.files):
-            for _ in self.scan():
+        for paper, _ in self.identified():
+            yield paper
+
+    def identified(self) -> Iterator[tuple[Paper, bool]]:
+        """Yield papers, and whether the id of each is kept as the data set gives it."""
+        if not self.check or not all(path.is_file() for path in self.files):
+            yield from self._scan()
+            return
+        if self._papers is None:
+            for _ in self._scan():
                 pass
-        return self.scan()
+        assert self._papers is not None
+        self._papers.start_merging()
+        for number, (path, paper, keeps_id) in enumerate(self._records()):
+            reason = self._reasons.get(number) or self._papers.joined.get(number, "")
+            if reason and self.on_merge is not None:
+                source = paper.source
+                kept = self._papers.kept_id(number)
+                self.on_merge(Merge(str(path), source.id, source.title, kept, reason))
+            whole = self._papers.merge(number, paper)
+            if whole is not None:
+                yield whole, keeps_id
 
     def scan(self) -> Iterator[Paper]:
-        """Read the files once; of papers with one id one with more text may follow another."""
-        self.left_out, self.problems = 0, Problems()
-        for path in self.unread_files:
-            self.problems.count("files of other kinds", path)
-        number = 0
-        for path in self.files:
-            for paper in self._read_file(path):
-                if paper is not None and not self.is_collection:
-                    paper = self._without_boilerplate(paper, path)
-                number += 1
-                if not self.lenient:
-                    self.problems.raise_if_any()
-                if paper is None:
-                    self.left_out += 1
-                elif self._counts(paper, number, path):
-                    yield paper
-            if not self.lenient:
-                self.problems.raise_if_any()
-        if not self.lenient:
-            self._check_left_out(number)
+        """Read the files once; records of a paper that has more text may follow another."""
+        for paper, _ in self._scan():
+            yield paper
 
     @property
     def without_text(self) -> int:
-        """Count what was left out and is not a note or an attachment by its type."""
-        return self.left_out - self.problems.counts.get(NOTES, 0)
+        """Count the records without a text that are not notes or attachments by their type."""
+        return self._empty - self.problems.counts.get(NOTES, 0)
 
     def _check_left_out(self, total: int) -> None:
         """Refuse papers of which more than a tenth have no text: one alone refuses nothing."""
+        notes = self.problems.counts.get(NOTES, 0)
         count = self.without_text
-        total -= self.left_out - count
+        total -= notes
         if count > 1 and count * 10 > total:
             reason = (
                 f"{count} of {total} records have neither title nor abstract, more than a tenth; "
@@ -137,22 +191,68 @@ class PaperFiles:
             self.problems.count(kind, path, cut.source.id)
         return cut
 
-    def _counts(self, paper: Paper, number: int, path: Path) -> bool:
+    def _scan(self) -> Iterator[tuple[Paper, bool]]:
+        self._papers = papers = ImportedPapers(all(map(self._keeps_ids, self.files)))
+        self._reasons = {}
+        lengths: list[int] = []
+        for number, (_, paper, keeps_id) in enumerate(self._records()):
+            placed = papers.place(paper, keeps_id)
+            length = text_length(paper.source)
+            if placed.reason:
+                self._reasons[number] = placed.reason
+            if placed.number == len(lengths):
+                lengths.append(-1)
+            if length > lengths[placed.number]:
+                lengths[placed.number] = length
+                yield replace(paper, source=replace(paper.source, id=placed.id)), keeps_id
+
+    def _records(self) -> Iterator[tuple[Path, Paper, bool]]:
+        """Yield the papers of all records, and whether their ids are kept; count the others."""
+        self.left_out = self._empty = 0
+        self.problems = places = _Places()
+        for path in self.unread_files:
+            places.count("files of other kinds", path)
+        total = 0
+        for path in self.files:
+            keeps_id = self._keeps_ids(path)
+            for paper in self._read_file(path):
+                total += 1
+                if not self.lenient:
+                    places.raise_if_any()
+                self._empty += paper is None
+                self.left_out += max(len(places.spoilt), paper is None)
+                places.spoilt.clear()
+                if paper is None or not self._is_wanted(paper, path):
+                    continue
+                if not self.is_collection:
+                    paper = self._without_boilerplate(paper, path)
+                yield path, paper, keeps_id
+            if not self.lenient:
+                places.raise_if_any()
+            self.left_out += len(places.spoilt)
+            places.spoilt.clear()
+        if not self.lenient:
+            self._check_left_out(total)
+
+    def _is_wanted(self, paper: Paper, path: Path) -> bool:
         source = paper.source
         if source.id in self.without:
             self.problems.count("papers that are to be deleted", path)
+            self.left_out += 1
             return False
-        # More text first, then the earlier record.
-        rank = (text_length(source) << 40) - number
-        before = self._longest.setdefault(hash(source.id), rank)
-        if rank != before:
-            self.problems.count("repeated ids, of which the one with more text is read", path)
-        if rank < before:
-            return False
-        self._longest[hash(source.id)] = rank
         if source.date and not first_day(source.date):
             self.problems.count("dates that are not read", path, repr(source.date[:40]))
         return True
+
+    def _keeps_ids(self, path: Path) -> bool:
+        """Whether a file's ids are those of a data set, or of a column that the user named."""
+        kind = self.format
+        if kind is None:
+            kind, _ = detect_format(path)
+        if kind in ("csv", "xlsx", "parquet"):
+            return "id" in self.columns
+        begin = file_begin(path)
+        return kind == "beir" and (begin is None or b'"_id"' in begin)
 
     def omissions(self) -> str:
         """Sum up omissions and changes in one line; "" if there were none."""
@@ -163,6 +263,11 @@ class PaperFiles:
         if total := len(self.problems):
             parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
         return "; ".join(part for part in parts if part)
+
+    def summary(self) -> str:
+        """Count what became of the records in one line."""
+        counts = f"{len(self)} papers, {self.merged} merged into these, {self.left_out} left out"
+        return f"{self.records} records: {counts}"
 
     def _read_file(self, path: Path) -> Iterator[Paper | None]:
         kind = self.format

@@ -96,7 +96,7 @@ def plain_suffix(path: Path) -> str:
 def detect_format(path: Path) -> tuple[Format, str]:
     """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
     by_name = BY_NAME.get(plain_suffix(path))
-    begin = _begin(path)
+    begin = file_begin(path)
     if begin is None:
         return by_name or "beir", ""
     if by_name == "xlsx" and begin.startswith(b"PK") or _is_workbook(path, begin):
@@ -152,7 +152,7 @@ def _is_workbook(path: Path, begin: bytes) -> bool:
         return False
 
 
-def _begin(path: Path) -> bytes | None:
+def file_begin(path: Path) -> bytes | None:
     """Read how a file begins; None for a pipe, which is read only once, and if it cannot be read.
 
     Who reads the file says why it cannot be read.

@@ -11,6 +11,8 @@ from claim2source.core.errors import Problems
 from claim2source.core.languages import primary_language
 from claim2source.data.authors import person_name
 from claim2source.data.beir import read_source
+from claim2source.data.dates import iso_date
+from claim2source.data.doi import plain_doi
 from claim2source.data.json_fields import as_list as _list
 from claim2source.data.json_fields import date_text as _date_text
 from claim2source.data.json_fields import first_text, most_exact
@@ -19,15 +21,17 @@ from claim2source.data.json_fields import plain_text as _plain_text
 from claim2source.data.jsonl import Row
 from claim2source.data.paper_keys import PUBMED, choose_key, first_address
 from claim2source.data.papers import (
-    NOTICE,
-    RETRACTED,
     Paper,
     PaperTexts,
-    cell_state,
     iso_language,
     make_paper,
+    tidy,
+)
+from claim2source.data.retractions import (
+    RETRACTED,
+    cell_state,
+    notice_about,
     notice_state,
-    plain_doi,
     worst,
 )
 
@@ -51,7 +55,7 @@ def row_to_paper(row: Row) -> Paper | None:
     if isinstance(retracted, bool | int) or retracted is None:
         retracted = str(int(bool(retracted)))
     state = cell_state(row.as_text("metadata.retracted", retracted))
-    return Paper(source, doi, row.text("metadata.url"), code, state)
+    return tidy(Paper(source, doi, row.text("metadata.url"), code, state))
 
 
 def _is_empty(record: Mapping[str, object]) -> bool:
@@ -162,19 +166,29 @@ def _joined(row: Row, field: str) -> str:
 
 
 def _updates(record: Mapping[str, object]) -> str:
-    notices: list[str] = []
+    """Read every notice of a work of Crossref, and every work that it is itself a notice of."""
+    own_doi = plain_doi(_plain_text(record, "DOI"))
+    states: list[str] = []
     for update in _list(record.get("updated-by")):
-        day = _date_text(_nested(update, "updated"))
-        doi = plain_doi(_plain_text(update, "DOI"))
-        notices.append(notice_state(_plain_text(update, "type"), day, doi))
-    if notice := worst(notices):
-        return notice
+        states.append(_update_state(update))
     for update in _list(record.get("update-to")):
-        state = notice_state(_plain_text(update, "type"))
         doi = plain_doi(_plain_text(update, "DOI"))
-        if state and doi:
-            return f"{state}{NOTICE}{doi}"
-    return ""
+        if doi == own_doi:  # withdrawn in its own place
+            states.append(_update_state(update))
+        else:
+            states.append(notice_about(_update_kind(update), [doi]))
+    return worst(states)
+
+
+def _update_kind(update: object) -> str:
+    kind = _plain_text(update, "type").replace("_", " ")
+    return kind if notice_state(kind) else f"{kind} {_plain_text(update, 'label')}"
+
+
+def _update_state(update: object) -> str:
+    updated = _nested(update, "updated")
+    day = iso_date(_date_text(updated) or _plain_text(updated, "date-time"))
+    return notice_state(_update_kind(update), day, plain_doi(_plain_text(update, "DOI")))
 
 
 def _nested_text(row: Row, field: str) -> str:

@@ -57,12 +57,10 @@ _NO_YEAR = "<value out of range"
 _BATCH = 1024
 # Scopus's number of an author, behind the name.
 _AUTHOR_NUMBER = re.compile(r"\s*\(\d+\)(?=\s*(?:;|$))")
-# Springer writes the names of several authors with nothing between them.
-_RUN_TOGETHER = re.compile(
-    r"(?<!\bMc)(?<!\bMac)(?<!\bD[ei])(?<!\bL[ae])(?<=[^\W\d_A-Z.])(?=[A-ZÀ-ÖØ-Þ])"
-)
+# Begins of names behind which a capital letter goes on.
+_BEGINS = ("Mc", "Mac", "De", "Di", "La", "Le", "O'", "-")
 # PubMed ends its list of authors, of surnames and initials, with a full stop.
-_LAST_INITIALS = re.compile(r"(?<= [A-Z])\.$|(?<= [A-Z]{2})\.$|(?<= [A-Z]{3})\.$")
+_LAST_INITIALS = re.compile(r"(?<= )([^\W\d_]{1,4})\.$")
 
 # A row's line and its cells by column.
 Cells = tuple[int, Mapping[str, object]]
@@ -220,9 +218,9 @@ class _TableRow:
         if is_placeholder(text):
             text = ""
         if self.columns.has("itemtitle", "itemdoi") and not re.search("[;,|]", text):
-            text = _RUN_TOGETHER.sub("; ", text)
+            text = "; ".join(_run_together(text))
         if self.columns.has("journalbook"):
-            text = _LAST_INITIALS.sub("", text.strip())
+            text = _LAST_INITIALS.sub(r"\1", text.strip())
         groups = [str(value) for value in self.values("groups")]
         return "; ".join(filter(None, [text, *groups])) if groups else text
 
@@ -234,6 +232,19 @@ class _TableRow:
             if re.search(r"\b(retracted|withdrawn)\b", str(value), re.IGNORECASE):
                 return notice_state(str(value))
         return ""
+
+
+def _run_together(text: str) -> list[str]:
+    """Split the names of Springer's table, which have nothing between them."""
+    names: list[str] = []
+    first = 0
+    for position in range(1, len(text)):
+        before = text[first:position]
+        is_end = before[-1].islower() or before[-1] == ")"
+        if text[position].isupper() and is_end and not before.split()[-1].endswith(_BEGINS):
+            names.append(before)
+            first = position
+    return [*names, text[first:]]
 
 
 def _csv(

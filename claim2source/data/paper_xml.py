@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,19 +14,17 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
 from claim2source.core.files import file_error
+from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.paper_keys import choose_key
 from claim2source.data.papers import (
     NO_TITLE,
-    RETRACTED,
     Paper,
     PaperTexts,
     iso_language,
     make_paper,
-    notice_state,
-    plain_doi,
-    worst,
 )
 from claim2source.data.reference_xml import read_endnote, read_europe_pmc
+from claim2source.data.retractions import RETRACTED, notice_about, notice_state, worst
 from claim2source.data.text_files import open_bytes
 
 ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
@@ -38,7 +37,10 @@ _FOREIGN = {
     "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
     "medlinecitationset": "an old form of PubMed's: fetch it anew",
 }
-# Elements that begin a line; repeated formulas, and figures, which are no text.
+# JATS: types of articles that tell an article's own state; others are notices of other articles.
+_OWN_STATES = ("retracted", "withdrawn", "partially-retracted")
+_PUBMED_ID = re.compile(r"\b(?:PMC)?[1-9][0-9]{3,8}\b")
+# Elements that begin a line; repeated formulas, and figures, which are not text.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
 _REPEATED_TAGS = frozenset(
     "tex-math annotation annotation-xml fig fig-group caption graphic table-wrap".split()
@@ -175,12 +177,15 @@ def _article(record: _Record) -> Paper | None:
 
 
 def _notices(citation: Element) -> str:
+    """Read PubMed's notices of an article, and the articles that it is itself a notice of."""
     states: list[str] = []
     for element in citation.findall("CommentsCorrectionsList/CommentsCorrections"):
-        kind = element.get("RefType", "")
+        kind, source = element.get("RefType", ""), _text(element.find("RefSource"))
         if kind.endswith("In"):
-            source = _text(element.find("RefSource")).rstrip(".")
-            states.append(notice_state(kind.removesuffix("In"), source))
+            states.append(notice_state(kind.removesuffix("In"), source.rstrip(".")))
+        elif kind.endswith(("Of", "For")):
+            keys = [*plain_dois(source), _text(element.find("PMID"))]
+            states.append(notice_about(kind, keys))
     for element in citation.findall("Article/PublicationTypeList/PublicationType"):
         if _text(element).lower().startswith("retracted pub"):
             states.append(RETRACTED)
@@ -267,7 +272,36 @@ def _jats(record: _Record) -> Paper | None:
         doi=doi,
         url=url,
         lang=article.get(_LANG, ""),
+        retracted=_jats_notices(article, article.get("article-type", "").lower()),
     )
+
+
+def _jats_notices(front: Element, article_type: str) -> str:
+    """Read the notices that JATS links an article to, or the articles that it is a notice of."""
+    states: list[str] = []
+    if article_type.startswith(_OWN_STATES):
+        states.append(notice_state(article_type))
+    is_notice = not states and notice_state(article_type) != ""
+    for element in [*front.iter("related-article"), *front.iter("related-object")]:
+        kind = (element.get("related-article-type") or element.get("object-type") or "").lower()
+        keys = _related_keys(element)
+        if not notice_state(kind):
+            continue
+        if is_notice or kind.endswith(("-article", "-of-concern")):
+            is_exact = notice_state(kind) != "corrected" and "partial" not in article_type
+            states.append(notice_about(kind if is_exact else article_type or kind, keys))
+        else:
+            dois = [key for key in keys if key.startswith("10.")]
+            states.append(notice_state(kind, *dois[:1]))
+    return worst(states)
+
+
+def _related_keys(element: Element) -> list[str]:
+    """List the DOI, else the id of PubMed or PMC, of an article that another one names."""
+    texts = [value for name, value in element.attrib.items() if name.rpartition("}")[2] == "href"]
+    texts += map(_text, element.iter("pub-id"))
+    keys = plain_dois(" ".join([*texts, _text(element)]))[:1]
+    return keys or _PUBMED_ID.findall(" ".join(texts))[:1]
 
 
 def _jats_title(record: _Record, group: Element | None) -> str:

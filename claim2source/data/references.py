@@ -11,19 +11,17 @@ from typing import Literal
 
 from claim2source.core.errors import Problems, UserError
 from claim2source.data.authors import in_reading_order
+from claim2source.data.dates import first_day, last_day
+from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.paper_keys import PUBMED, choose_key, first_address, is_placeholder
 from claim2source.data.papers import (
     NO_TITLE,
     Paper,
     PaperTexts,
-    first_day,
     iso_language,
-    last_day,
     make_paper,
-    notice_state,
-    plain_doi,
-    worst,
 )
+from claim2source.data.retractions import notice_about, notice_state, worst
 from claim2source.data.text_files import any_lines
 
 Kind = Literal["ris", "nbib", "wos", "endnote"]
@@ -56,6 +54,7 @@ _NBIB = {
     "id": ("PMID", "OID"),
     "pmid": ("PMID",),
     "types": ("PT",),
+    "notices": ("RIN", "PRIN", "ECI", "EIN", "CRI", "RRI", "ROF", "PROF", "ECF", "EFR"),
 }
 _WOS = {
     "title": ("TI",),
@@ -71,6 +70,22 @@ _WOS = {
     "pmid": ("PM",),
     "types": ("DT",),
 }
+# NBIB: what a notice of an article says of it, and what an article says as a notice of another.
+_NOTICES_IN = {
+    "RIN": "retraction",
+    "PRIN": "partial retraction",
+    "RRI": "retracted and republished",
+    "ECI": "concern",
+    "EIN": "erratum",
+    "CRI": "corrected and republished",
+}
+_NOTICES_OF = {
+    "ROF": "retraction",
+    "PROF": "partial retraction",
+    "ECF": "concern",
+    "EFR": "erratum",
+}
+_NOTICE_PMID = re.compile(r"\bPMID: *([0-9]+)")
 _ENDNOTE = {
     "title": ("%T",),
     "abstract": ("%X",),
@@ -97,19 +112,12 @@ _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])  - ?(.*)")
 _LOOSE_RIS_LINE = re.compile(r"([A-Z][A-Z0-9]) {1,2}- ?(.*)")
 _LINES: dict[Kind, re.Pattern[str]] = {
     "ris": _RIS_LINE,
-    "nbib": re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)"),
+    "nbib": re.compile(r"(?=.{4}-(?: |$))([A-Z]{2,4}) *-(?: (.*)|$)"),
     "wos": re.compile(r"([A-Z][A-Z0-9])(?: (.*)|$)"),
     "endnote": re.compile(r"(%[0-9A-Z!-/:-@\[-`{-~])(?: (.*)|$)"),
 }
 # Of these tags of Web of Science a line without a tag is another entry, of others it goes on.
 _LISTS = frozenset(("AF", "AU", "BF", "BA", "BE", "CA", "GP"))
-# Tags of PubMed for what was published about a paper since, and the kind of that.
-_NOTICES = {
-    "RIN": "retraction",
-    "ECI": "expression of concern",
-    "EIN": "erratum",
-    "CRI": "corrected",
-}
 _CALLED_BACK = re.compile(r"\b(?:retracted|withdrawn)\b", re.IGNORECASE)
 # Web of Science writes an author's address behind the name.
 _EMAIL = re.compile(r"\s*[(\[<]?\s*[^\s()\[\]<>,;]+@[^\s()\[\]<>,;]+\s*[)\]>]?")
@@ -145,7 +153,7 @@ def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | 
         pass
 
     fields = _FIELDS[kind]
-    tags = {_STARTS[kind], *chain.from_iterable(fields.values()), *_NOTICES}
+    tags = {_STARTS[kind], *chain.from_iterable(fields.values())}
     parser_class = TaggedWokParser if kind == "wos" else TaggedParser
     parser = parser_class(
         mapping={tag: tag for tag in tags},
@@ -291,9 +299,13 @@ def _language(entries: Sequence[str]) -> str:
 def _state(values: Values, types: Sequence[str]) -> str:
     """Read what was published about the paper since, by its types and PubMed's notices."""
     states = [notice_state(kind) for kind in types if _CALLED_BACK.search(kind)]
-    for tag, kind in _NOTICES.items():
-        for source in values.get(tag, ()):
-            states.append(notice_state(kind, source.strip().rstrip(".")))
+    for tag, kind in _NOTICES_IN.items():
+        for text in values.get(tag, ()):
+            source = _NOTICE_PMID.split(text)[0].strip(" .")
+            states.append(notice_state(kind, source))
+    for tag, kind in _NOTICES_OF.items():
+        for text in values.get(tag, ()):
+            states.append(notice_about(kind, [*plain_dois(text), *_NOTICE_PMID.findall(text)]))
     return worst(states)
 
 
@@ -321,23 +333,32 @@ def _author_names(values: Values, fields: Mapping[str, Sequence[str]]) -> tuple[
         names = _people(values, tag)
         if names:
             # Some programs write the first author by one tag and the others by another.
-            names = _people(values, *_SAME_AUTHORS) if tag in _SAME_AUTHORS else names
+            if tag in _SAME_AUTHORS:
+                names = _united([_people(values, name) for name in values if name in _SAME_AUTHORS])
             break
     people = set(names)
     names += [name for name in _entries(values, fields.get("groups", ())) if name not in people]
     return in_reading_order(names)
 
 
-def _people(values: Values, *tags: str) -> list[str]:
-    """List the names of several tags in the order of the tags in the record, each once."""
-    names: dict[str, str] = {}
-    for tag in values:
-        for entry in values[tag] if tag in tags else ():
-            name = _EMAIL.sub("", entry).strip()
-            if name and not is_placeholder(name):
-                surname, _, given = name.casefold().partition(",")
-                names.setdefault(f"{surname}, {given.strip()[:1]}" if given else surname, name)
-    return list(names.values())
+def _people(values: Values, tag: str) -> list[str]:
+    """List the names of a tag, without addresses of e-mail."""
+    names = (_EMAIL.sub("", entry).strip() for entry in values.get(tag, ()))
+    return [name for name in names if name and not is_placeholder(name)]
+
+
+def _united(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Unite lists of names: of a later one the names that are not in an earlier one."""
+    united: list[str] = []
+    for names in lists:
+        known = {_surname_and_initial(name) for name in united}
+        united += [name for name in names if _surname_and_initial(name) not in known]
+    return united
+
+
+def _surname_and_initial(name: str) -> tuple[str, str]:
+    surname, _, given = name.casefold().partition(",")
+    return surname, given.strip()[:1]
 
 
 def missing_library(error: ImportError) -> UserError:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
-from claim2source.data.papers import Paper, first_day
+from claim2source.data.doi import plain_doi
+from claim2source.data.papers import Paper, without_emails
 from claim2source.find.finder import Answer, Match
 from claim2source.search.table import NEW
 
@@ -59,18 +60,18 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
     return {
         "rank": match.rank,
         "id": source.id,
-        "title": source.title,
+        "title": without_emails(source.title),
         "score": match.score,
         "abstained": answer.abstained,
         "present": answer.present,
-        "authors": list(source.authors),
-        "venue": source.venue,
-        "date": source.date,
-        "doi": paper.doi,
+        "authors": author_names(paper),
+        "venue": without_emails(source.venue),
+        "date": paper.date,
+        "doi": plain_doi(paper.doi) or paper.doi,
         "link": paper.link,
         "lang": paper.lang,
         "parts": dict(match.parts),
-        "sentence": match.sentence,
+        "sentence": without_emails(match.sentence),
         "post_sentence": match.post_sentence,
         "reasoning": answer.reasoning,
         "verdict": answer.verdict,
@@ -108,7 +109,7 @@ def as_csv(answer: Answer, header: bool) -> str:
     for match, values in zip(answer.matches, json_rows(answer), strict=True):
         values |= {
             "post": answer.post.id,
-            "authors": "; ".join(match.paper.source.authors),
+            "authors": "; ".join(author_names(match.paper)),
             "words": "; ".join(match.words[1]),
             "version": None if answer.of is None else answer.of.version,
             "model": None if answer.of is None else answer.of.model,
@@ -149,13 +150,12 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
 
 def _bibtex_entry(key: str, paper: Paper) -> str:
     source = paper.source
-    year = first_day(source.date) // 10_000
     fields = {
-        "title": source.title,
-        "author": " and ".join(name for name in source.authors if name.strip()),
-        "journal": source.venue,
-        "year": f"{year:04}" if year else "",
-        "doi": paper.doi,
+        "title": without_emails(source.title),
+        "author": " and ".join(author_names(paper)),
+        "journal": without_emails(source.venue),
+        "year": paper.date[:4],
+        "doi": plain_doi(paper.doi) or paper.doi,
         "url": paper.link,
         "note": retraction(paper),
     }
@@ -176,8 +176,8 @@ def heading(paper: Paper) -> str:
     """Head a paper by its title, else by the first words of its abstract, else by its id."""
     source = paper.source
     if source.title:
-        return source.title
-    words = source.abstract.split()
+        return without_emails(source.title)
+    words = without_emails(source.abstract).split()
     if len(words) > _HEADING:
         return " ".join(words[:_HEADING]) + " .."
     return " ".join(words) or source.id
@@ -185,12 +185,17 @@ def heading(paper: Paper) -> str:
 
 def about(paper: Paper) -> list[str]:
     """List first authors, venue and date of a paper, of those that are known."""
-    source = paper.source
-    names = [name for name in source.authors if name.strip()]
+    names = author_names(paper)
     people = ", ".join(names[:_AUTHORS])
     if len(names) > _AUTHORS:
         people += " et al."
-    return [text for text in (people, source.venue, source.date) if text]
+    return [text for text in (people, without_emails(paper.source.venue), paper.date) if text]
+
+
+def author_names(paper: Paper) -> list[str]:
+    """List a paper's authors, without addresses of e-mail: an older index may have some."""
+    names = [without_emails(name).strip(" ,;") for name in paper.source.authors]
+    return [name for name in names if name]
 
 
 def retraction(paper: Paper) -> str:
@@ -285,6 +290,6 @@ def _match(match: Match) -> str:
     if match.sentence:
         if match.post_sentence:
             lines.append(f'post: "{match.post_sentence}"')
-        lines.append(f'paper: "{match.sentence}"')
+        lines.append(f'paper: "{without_emails(match.sentence)}"')
     lines += [matching_words(match), format_scores(match)]
     return "\n    ".join(printable_line(line) for line in lines if line)

@@ -18,7 +18,8 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
 from claim2source.data.boilerplate import cut_boilerplate
-from claim2source.data.papers import Paper, last_day
+from claim2source.data.dates import last_day
+from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.data.store import Store
 from claim2source.find.abstention import (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,14 +15,15 @@ from typing import Annotated, Literal
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
-from claim2source.core.files import require_writable
+from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.program import program_command, with_positionals
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.data.beir import QRELS, dataset_folder
 from claim2source.data.loading import require_golds
-from claim2source.data.paper_files import Format, PaperFiles
-from claim2source.data.papers import Notices, read_notices
+from claim2source.data.paper_files import Format, Merge, PaperFiles
+from claim2source.data.papers import Paper
+from claim2source.data.retractions import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
@@ -44,6 +46,7 @@ from claim2source.search.growing import (
     re_encode,
     undo_re_encoding,
 )
+from claim2source.search.identities import IndexedPapers
 from claim2source.search.manifest import IndexManifest, check_bm25
 from claim2source.text import Rendering, SourceForm
 
@@ -82,6 +85,8 @@ class IndexProgramConfig(StoreOptions):
         ray: address of the cluster, such as HOST:6379; none: RAY_ADDRESS, or this machine.
         workers: that encode at a time; none: one for each GPU of the cluster or, without any, CPU.
         batch: papers that are encoded and written at a time.
+        merged: file to write, a line of JSON for each record that was merged into another one of
+            its paper, with the id that is kept.
     """
 
     out: str
@@ -102,6 +107,7 @@ class IndexProgramConfig(StoreOptions):
     ray: str | None = None
     workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
+    merged: Path | None = None
     undo: bool = flag("return to the model before the last --re_encode")
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
@@ -167,6 +173,8 @@ def write_index(config: IndexProgramConfig) -> None:
     notices: Notices | None = None
     if config.retractions is not None:
         notices = read_notices(config.retractions)
+    if config.merged is not None:
+        require_writable(config.merged, "file")
     if config.claims is not None:
         require_golds(config.claims, "train", lenient=config.lenient)
     if config.source is None:
@@ -227,10 +235,15 @@ def write_papers(
     engine = open_for_writing(config.out, dense, config.bm25, sentences)
     try:
         remove(engine, ids)
-        grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
+        indexed = IndexedPapers(engine)
+        papers = placed_papers(indexed, files, config.merged)
+        grown = grow(engine, papers, dense, total=total, progress=True, say=say, batch=config.batch)
         if mark(engine, notices):
             engine.build(say)
         say(f"{config.out}: {grown}")
+        say(files.summary())
+        if indexed.merged:
+            say(f"{indexed.merged} papers were there under another id, which they keep")
         if omissions := files.omissions():
             say(f"left out or changed: {omissions}")
         if config.abstention:
@@ -239,6 +252,25 @@ def write_papers(
         engine.close()
     find = program_command("eval/find.py")
     say(f'next: {find} "new study: .." --index {shlex.quote(config.out)}')
+
+
+def placed_papers(
+    indexed: IndexedPapers, files: PaperFiles, merged: Path | None
+) -> Iterator[Paper]:
+    """Yield the papers of files with their ids in the index; list merged records in a file."""
+    if merged is None:
+        yield from indexed.placed(files.identified())
+        return
+    with atomic_path(merged) as path, path.open("w", encoding="utf-8") as file:
+
+        def write(merge: Merge) -> None:
+            file.write(json.dumps(asdict(merge), ensure_ascii=False) + "\n")
+
+        def write_twin(paper: Paper, kept: str, by: str) -> None:
+            write(Merge(indexed.engine.location, paper.source.id, paper.source.title, kept, by))
+
+        files.on_merge = write
+        yield from indexed.placed(files.identified(), write_twin)
 
 
 def existing_manifest(config: IndexProgramConfig) -> IndexManifest | None:

@@ -14,7 +14,9 @@ import numpy as np
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.data.papers import Paper, add_notice, worst
+from claim2source.data.identity import filled
+from claim2source.data.papers import Paper
+from claim2source.data.retractions import add_notice, noticed_state, worst
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, Analyser
@@ -153,9 +155,10 @@ def grow(
 ) -> Growth:
     """Write papers to an index and build it.
 
-    Of papers with one id the last counts. A paper that is there as it is stays, so that a stopped
-    run goes on if it was. Vectors are read from the store of `dense`, or put there. Raises
-    `UserError` if another model made the index, or another process writes it.
+    Of papers with one id the last counts, with what only earlier ones have. A paper that is there
+    as it is stays, so that a stopped run goes on if it was. Vectors are read from the store of
+    `dense`, or put there. Raises `UserError` if another model made the index, or another process
+    writes it.
     """
     engine.lock()
     engine.use(dense.encoder)
@@ -171,14 +174,17 @@ def grow(
     indexed_notices = engine.notices()
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
-            latest = {paper.source.id: paper for paper in part}
+            latest: dict[str, Paper] = {}
+            for paper in part:
+                before = latest.get(paper.source.id)
+                latest[paper.source.id] = paper if before is None else filled(paper, before)
             for paper in latest.values():
                 add_notice(notices, paper.retracted, paper.doi)
             stamps_before = engine.stamps(list(latest))
             latest = _with_known_notices(engine, latest, stamps_before, indexed_notices)
             new: list[Paper] = []
             stamps: list[str] = []
-            for key, paper in latest.items():
+            for key, paper in _filled_from(engine, latest, stamps_before).items():
                 stamp = paper_stamp(paper)
                 if stamps_before.get(key) != stamp:
                     new.append(paper)
@@ -194,9 +200,23 @@ def grow(
             unchanged += len(part) - len(new)
             bar.update(len(part) - len(new))
     if notices:
-        engine.retract(lambda _, doi, state: worst((state, notices.get(doi, ""))))
+        engine.retract(lambda key, doi, state: worst((state, noticed_state(notices, key, doi))))
     engine.build(say)
     return Growth(added, changed, unchanged, engine.stats().papers)
+
+
+def _filled_from(
+    engine: Engine, papers: Mapping[str, Paper], stamps: Mapping[str, str]
+) -> dict[str, Paper]:
+    """Fill what changed papers lack from what the index has of them."""
+    changed = [
+        key for key, paper in papers.items() if stamps.get(key) not in (None, paper_stamp(paper))
+    ]
+    stored = engine.fetch(changed) if changed else {}
+    whole = dict(papers)
+    for key, before in stored.items():
+        whole[key] = filled(papers[key], before)
+    return whole
 
 
 def _with_known_notices(
@@ -215,7 +235,7 @@ def _with_known_notices(
         if key in indexed:
             state = known.get(key, "")
         else:
-            state = notices.get(paper.doi, "")
+            state = noticed_state(notices, key, paper.doi)
         marked[key] = replace(paper, retracted=worst((paper.retracted, state)))
     return marked
 

@@ -13,7 +13,8 @@ import numpy as np
 from claim2source.core.config import Settings, require
 from claim2source.core.languages import is_language_tag
 from claim2source.core.records import Source, nfkc
-from claim2source.data.papers import Paper, first_day, last_day
+from claim2source.data.dates import first_day, last_day
+from claim2source.data.papers import Paper
 from claim2source.search.names import paper_names
 from claim2source.text.clean import findings, split_sentences
 

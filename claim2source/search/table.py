@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from claim2source.core.errors import InputError
-from claim2source.core.records import Claim
+from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
-from claim2source.data.papers import NOTICE, Paper, add_notice
+from claim2source.data.doi import plain_doi
+from claim2source.data.papers import Paper
+from claim2source.data.retractions import NOTICE, add_notice
 from claim2source.search.files import IndexFiles
 from claim2source.search.lance import (
     ADVICE,
@@ -417,6 +419,17 @@ class PaperTable:
             query = self._table.search().select(columns).limit(None)
             yield from map(read_rows, query.to_batches(size))
 
+    def headings(self) -> Iterator[Paper]:
+        """Yield all papers without their abstracts."""
+        columns = ["id", "title", "authors", "date", "doi", "url"]
+        with self._with_named_errors():
+            query = self._table.search().select(columns).limit(None)
+            for batch in query.to_batches(8_192):
+                for row in batch.to_pylist():
+                    names = tuple(row["authors"])
+                    source = Source(row["id"], row["title"], authors=names, date=row["date"])
+                    yield Paper(source, row["doi"], row["url"])
+
     def notices(self) -> dict[str, str]:
         """Map DOIs to what indexed notices say of the papers that they are about."""
         with self._with_named_errors():
@@ -424,7 +437,7 @@ class PaperTable:
             table = query.select(["doi", "retracted"]).limit(None).to_arrow()
         notices: dict[str, str] = {}
         for row in table.to_pylist():
-            add_notice(notices, row["retracted"], row["doi"])
+            add_notice(notices, row["retracted"], plain_doi(row["doi"]) or row["doi"])
         return notices
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from claim2source import __version__
+from claim2source.data.papers import without_emails
 from claim2source.find.answers import (
     ABOUT_SCORES,
     about,
@@ -211,7 +212,7 @@ class Page:
                 about=about(paper),
                 scores=format_scores(match),
                 sentence=self._highlight(match.sentence, terms),
-                abstract=self._highlight(paper.source.abstract, terms),
+                abstract=self._highlight(without_emails(paper.source.abstract), terms),
                 bibtex=as_bibtex([replace(answer, matches=(match,))]),
             )
             cards.append(card)

@@ -13,7 +13,7 @@ import numpy as np
 from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
-from claim2source.data.papers import first_day
+from claim2source.data.dates import first_day
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges

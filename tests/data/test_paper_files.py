@@ -73,13 +73,13 @@ def test_articles_of_pubmed(tmp_path: Path) -> None:
             "METHODS: We ran. It worked.",
             ("Jane Doe", "The Group"),
             "The Lancet",
-            "2020-May",
+            "2020-05",
         ),
         "10.1000/loc",
         "https://pubmed.ncbi.nlm.nih.gov/77/",
         "de",
     )
-    assert (second.doi, second.source.date, second.lang) == ("10.1000/own", "1998 Dec-1999 Jan", "")
+    assert (second.doi, second.source.date, second.lang) == ("10.1000/own", "1998-12", "")
     assert files.left_out == 1
 
 
@@ -177,11 +177,7 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
     for _ in range(2):
         read = [(file.source.id, file.source.abstract) for file in files]
         assert read == [("1", "the longest text"), ("2", "now with a text")]
-        assert (
-            len(files) == 2
-            and "repeated ids" in files.omissions()
-            and ": 5 (first" in files.omissions()
-        )
+        assert (files.records, len(files), files.merged, files.left_out) == (7, 2, 5, 0)
     paper_files = PaperFiles.of(str(path))
     paper_files.check = False
     assert [paper.source.abstract for paper in paper_files] == ["short", "", "the longest text"]
@@ -205,17 +201,17 @@ def test_few_papers_are_in_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     text = "<PubmedArticleSet>" + "".join(
-        f"<PubmedArticle><MedlineCitation><PMID>{i}</PMID><Article><ArticleTitle>{'t' * 999}"
+        f"<PubmedArticle><MedlineCitation><PMID>{i}</PMID><Article><ArticleTitle>{'t' * 2999}"
         "</ArticleTitle></Article></MedlineCitation></PubmedArticle>"
         for i in range(4000)
     )
     for path in (
         write(tmp_path / "a.xml", text + "</PubmedArticleSet>"),
         write(
-            tmp_path / "a.jsonl", lines([{"_id": str(i), "title": "t" * 999} for i in range(4000)])
+            tmp_path / "a.jsonl", lines([{"_id": str(i), "title": "t" * 2999} for i in range(4000)])
         ),
     ):
         tracemalloc.start()
         assert sum(1 for _ in PaperFiles.of(str(path))) == 4000
-        assert tracemalloc.get_traced_memory()[1] < 1_500_000
+        assert tracemalloc.get_traced_memory()[1] < 3_500_000
         tracemalloc.stop()

@@ -44,7 +44,8 @@ def test_jats_by_itself_and_in_answers(tmp_path: Path) -> None:
     papers, notes = read(tmp_path / "a.nxml", JATS)
     assert papers == [ARTICLE] and notes.startswith("graphical abstracts and teasers, left out: 1")
     article = JATS[JATS.index("<article ") :]
-    many = f"<pmc-articleset>{article}{article.replace('>123<', '>124<')}</pmc-articleset>"
+    other = article.replace(">123<", ">124<").replace("J.x", "J.y")
+    many = f"<pmc-articleset>{article}{other}</pmc-articleset>"
     assert [paper.source.id for paper in read(tmp_path / "b.xml", many)[0]] == ["PMC123", "PMC124"]
     spaced = article.replace("<article ", '<article xmlns="https://jats.nlm.nih.gov/ns" ', 1)
     answer = (

@@ -258,3 +258,71 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert not (tmp_path / "idx" / "papers.lance").exists()
     with pytest.raises(UserError, match="qdrant://..: is not a folder or bucket"):
         main(["demo", "--out", "qdrant://localhost:1/x"])
+
+
+def ris(*lines: str) -> str:
+    return "\n".join(["TY  - JOUR", *lines, "ER  - ", ""])
+
+
+def test_no_call_replaces_another_paper(
+    tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two libraries with one id, one paper of both, and each library once more."""
+    first, second = tmp_path / "a.ris", tmp_path / "b.bib"
+    first.write_text(
+        ris("ID  - 12", "TI  - Masks in primary schools", "PY  - 2020")
+        + ris("ID  - 13", "TI  - Bats fly at night, far away", "PY  - 2019", "AB  - They do.")
+    )
+    second.write_text(
+        "@article{12, title={Rats find tuberculosis}, year={2021}, abstract={Rats.}}\n"
+        "@article{bats, title={Bats fly at Night, far away}, year={2019}, doi={10.5555/b}}\n"
+        "@misc{note, note={nothing}}\n"
+    )
+    out, listed = str(tmp_path / "idx"), tmp_path / "merged.jsonl"
+    main([str(first), "--out", out, *model])
+    main([str(second), "--out", out, "--merged", str(listed)])
+    text = output(capsys)
+    assert "1 added, 1 changed, 0 unchanged; 3 papers in the index" in text
+    assert "3 records: 2 papers, 0 merged into these, 1 left out" in text
+    (merge,) = map(json.loads, listed.read_text().splitlines())
+    assert (merge["id"], merge["kept"], merge["by"]) == ("bats", "13", "title")
+
+    def stored() -> dict[str, str]:
+        engine = open_index(out)
+        papers = engine.sample(3, 3)
+        return {paper.source.title: paper.source.id for paper in papers}
+
+    ids = stored()
+    assert ids["Masks in primary schools"] == "12" and len(set(ids.values())) == 3
+    (bats,) = open_index(out).fetch(["13"]).values()
+    assert (bats.doi, bats.source.abstract) == ("10.5555/b", "They do.")
+    # Either library again is the same papers, and an update stays one.
+    for path in (first, second):
+        main([str(path), "--out", out])
+        assert "0 added, 0 changed, 2 unchanged; 3 papers in the index" in output(capsys)
+    second.write_text(second.read_text().replace("{Rats.}", "{Rats do, in Tanzania.}"))
+    main([str(second), "--out", out])
+    assert "0 added, 1 changed, 1 unchanged; 3 papers in the index" in output(capsys)
+    assert stored() == ids
+    rats = open_index(out).fetch([ids["Rats find tuberculosis"]])
+    assert [paper.source.abstract for paper in rats.values()] == ["Rats do, in Tanzania."]
+
+
+def test_two_data_sets_with_the_same_ids_are_both_indexed(
+    tmp_path: Path, model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "idx")
+    for name, title in (("a", "Masks in primary schools"), ("b", "Rats find tuberculosis")):
+        folder = tmp_path / name
+        folder.mkdir()
+        row = {"_id": "1", "title": title, "text": f"{title} here."}
+        (folder / "corpus.jsonl").write_text(json.dumps(row) + "\n")
+    for name in "ab":
+        main([str(tmp_path / name / "corpus.jsonl"), "--out", out, *model])
+    assert "1 added, 0 changed, 0 unchanged; 2 papers in the index" in output(capsys)
+    # A new version of a text is the same paper.
+    path = tmp_path / "a" / "corpus.jsonl"
+    path.write_text(path.read_text().replace("here", "there").replace("in primary", "at primary"))
+    main([str(path), "--out", out])
+    assert "0 added, 1 changed, 0 unchanged; 2 papers in the index" in output(capsys)
+    assert open_index(out).fetch(["1"])["1"].source.title == "Masks at primary schools"

@@ -1,0 +1,133 @@
+"""Read dates of any form, and write them as ISO 8601 does, as exactly as they are known."""
+
+from __future__ import annotations
+
+import calendar
+import re
+
+from claim2source.core.arguments import is_digits
+
+# Months by their first letters, in English and, where they differ, German, French and Spanish.
+_MONTHS = {
+    **{name: number for number, name in enumerate("jan feb mar apr may jun".split(), start=1)},
+    **{name: number for number, name in enumerate("jul aug sep oct nov dec".split(), start=7)},
+    **{"ene": 1, "fév": 2, "mär": 3, "mrz": 3, "avr": 4, "abr": 4, "mai": 5, "juin": 6},
+    **{"juil": 7, "aoû": 8, "ago": 8, "okt": 10, "déc": 12, "dez": 12, "dic": 12},
+}
+# 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
+_DATE = re.compile(
+    r"(?P<year>[0-9]{4})(?!\d(?:\D|$))"
+    r"(?:(?:, |[-/. 年])?(?P<month>[0-9]{1,2}|[^\W\d_]{3,10})"
+    r"(?:[-/. 月]?(?P<day>[0-9]{1,2}))?)?(?!\d)"
+)
+_NUMBERS = re.compile(r"(?<!\d)([0-9]{1,2})([-/. ])([0-9]{1,2})\2([0-9]{4})(?!\d)")  # 05/12/2020
+_MONTH_YEAR = re.compile(r"(?<![0-9/.-])([0-9]{1,2})[-/. ]([0-9]{4})(?![0-9])")  # 05/2020
+_YEAR = re.compile(r"(?<!\d)[12][0-9]{3}(?!\d)")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_DAY_BEFORE = re.compile(r"(?<!\d)([0-9]{1,2})(?:st|nd|rd|th|er)?[-.,/ ]*(?:(?:of|de) +)?$")
+_DAY_AFTER = re.compile(r"[-.,/ ]*([0-9]{1,2})(?!\d)")
+
+
+def first_day(date: str) -> int:
+    """Number the first day that a date may mean: "2020-05" is 20200501; 0: unknown."""
+    return min((_day(*meaning, last=False) for meaning in _meanings(date)), default=0)
+
+
+def last_day(date: str) -> int:
+    """Number the last day that a date may mean: "2020-02" is 20200229; 0: unknown."""
+    return max((_day(*meaning, last=True) for meaning in _meanings(date)), default=0)
+
+
+def iso_date(date: str) -> str:
+    """Write a date as 2020, 2020-03 or 2020-03-05, as exactly as it is known; "" if it is not.
+
+    Of an issue for several months the first one counts, of a season the year; of "03/05/2020",
+    which is one of two days, the year too.
+    """
+    written = [_written(*meaning) for meaning in _meanings(date)]
+    if not written:
+        return ""
+    first = written[0]
+    if all(other == first for other in written):
+        return first
+    return first[:4]
+
+
+def _written(year: int, month: int, day: int) -> str:
+    if not month:
+        return f"{year:04}"
+    if not 1 <= day <= calendar.monthrange(year, month)[1]:
+        return f"{year:04}-{month:02}"
+    return f"{year:04}-{month:02}-{day:02}"
+
+
+def stored_date(date: str) -> str:
+    """Write a date as ISO, but one that may be two days, or is not read, as it is."""
+    written = {_written(*meaning) for meaning in _meanings(date)}
+    if len(written) == 1:
+        return written.pop()
+    return " ".join(date.split())
+
+
+def _meanings(date: str) -> list[tuple[int, int, int]]:
+    """List the possible readings of a date: year, month and day, 0 if unknown.
+
+    "05/12/2020" is two days, but "05.12.2020" is one in December.
+    """
+    date = date.strip()[:100]
+    match = _DATE.match(date)
+    if match and int(match["year"]):
+        month = _month(match["month"])  # "2020 Spring" is some day of that year
+        day = int(match["day"] or 0) if month else 0
+        return [(int(match["year"]), month, day)]
+    if numbers := _NUMBERS.search(date):
+        return _orders(numbers)
+    numbers = _MONTH_YEAR.match(date)
+    if numbers is not None and 1 <= int(numbers[1]) <= 12:
+        return [(int(numbers[2]), int(numbers[1]), 0)]
+    match = _YEAR.search(date)
+    if not match:
+        return []
+    return [(int(match[0]), *_month_and_day(date))]
+
+
+def _orders(numbers: re.Match[str]) -> list[tuple[int, int, int]]:
+    """List the readings of "05/12/2020": day before month, and after it unless dots part them."""
+    first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
+    readings: list[tuple[int, int, int]] = []
+    for month, day in ((second, first), (first, second)):
+        if 1 <= month <= 12 and 1 <= day <= 31:
+            readings.append((year, month, day))
+    if numbers[2] == ".":
+        return readings[:1]
+    return readings or [(year, 0, 0)]
+
+
+def _month_and_day(date: str) -> tuple[int, int]:
+    """Read the name of a month in a date, and a day beside it; 0 for what is unknown."""
+    for word in _WORD.finditer(date):
+        month = _month(word[0])
+        if month:
+            day = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
+            return month, int(day[1]) if day else 0
+    return 0, 0
+
+
+def _day(year: int, month: int, day: int, last: bool) -> int:
+    if year == 0:
+        return 0
+    if not month:
+        month, day = 12 if last else 1, 0
+    days = calendar.monthrange(year, month)[1]
+    if not 1 <= day <= days:
+        day = days if last else 1
+    return year * 10_000 + month * 100 + day
+
+
+def _month(text: str | None) -> int:
+    if not text:
+        return 0
+    if is_digits(text):
+        return int(text) if int(text) <= 12 else 0
+    word = text.lower()
+    return _MONTHS.get(word[:4]) or _MONTHS.get(word[:3], 0)

@@ -1,0 +1,339 @@
+"""Tell which records are of one paper, by DOI, by id, or by title, year and author; merge them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from claim2source.data.beir import text_length
+from claim2source.data.dates import iso_date
+from claim2source.data.doi import plain_doi
+from claim2source.data.papers import Paper, without_markup
+from claim2source.data.retractions import plain_title, worst
+
+# Ids by which whole registries know a paper: of PubMed and OpenAlex, in their addresses.
+_PMID = re.compile(r"(?:pubmed\.ncbi\.nlm\.nih\.gov|ncbi\.nlm\.nih\.gov/pubmed)/([0-9]+)")
+_OPENALEX = re.compile(r"openalex\.org/(?:works/)?(W[0-9]+)", re.IGNORECASE)
+# Words of a title that tells a paper from all others, also if its year or author is not known.
+_DISTINCT = 4
+BY_DOI, BY_NUMBER, BY_TITLE, BY_ID = "doi", "id of PubMed or OpenAlex", "title", "id"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Hashes of what a paper is known by; 0 or none if it is not known.
+
+    `label` is its id in the library that it was read from: no id between libraries.
+    """
+
+    label: int
+    doi: int = 0
+    pmid: int = 0
+    openalex: int = 0
+    title: int = 0
+    words: int = 0
+    year: int = 0
+    author: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, paper: Paper) -> Identity:
+        source = paper.source
+        pmid, openalex = _PMID.search(paper.url), _OPENALEX.search(paper.url)
+        title = title_key(source.title)
+        year = iso_date(source.date)[:4]
+        return cls(
+            label=hash(("id", source.id)),
+            doi=_hash("doi", plain_doi(paper.doi)),
+            pmid=_hash("pmid", pmid[1] if pmid else ""),
+            openalex=_hash("openalex", openalex[1].upper() if openalex else ""),
+            title=_hash("title", title),
+            words=len(source.title.split()),
+            year=int(year or 0),
+            author=tuple(hash(word) for word in author_words(source.authors[:1])),
+        )
+
+    @property
+    def keys(self) -> list[int]:
+        """List what a record of the same paper may have in common with it."""
+        keys = [self.doi, self.pmid, self.openalex]
+        if self.words >= _DISTINCT:
+            keys.append(self.title)
+        elif self.title:  # "Editorial"
+            keys += [hash((self.title, self.year)), hash((self.title, "label", self.label))]
+        return [key for key in keys if key]
+
+    def common(self, other: Identity) -> str:
+        """Say by what two records are of one paper; "" if they are not."""
+        if self.doi and other.doi:
+            return BY_DOI if self.doi == other.doi else ""
+        for own, others in ((self.pmid, other.pmid), (self.openalex, other.openalex)):
+            if own and others:
+                return BY_NUMBER if own == others else ""
+        if not self.title or self.title != other.title:
+            return ""
+        if self.year and other.year and self.year != other.year:
+            return ""
+        if self.author and other.author and not set(self.author) & set(other.author):
+            return ""
+        is_complete = all((self.year, other.year, self.author, other.author))
+        if is_complete or self.label == other.label or self.words >= _DISTINCT:
+            return BY_TITLE
+        return ""
+
+    def is_other(self, other: Identity) -> bool:
+        """Whether two records are of different papers, whatever else they have in common."""
+        pairs = ((self.doi, other.doi), (self.pmid, other.pmid), (self.openalex, other.openalex))
+        return any(own and others and own != others for own, others in pairs)
+
+    def with_unknown(self, other: Identity) -> Identity:
+        """Add what another record of the same paper knows."""
+        return Identity(
+            self.label,
+            self.doi or other.doi,
+            self.pmid or other.pmid,
+            self.openalex or other.openalex,
+            self.title or other.title,
+            self.words or other.words,
+            self.year or other.year,
+            self.author or other.author,
+        )
+
+
+def _hash(kind: str, text: str) -> int:
+    return hash((kind, text)) if text else 0
+
+
+def title_key(title: str) -> str:
+    """Write a title as it is compared: without case, accents, signs, markup and its state."""
+    text = plain_title(without_markup(title)).replace("&", " and ")
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+    return "".join(sign for sign in text.casefold() if sign.isalnum())
+
+
+def author_words(names: tuple[str, ...]) -> list[str]:
+    """List the words of names, without initials: "J. Doe" and "Doe, Jane" have one in common."""
+    text = unicodedata.normalize("NFKD", " ".join(names)).casefold()
+    text = "".join(sign for sign in text if not unicodedata.combining(sign))
+    return [word for word in re.split(r"[\W\d_]+", text) if len(word) > 1]
+
+
+def distinct_id(paper: Paper) -> str:
+    """Make an id for a paper whose own is another paper's; the same one in every import."""
+    source = paper.source
+    known = plain_doi(paper.doi) or paper.url
+    if not known:
+        author = " ".join(author_words(source.authors[:1]))
+        known = f"{title_key(source.title or source.abstract)} {iso_date(source.date)[:4]} {author}"
+    return f"{source.id}-{sha256(known.encode()).hexdigest()[:8]}"
+
+
+def filled(paper: Paper, other: Paper) -> Paper:
+    """Fill what a paper's record lacks from another record of it."""
+    own, others = paper.source, other.source
+    source = replace(
+        own,
+        title=own.title or others.title,
+        abstract=own.abstract or others.abstract,
+        authors=own.authors or others.authors,
+        venue=own.venue or others.venue,
+        date=own.date or others.date,
+    )
+    return replace(
+        paper,
+        source=source,
+        doi=paper.doi or other.doi,
+        url=paper.url or other.url,
+        lang=paper.lang or other.lang,
+        retracted=worst((paper.retracted, other.retracted)),
+    )
+
+
+def merged(first: Paper, second: Paper) -> Paper:
+    """Merge two records of one paper: the fuller one, with what only the other one knows.
+
+    The id is the first one's.
+    """
+    fuller, other = first, second
+    if text_length(second.source) > text_length(first.source):
+        fuller, other = second, first
+    paper = filled(fuller, other)
+    return replace(paper, source=replace(paper.source, id=first.source.id))
+
+
+def is_alike(paper: Paper, other: Paper) -> bool:
+    """Whether most words of the shorter of two texts are in the other: a new version of one."""
+    words, others = _words(paper), _words(other)
+    if not words or not others:
+        return True
+    return 2 * len(words & others) >= min(len(words), len(others))
+
+
+def _words(paper: Paper) -> set[str]:
+    return set(re.findall(r"\w+", f"{paper.source.title} {paper.source.abstract}".casefold()))
+
+
+class Identities:
+    """Number papers by their identities; what is known of one grows with its records."""
+
+    def __init__(self) -> None:
+        self.known: list[Identity] = []
+        self._numbers: dict[int, tuple[int, ...]] = {}
+        self._labels: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def may_have(self, identity: Identity) -> bool:
+        """Whether a paper has anything in common with a record."""
+        if identity.label in self._labels:
+            return True
+        return any(key in self._numbers for key in identity.keys)
+
+    def labelled(self, label: int) -> int | None:
+        """Return the number of the paper that has an id."""
+        return self._labels.get(label)
+
+    def find(self, identity: Identity) -> Iterator[tuple[int, str]]:
+        """Yield the papers that a record may be of, and by what; the surest first."""
+        seen: set[int] = set()
+        for key in identity.keys:
+            for number in self._numbers.get(key, ()):
+                reason = "" if number in seen else self.known[number].common(identity)
+                seen.add(number)
+                if reason:
+                    yield number, reason
+
+    def add(self, identity: Identity, labelled: bool = True) -> int:
+        """Add a paper; an id that is another one's stays the other one's."""
+        number = len(self.known)
+        self.known.append(identity)
+        self._note(identity, number)
+        if labelled:
+            self._labels.setdefault(identity.label, number)
+        return number
+
+    def learn(self, number: int, identity: Identity) -> None:
+        """Add to a paper what another record of it knows."""
+        self.known[number] = self.known[number].with_unknown(identity)
+        self._note(identity, number)
+
+    def _note(self, identity: Identity, number: int) -> None:
+        for key in identity.keys:
+            numbers = self._numbers.get(key, ())
+            if number not in numbers:
+                self._numbers[key] = (*numbers, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Number of the paper that a record is of, its id, and by what it was known; "" if new."""
+
+    number: int
+    id: str
+    reason: str = ""
+
+
+class ImportedPapers:
+    """Number the records of an import by paper, in order; each paper has an id of its own.
+
+    Ids that a data set gives are kept: nothing else tells its papers apart, or makes one of two.
+    """
+
+    def __init__(self, labels_only: bool) -> None:
+        self.labels_only = labels_only
+        self.identities = Identities()
+        self._ids: list[str] = []
+        self._parents: list[int] = []
+        self._founders: list[int] = []
+        # First records of papers that later turned out to be another one's, and by what.
+        self.joined: dict[int, str] = {}
+        self._records = array("q")
+        self._left: dict[int, int] = {}
+        self._pending: dict[int, Paper] = {}
+
+    def __len__(self) -> int:
+        """Count the papers."""
+        return sum(parent == number for number, parent in enumerate(self._parents))
+
+    @property
+    def records(self) -> int:
+        return len(self._records)
+
+    def place(self, paper: Paper, keeps_id: bool) -> Placed:
+        """Find the paper of the next record, or number a new one."""
+        identity = self._read(paper)
+        placed = self._by_id(identity) if keeps_id else self._by_identity(identity)
+        if placed is None:
+            number = self.identities.add(identity)
+            self._parents.append(number)
+            self._founders.append(len(self._records))
+            is_free = self.identities.labelled(identity.label) == number
+            self._ids.append(paper.source.id if is_free else distinct_id(paper))
+            placed = Placed(number, self._ids[number])
+        else:
+            self.identities.learn(placed.number, identity)
+        self._records.append(placed.number)
+        return placed
+
+    def _read(self, paper: Paper) -> Identity:
+        if self.labels_only:
+            return Identity(hash(("id", paper.source.id)))
+        return Identity.read(paper)
+
+    def _by_id(self, identity: Identity) -> Placed | None:
+        number = self.identities.labelled(identity.label)
+        if number is None:
+            return None
+        root = self._root(number)
+        return Placed(root, self._ids[root], BY_ID)
+
+    def _by_identity(self, identity: Identity) -> Placed | None:
+        placed: Placed | None = None
+        for number, reason in list(self.identities.find(identity)):
+            root = self._root(number)
+            if placed is None:
+                placed = Placed(root, self._ids[root], reason)
+            elif not self.identities.known[root].is_other(self.identities.known[placed.number]):
+                first, second = sorted((root, placed.number))
+                if first == second:
+                    continue
+                self.joined[self._founders[second]] = reason
+                self._parents[second] = first
+                self.identities.learn(first, self.identities.known[second])
+                placed = Placed(first, self._ids[first], placed.reason)
+        return placed
+
+    def _root(self, number: int) -> int:
+        while self._parents[number] != number:
+            number = self._parents[number]
+        return number
+
+    def start_merging(self) -> None:
+        """Prepare to give all records again, in the same order, to `merge`."""
+        self._left = {}
+        self._pending = {}
+        for number in self._records:
+            root = self._root(number)
+            self._left[root] = self._left.get(root, 0) + 1
+
+    def merge(self, record: int, paper: Paper) -> Paper | None:
+        """Merge the record of this number into its paper, which is returned with its last one."""
+        root = self._root(self._records[record])
+        before = self._pending.pop(root, None)
+        source = replace(paper.source, id=self._ids[root])
+        paper = replace(paper, source=source)
+        if before is not None:
+            paper = merged(before, paper)
+        self._left[root] -= 1
+        if not self._left[root]:
+            return paper
+        self._pending[root] = paper
+        return None
+
+    def kept_id(self, record: int) -> str:
+        return self._ids[self._root(self._records[record])]

@@ -1,0 +1,231 @@
+"""Read what was published about papers since: retractions, concerns, corrections, and of whom."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.errors import InputError, Problems
+from claim2source.data.dates import first_day, iso_date
+from claim2source.data.doi import plain_doi, plain_dois
+from claim2source.data.text_files import any_lines
+
+RETRACTED, WITHDRAWN, PARTIALLY = "retracted", "withdrawn", "partially retracted"
+# What may be known of a paper since it was published, the gravest first, and what registries call
+# a notice of it: the first that fits counts, and others say nothing of the paper.
+_STATES = {
+    PARTIALLY: re.compile(r"partial\w*[\W_]*(?:retract|withdraw|remov)", re.IGNORECASE),
+    RETRACTED: re.compile("retract", re.IGNORECASE),
+    WITHDRAWN: re.compile("withdraw|removal|removed", re.IGNORECASE),
+    "expression of concern": re.compile("concern", re.IGNORECASE),
+    "corrected": re.compile("correct|corrigend|errat", re.IGNORECASE),
+}
+_GRAVEST_FIRST = (RETRACTED, WITHDRAWN, PARTIALLY, "expression of concern", "corrected")
+_NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
+_YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
+# Between the state and the DOIs, or ids of PubMed and PMC, that a notice, itself a paper, is about.
+NOTICE = " notice of "
+_KEY = r"(?:10\.[0-9.]+/\S+|(?:PMC)?[0-9]{1,9})"
+_NOTICE = re.compile(rf"(?:^|; )({'|'.join(_GRAVEST_FIRST)}){NOTICE}({_KEY}(?: {_KEY})*)(?=; |$)")
+_ARTICLE = r"(?:article|paper|chapter|preprint|manuscript|publication|study|title)"
+# "RETRACTED ARTICLE: X", "[Withdrawn] X" and, of Web of Science, "X (Retracted article. ..)".
+_TITLE_BEFORE = re.compile(
+    rf"^\W*(?P<state>(?:partial(?:ly)? )?retracted|withdrawn|(?:temporarily )?removed|"
+    rf"(?:temporary )?removal)(?: {_ARTICLE})?\s*(?:[\])]\s*[:.–—-]?|:|[–—]| - )\s*(?=\S)",
+    re.IGNORECASE,
+)
+_TITLE_AFTER = re.compile(
+    rf"\s*[(\[](?P<state>(?:partial(?:ly)? )?retracted|withdrawn)(?: {_ARTICLE})?"
+    r"(?:[\s.,:;][^()\[\]]*)?[)\]]\W*$",
+    re.IGNORECASE,
+)
+# "Retraction note to: X", "Author correction: X", "Statement of retraction", "Erratum".
+_KINDS = (
+    r"(?:partial )?retractions?|withdrawals?|(?:editorial |publisher's )?expressions? of concern|"
+    r"correct(?:ions?|ed)|corrigend(?:um|a)|errat(?:um|a)|addend(?:um|a)|removal"
+)
+_NOTICE_TITLE = re.compile(
+    r"\W*(?:(?:editorial|editor's|editors'|author|author's|publisher|publisher's|editorial office)"
+    r"\W+)?(?:(?:notice|statement|note|letter|announcement|request) (?:of|for|on) (?:the )?)?"
+    rf"(?P<kind>{_KINDS})(?: (?:and (?:{_KINDS}|replacement)))?"
+    r"(?:\W+(?:note|notice|statement|letter))?"
+    r"(?:\W*$|\s*[:.–—]|\s+-\s|\s+(?:to|of|for|on|regarding)\b\W*"
+    r"(?:[\"“‘'«:]|(?:the )?article|the paper|vol\b|\d|doi\b|"
+    r"(?:two|three|four|five|six|several)\b))",
+    re.IGNORECASE,
+)
+# Columns of Retraction Watch's file, and an id of PubMed in them: "123; 124.0".
+_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_REINSTATED = "reinstatement"
+_PMID = re.compile(r"(?<![0-9.])0*([1-9][0-9]{0,8})(?![0-9])")
+
+
+def title_state(title: str) -> str:
+    """Read the state that a paper's own title tells, as in "RETRACTED: X"; "" if it tells none."""
+    line = " ".join(title.split())
+    match = _TITLE_BEFORE.match(line) or _TITLE_AFTER.search(line)
+    return "" if match is None else notice_state(match["state"])
+
+
+def plain_title(title: str) -> str:
+    """Remove from a title what it tells of the paper's state."""
+    line = " ".join(title.split())
+    return _TITLE_AFTER.sub("", _TITLE_BEFORE.sub("", line, count=1))
+
+
+def is_notice_title(title: str) -> bool:
+    """Whether a title is a notice's: "Retraction: X", "Erratum to: X"."""
+    line = " ".join(title.split())
+    return _TITLE_BEFORE.match(line) is None and _NOTICE_TITLE.match(line) is not None
+
+
+def with_title_state(title: str, retracted: str) -> str:
+    """Add what a title tells; a mere flag of a notice means the paper that it is about."""
+    if is_notice_title(title):
+        return "" if retracted in _STATES else retracted
+    return worst((retracted, title_state(title)))
+
+
+def notice_state(kind: str, *details: str) -> str:
+    """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
+    for state, sign in _STATES.items():
+        if sign.search(kind):
+            return ", ".join(filter(None, (state, *details)))
+    return ""
+
+
+def notice_about(kind: str, keys: Iterable[str]) -> str:
+    """Write what a notice, itself a paper, says of papers by their DOIs or PubMed's ids."""
+    state, listed = notice_state(kind), " ".join(dict.fromkeys(filter(None, keys)))
+    return f"{state}{NOTICE}{listed}" if state and listed else ""
+
+
+def worst(states: Iterable[str]) -> str:
+    """Choose the gravest of several states, and keep all that notices say of other papers."""
+    own: list[str] = []
+    notices: dict[str, dict[str, None]] = {}
+    for text in states:
+        for match in _NOTICE.finditer(text):
+            notices.setdefault(match[1], {}).update(dict.fromkeys(match[2].split()))
+        if state := own_state(text):
+            own.append(state)
+    parts = [min(own, key=_grade)] if own else []
+    for state in sorted(notices, key=_grade):
+        parts.append(f"{state}{NOTICE}{' '.join(notices[state])}")
+    return "; ".join(parts)
+
+
+def _grade(state: str) -> list[bool]:
+    return [not state.startswith(name) for name in _GRAVEST_FIRST]
+
+
+def own_state(retracted: str) -> str:
+    """Return what became of the paper itself, without what it says of others as a notice."""
+    if NOTICE not in retracted:
+        return retracted
+    return _NOTICE.sub("", retracted).strip("; ")
+
+
+def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
+    """Add what a notice says, by the DOI or PubMed's id of each paper that it is about."""
+    for match in _NOTICE.finditer(retracted):
+        state = ", ".join(filter(None, (match[1], doi)))
+        for key in match[2].split():
+            notices[key] = worst((notices.get(key, ""), state))
+
+
+def noticed_state(notices: Mapping[str, str], id: str, doi: str) -> str:
+    """Return what notices say of a paper; "" if nothing."""
+    return worst((notices.get(plain_doi(doi) or doi, ""), notices.get(id, "")))
+
+
+def cell_state(text: str) -> str:
+    """Read a cell `retracted`: yes or no, a day, or the notice."""
+    line = " ".join(text.split())
+    if line.lower() in _NO:
+        return ""
+    if line.lower() in _YES:
+        return RETRACTED
+    if line.partition(",")[0] in _STATES or _NOTICE.search(line):
+        return line
+    return notice_state(line, line) or f"{RETRACTED}, {line}"
+
+
+@dataclass(frozen=True)
+class Notices:
+    """States by DOI and by PubMed's id; "" if a paper was reinstated."""
+
+    by_doi: Mapping[str, str]
+    by_pmid: Mapping[str, str]
+
+    def of(self, id: str, doi: str) -> str | None:
+        """Return the state of a paper; None if nothing is said about it."""
+        notice = self.by_doi.get(plain_doi(doi) or doi) if doi else None
+        notice = self.by_doi.get(id.lower()) if notice is None else notice
+        return self.by_pmid.get(id) if notice is None else notice
+
+
+def read_notices(path: Path) -> Notices:
+    """Read a CSV file of Retraction Watch: the gravest notice since a reinstatement counts.
+
+    Raises `InputError` if it lacks its columns.
+    """
+    by_doi: dict[str, str] = {}
+    by_pmid: dict[str, str] = {}
+    for row in _watch_rows(path):
+        kind = row["RetractionNature"] or ""
+        day = _iso_day(row.get("RetractionDate") or "")
+        state = notice_state(kind, day, plain_doi(row.get("RetractionDOI") or ""))
+        if not state and kind.strip().lower() != _REINSTATED:
+            continue
+        for doi in plain_dois(row["OriginalPaperDOI"] or ""):
+            by_doi[doi] = state and worst((state, by_doi.get(doi, "")))
+        for pmid in _PMID.findall(row["OriginalPaperPubMedID"] or ""):
+            by_pmid[pmid] = state and worst((state, by_pmid.get(pmid, "")))
+    return Notices(by_doi, by_pmid)
+
+
+def _watch_rows(path: Path) -> list[dict[str, str | None]]:
+    """Read the rows of a file of Retraction Watch by date. Raises `InputError`."""
+    problems = Problems()
+    lines = (line for _, line in any_lines(path, problems))
+    csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.DictReader(lines)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        problems.raise_if_any()
+        for name in _WATCH:
+            if name not in header:
+                columns = ", ".join(header[:8]) or "none"
+                reason = f"no such column; a file of Retraction Watch has it; there are: {columns}"
+                raise InputError(path, field=name, reason=reason)
+        rows.fieldnames = header
+        ordered = sorted(rows, key=lambda row: _day_number(row.get("RetractionDate") or ""))
+    except csv.Error as error:
+        raise InputError(path, reason=f"is not a CSV file: {error}") from None
+    problems.raise_if_any()
+    return ordered
+
+
+def _day_number(date: str) -> int:
+    """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
+    match = re.match(r"\s*([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})", date)
+    if match:
+        month, day, year = (int(part) for part in match.groups())
+        if month > 12:
+            month, day = day, month
+        return year * 10_000 + month * 100 + day
+    return first_day(date)
+
+
+def _iso_day(date: str) -> str:
+    number = _day_number(date)
+    if not number:
+        return ""
+    if not re.match(r"\s*[0-9]{1,2}/[0-9]{1,2}/", date):
+        return iso_date(date)
+    year, month, day = number // 10_000, number // 100 % 100, number % 100
+    return f"{year:04}-{month:02}-{day:02}"
